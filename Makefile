@@ -1,0 +1,68 @@
+# `make demo` and `make test` are all that a machine with Python 3.11 or newer
+# needs: each fills .venv itself, once, and again when the requirements change.
+
+PYTHON ?= python3
+# arguments for pytest: make test ARGS="-k kernels"
+ARGS ?=
+# what `make torch` installs, e.g. TORCH=torch==2.13.0
+TORCH ?= torch
+# the CUDA version of `make test-gpu`: 12 or 13
+CUDA ?= 12
+
+BIN = .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
+
+.PHONY: help demo test test-gpu torch lint format docs clean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo      train a kernel machine and show what was chosen"
+	@echo "make test      run the tests and the doctests; ARGS= goes to pytest"
+	@echo "make torch     install PyTorch, so that its tests run instead of being skipped"
+	@echo "make test-gpu  run the tests that need a CUDA device; CUDA=12 or 13"
+	@echo "make lint      check style and formatting"
+	@echo "make format    mend style and formatting"
+	@echo "make docs      build the documentation in docs/_build/html"
+	@echo "make clean     remove builds and caches, but not .venv"
+
+demo: .venv/.stamp-plot
+	$(BIN)/python examples/demo.py
+
+test: .venv/.stamp-test
+	$(TEST) -n auto $(ARGS)
+
+test-gpu: .venv/.stamp-test .venv/.stamp-cuda$(CUDA)
+	$(TEST) -m gpu $(ARGS)
+
+torch: .venv/.stamp-test
+	$(PIP) "$(TORCH)"
+
+lint: .venv/.stamp-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/.stamp-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/.stamp-docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf docs/_build docs/auto_examples docs/generated docs/sg_execution_times.rst
+	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +
+
+# .stamp-NAME: the package is installed in .venv with its extra NAME
+.venv/.stamp-%: pyproject.toml setup.cfg | .venv/.stamp-venv
+	@echo "Installing eigenkern[$*] into .venv (once) ..."
+	@$(PIP) -e ".[$*]"
+	@touch $@
+
+.venv/.stamp-venv:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || { \
+	  echo "eigenkern needs Python 3.11 or newer, and '$(PYTHON)' is not." >&2; \
+	  echo "Name another one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+	@touch $@

@@ -1,0 +1,8 @@
+"""Large-scale kernel machines for scikit-learn."""
+
+from . import kernels
+from ._eigenpro import EigenProClassifier, EigenProRegressor
+
+__version__ = "0.1.0.dev0"
+
+__all__ = ["EigenProClassifier", "EigenProRegressor", "kernels"]

@@ -1,0 +1,598 @@
+"""What every estimator shares; the only file that knows scikit-learn."""
+
+import sys
+import time
+import warnings
+from functools import partial
+from numbers import Integral, Real
+
+import numpy as np
+from array_api_compat import is_array_api_obj
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from ._array import compute_location, device_of, is_numpy, move, namespace, to_numpy
+from ._operator import KernelOperator, cache_budget, cache_pays
+from .kernels import check_bandwidth, check_kernel, make_kernel
+
+
+def _floats(X):
+    """Return the data types that X is computed in, of the library that X stays in."""
+    if get_config()["array_api_dispatch"] and is_array_api_obj(X):
+        xp = namespace(X)
+        return [xp.float64, xp.float32]
+    return [np.float64, np.float32]
+
+
+def check_number(name, value, low, high=None, *, integer=False, open_ends=False):
+    """Raise a ValueError unless `value` is a number between `low` and `high`.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, for the message.
+    value : object
+    low, high : float
+        Bounds, included unless `open_ends`; no upper bound if `high` is None.
+    integer : bool, default=False
+        Whether only integers are right.
+    open_ends : bool, default=False
+        Whether the bounds are excluded.
+    """
+    kind = Integral if integer else Real
+    right = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
+    if right and open_ends:
+        right = low < value and (high is None or value < high)
+    elif right:
+        right = low <= value and (high is None or value <= high)
+    if right and np.isfinite(value):
+        return
+    noun = "an integer" if integer else "a number"
+    above, below = (">", "<") if open_ends else (">=", "<=")
+    bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
+    raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
+
+
+def check_kernel_parameters(estimator):
+    """Raise a ValueError unless the parameters that all kernel estimators share are right."""
+    check_kernel(estimator.kernel)
+    check_bandwidth(estimator.bandwidth)
+    if not is_auto(estimator.cache_size):
+        check_number("cache_size", estimator.cache_size, 0)
+
+
+def is_auto(value):
+    """Whether a parameter is left to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+class RegressionTargets(RegressorMixin):
+    """Targets as they are, one column an output."""
+
+    def _encode_targets(self, X, y):
+        """Return (X, Y, y): validated data, targets (n, l) in float64, y on the host."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=2,
+        )
+        y = to_numpy(y).astype(np.float64)
+        self._one_dimensional = y.ndim == 1
+        return X, y.reshape(len(y), -1), y
+
+    def _weights_of_classes(self, y):
+        return None
+
+    def _stratify(self, y):
+        return None
+
+    def _score_values(self, F, y, weights):
+        """Return R^2 of the values F (n, l) on the host."""
+        return r2_score(y, F.reshape(y.shape), sample_weight=weights)
+
+    def predict(self, X):
+        """Predict the targets of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            In kernel="precomputed": the kernel matrix of the rows and the training rows.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        """
+        F = self._values(X, "predict")
+        return F[:, 0] if self._one_dimensional else F
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class ClassificationTargets(ClassifierMixin):
+    """Labels as -1, +1 in one column (two classes), or as one column a class."""
+
+    def _encode_targets(self, X, y):
+        X, y = validate_data(self, X, y, dtype=_floats(X), ensure_min_samples=2)
+        check_classification_targets(y)
+        y = to_numpy(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) <= 2:
+            return X, (2.0 * codes - 1.0)[:, None], codes
+        return X, np.eye(len(self.classes_))[codes], codes
+
+    def _weights_of_classes(self, codes):
+        if self.class_weight is None:
+            return None
+        if self.class_weight == "balanced":
+            return compute_sample_weight("balanced", codes)
+        return compute_sample_weight(self.class_weight, self.classes_[codes])
+
+    def _stratify(self, codes):
+        return codes
+
+    def _score_values(self, F, codes, weights):
+        """Return the accuracy of the values F (n, l) on the host."""
+        predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
+        return accuracy_score(codes, predicted.astype(np.int64), sample_weight=weights)
+
+    def decision_function(self, X):
+        """Return the values whose sign or largest column decides the class.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        values : array of shape (n_samples,) or (n_samples, n_classes)
+            One column for two classes: positive for ``classes_[1]``.
+        """
+        F = self._values(X, "decision_function")
+        return F[:, 0] if F.shape[1] == 1 else F
+
+    def predict(self, X):
+        """Predict the class of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            In kernel="precomputed": the kernel matrix of the rows and the training rows.
+
+        Returns
+        -------
+        y : array of shape (n_samples,)
+            Of ``classes_``; labels that X's array library cannot hold, such as strings,
+            come as a NumPy array.
+        """
+        F = self._values(X, "predict")
+        xp = namespace(F)
+        if F.shape[1] == 1:
+            codes = xp.astype(F[:, 0] > 0, xp.int64)
+        else:
+            codes = xp.argmax(F, axis=1)
+        if is_numpy(xp) or self.classes_.dtype.kind not in "biuf":
+            return self.classes_[to_numpy(codes)]
+        return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
+
+
+class Problem:
+    """The training problem where it is computed: arrays, operators, kernel.
+
+    Attributes
+    ----------
+    xp, device
+        Where the computation is.
+    targets : array of shape (n, l)
+        Centred, of the training rows in the solver's order.
+    weights : array of shape (n,) or None
+        With mean 1.
+    intercept : ndarray of shape (l,)
+        Weighted mean of the targets, on the host.
+    operator : KernelOperator
+        K(X, X) of the training rows.
+    validation : KernelOperator or None
+        K(X_val, X) of the validation rows.
+    n_features : int
+    rng : numpy.random.RandomState
+    """
+
+    def __init__(self, estimator, X, Y, weights, train, held_out, rng):
+        self._home = namespace(X), device_of(X)
+        self._X, self._train = X, train
+        self.xp, self.device = compute_location(estimator.device, X)
+        self.rng = rng
+        self.n_features = X.shape[1]
+        moved = move(X, self.xp, self.device)
+        self._dtype = moved.dtype
+        w = None if weights is None else weights[train]
+        self.intercept = np.average(Y[train], axis=0, weights=w)
+        self.targets = self.array(Y[train] - self.intercept)
+        self.weights = None if w is None else self.array(w / w.mean())
+        rows = self._take(moved, train)
+        validation_rows = None if held_out is None else self._take(moved, held_out)
+        self.kernel = self.validation = None
+        if estimator.kernel == "precomputed":
+            self.operator = KernelOperator.from_matrix(self._take(rows, train, axis=1))
+            if held_out is not None:
+                K = self._take(validation_rows, train, axis=1)
+                self.validation = KernelOperator.from_matrix(K)
+            return
+        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
+        self.operator = KernelOperator(self.kernel, rows)
+        if held_out is not None:
+            self.validation = KernelOperator(self.kernel, rows, validation_rows)
+
+    @property
+    def n_rows(self):
+        """Rows of X, those without weight included."""
+        return self._X.shape[0]
+
+    def has_rows(self, centers):
+        """Whether X has the values of `centers`."""
+        if centers is None:
+            return self.kernel is None
+        if centers is self._X:
+            return True
+        return np.array_equal(to_numpy(centers), to_numpy(self._X))
+
+    def fill_caches(self, cache_size, n_epochs):
+        """Keep the kernel matrices in memory where they fit and where it pays."""
+        budget = cache_budget(cache_size, self.operator)
+        for operator in (self.operator, self.validation):
+            if operator is None or operator.cache_bytes > budget:
+                continue
+            if cache_size == "auto" and not cache_pays(
+                n_epochs, self.n_features, operator.itemsize, operator.n_workers
+            ):
+                continue
+            operator.fill_cache()
+            budget -= operator.cache_bytes
+
+    def loss(self, coef):
+        """Return the weighted mean squared residual of the training rows."""
+        if not bool(self.xp.any(coef != 0)):
+            residual = self.targets
+        else:
+            residual = self.operator @ coef - self.targets
+        squares = self.xp.mean(residual * residual, axis=1)
+        if self.weights is not None:
+            squares = squares * self.weights
+        return float(self.xp.mean(squares))
+
+    def at_home(self, values):
+        """Return `values` of the computation where X lives."""
+        return move(values, *self._home)
+
+    def array(self, values):
+        """Return `values` of the host in the data type and place of the computation."""
+        values = self.xp.asarray(values, device=self.device)
+        return self.xp.astype(values, self._dtype, copy=False)
+
+    def _take(self, values, index, axis=0):
+        return self.xp.take(
+            values, self.xp.asarray(index, device=self.device), axis=axis
+        )
+
+    def initial_coef(self, dual_coef=None):
+        """Return coefficients of the training rows in the solver's order."""
+        shape = tuple(self.targets.shape)
+        if dual_coef is None:
+            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
+        moved = move(dual_coef, self.xp, self.device)
+        return self._take(self.xp.astype(moved, self._dtype, copy=False), self._train)
+
+    def model(self, coef):
+        """Return the attributes that prediction needs; rows follow those of X."""
+        n = len(self._train)
+        place = np.full(self.n_rows, n)
+        place[self._train] = np.arange(n)
+        zero = self.xp.zeros_like(coef[:1, :])
+        dual_coef = self._take(self.xp.concat([coef, zero]), place)
+        return {
+            "dual_coef_": self.at_home(dual_coef),
+            "intercept_": self.at_home(self.array(self.intercept)),
+            "kernel_": self.kernel,
+            "bandwidth_": getattr(self.kernel, "bandwidth", None),
+            "centers_": None if self.kernel is None else self._X,
+        }
+
+
+class KernelModel(CallbackSupportMixin, BaseEstimator):
+    """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
+
+    A subclass defines ``_check_parameters()``, and ``_make_solver(problem)``, which
+    returns a solver for `_run` and a dict of fitted attributes.
+    """
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows, which become the centres; float32 is computed in float32. The
+            fitted model refers to X, it makes no copy. In kernel="precomputed": the
+            kernel matrix of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are not right; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        before = dict(vars(self))
+        try:
+            return self._fit(X, y, sample_weight)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    @with_callbacks
+    def _fit(self, X, y, sample_weight):
+        check_kernel_parameters(self)
+        self._check_parameters()
+        given = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+        X, Y, y = self._encode_targets(X, y)
+        if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
+            raise ValueError(
+                "kernel='precomputed' needs the square kernel matrix of the training "
+                f"rows as X; got shape {tuple(X.shape)}"
+            )
+        weights = self._check_weights(sample_weight, len(Y))
+        class_weights = self._weights_of_classes(y)
+        if class_weights is not None:
+            weights = class_weights if weights is None else weights * class_weights
+        rng = check_random_state(self.random_state)
+        train, held_out = self._split(y, weights, rng)
+        problem = Problem(self, X, Y, weights, train, held_out, rng)
+        solver, tuned = self._make_solver(problem)
+        validate = None
+        if held_out is not None:
+            w = None if weights is None else weights[held_out]
+
+            def validate(coef):
+                F = to_numpy(problem.validation @ coef) + problem.intercept
+                return self._score_values(F, y[held_out], w)
+
+        result = self._run(solver, problem, given, validate)
+        for name, value in (tuned | result).items():
+            setattr(self, name, value)
+        return self
+
+    def _previous_coef(self, problem):
+        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        shape = (problem.n_rows, problem.targets.shape[1])
+        same = tuple(self.dual_coef_.shape) == shape
+        if not same or not problem.has_rows(self.centers_):
+            raise ValueError(
+                "warm_start=True goes on with the coefficients of the previous fit and "
+                f"needs the same X and number of outputs: coefficients of shape {shape}; "
+                f"got a previous fit with shape {tuple(self.dual_coef_.shape)}"
+                + (" and other rows" if same else "")
+            )
+        return self.dual_coef_
+
+    def _check_weights(self, sample_weight, n):
+        """Return the weights as a float64 array on the host, or None."""
+        if sample_weight is None:
+            return None
+        weights = check_array(
+            sample_weight,
+            ensure_2d=False,
+            dtype=_floats(sample_weight),
+            input_name="sample_weight",
+        )
+        weights = to_numpy(weights).astype(np.float64)
+        if weights.shape != (n,):
+            raise ValueError(
+                f"sample_weight must have shape ({n},), one weight a row of X; "
+                f"got shape {weights.shape}"
+            )
+        if (weights < 0).any():
+            raise ValueError(
+                f"sample_weight must not be negative; got {weights.min()!r} as smallest"
+            )
+        if not (weights > 0).any():
+            raise ValueError(
+                "sample_weight must have a positive weight; got zero for every sample"
+            )
+        return weights
+
+    def _split(self, y, weights, rng):
+        """Return the shuffled training rows and the validation rows (or None).
+
+        Rows without weight are in neither: they get the coefficient zero.
+        """
+        rows = np.arange(len(y))
+        if weights is not None:
+            rows = rows[weights > 0]
+        if not self.early_stopping:
+            return rng.permutation(rows), None
+        labels = self._stratify(y)
+        splitter = ShuffleSplit if labels is None else StratifiedShuffleSplit
+        splitter = splitter(1, test_size=self.validation_fraction, random_state=rng)
+        labels = None if labels is None else labels[rows]
+        try:
+            train, held_out = next(splitter.split(rows[:, None], labels))
+        except ValueError as error:
+            raise ValueError(
+                f"early_stopping=True with validation_fraction="
+                f"{self.validation_fraction} cannot split {len(rows)} rows: {error}"
+            ) from error
+        return rng.permutation(rows[train]), rows[held_out]
+
+    def _run(self, solver, problem, given, validate):
+        """Drive a solver with callbacks, progress and early stopping.
+
+        Parameters
+        ----------
+        solver : generator
+            Yields states with `coef`, `loss`, `n_step_halvings` and `failed`.
+        problem : Problem
+        given : dict
+            X, y and metadata as the user gave them, for the callbacks.
+        validate : callable or None
+            ``validate(coef)`` returns the validation score; the best one's coefficients
+            become the model.
+
+        Returns
+        -------
+        dict
+            Fitted attributes.
+        """
+        context = self._init_callback_context(max_subtasks=self.max_iter)
+        context.call_on_fit_task_begin(estimator=self, **given)
+        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        losses, scores = [], []
+        coef, best, waited = None, np.inf, 0
+        for _ in range(self.max_iter):
+            epoch = context.subcontext(task_name="epoch")
+            epoch.call_on_fit_task_begin(estimator=self, **given)
+            state = next(solver)
+            losses.append(state.loss)
+            if validate is not None:
+                scores.append(validate(state.coef))
+            progress.update(losses, scores)
+            # What decides is the validation score, or else the loss.
+            value = -scores[-1] if scores else losses[-1]
+            margin = self.tol * (1.0 if scores else losses[0])
+            waited = 0 if value < best - margin else waited + 1
+            if not scores:
+                coef = state.coef
+            elif coef is None or value < best:
+                coef = problem.xp.asarray(state.coef, copy=True)
+            best = min(best, value)
+            stop = epoch.call_on_fit_task_end(
+                estimator=self,
+                reconstruction_attributes=partial(problem.model, state.coef),
+                **given,
+            )
+            exact = not scores and value == 0.0
+            if stop or state.failed or exact or waited >= self.n_iter_no_change:
+                break
+        progress.close()
+        coef = self._no_worse_than_mean(coef, problem, state, losses, validate, best)
+        model = problem.model(coef)
+        context.call_on_fit_task_end(
+            estimator=self, reconstruction_attributes=model, **given
+        )
+        return model | {
+            "n_iter_": len(losses),
+            "loss_curve_": losses,
+            "validation_scores_": scores if scores else None,
+            "n_step_halvings_": state.n_step_halvings,
+        }
+
+    def _no_worse_than_mean(self, coef, problem, state, losses, validate, best):
+        """Return `coef`, or zero where predicting the mean is better."""
+        zero = problem.initial_coef()
+        if state.failed:
+            warnings.warn(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                f"bounded: halved {state.n_step_halvings} times; the best coefficients "
+                "before that are kept. Is the kernel positive semi-definite?",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if validate is not None:
+            return zero if -validate(zero) < best else coef
+        # The loss of an epoch is measured on its way: only if it is high, look closer.
+        if losses[-1] <= problem.loss(zero) or problem.loss(coef) <= problem.loss(zero):
+            return coef
+        warnings.warn(
+            f"{type(self).__name__} stopped after {len(losses)} epochs with a training "
+            "loss above that of predicting the mean, which it now predicts; pass a "
+            "smaller step_size, or more epochs (max_iter)",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+        return zero
+
+    def _values(self, X, method):
+        """Return f(X), shape (m, l), where X lives."""
+        check_is_fitted(self, "dual_coef_")
+        X = validate_data(self, X, dtype=_floats(X), reset=False)
+        home = namespace(X), device_of(X)
+        self._check_same_namespace(home, method)
+        xp, device = compute_location(self.device, X)
+        coef = move(self.dual_coef_, xp, device)
+        X = move(X, xp, device)
+        if self.kernel_ is None:
+            F = xp.astype(X, coef.dtype, copy=False) @ coef
+        else:
+            centers = move(self.centers_, xp, device)
+            rows = xp.astype(X, centers.dtype, copy=False)
+            F = KernelOperator(self.kernel_, centers, rows) @ coef
+        return move(F, *home) + self.intercept_
+
+    def _check_same_namespace(self, home, method):
+        fitted = namespace(self.dual_coef_), device_of(self.dual_coef_)
+        if home != fitted:
+            name = type(self).__name__
+            raise ValueError(
+                f"Inputs passed to {name}.{method}() must use the same namespace and the "
+                f"same device as those passed to fit(): {fitted[0].__name__} on "
+                f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
+            )
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+
+class _ProgressLine:
+    """One line that shows epochs, loss, score and time, for ``verbose=1``."""
+
+    def __init__(self, name, n_epochs, verbose):
+        self._name, self._n_epochs, self._on = name, n_epochs, verbose
+        self._start = time.monotonic()
+
+    def update(self, losses, scores):
+        if not self._on:
+            return
+        done, elapsed = len(losses), time.monotonic() - self._start
+        remaining = elapsed / done * (self._n_epochs - done)
+        filled = 20 * done // self._n_epochs
+        score = f"  score {scores[-1]:.4f}" if scores else ""
+        line = (
+            f"\r{self._name} [{'#' * filled}{'.' * (20 - filled)}] "
+            f"epoch {done}/{self._n_epochs}  loss {losses[-1]:.4g}{score}  "
+            f"{elapsed:.1f} s, {remaining:.1f} s to go "
+        )
+        print(line, end="", file=sys.stdout, flush=True)  # noqa: T201
+
+    def close(self):
+        if self._on:
+            print(file=sys.stdout, flush=True)  # noqa: T201

@@ -1,0 +1,427 @@
+"""Products with a kernel matrix that is never held whole, unless it is cached.
+
+For F = K(X, Z) A with X (m, d), Z (p, d), A (p, l) the floor is the matrix product
+X Z' inside the kernel, 2 m p d flops. A tile of it is finished (exponential, square
+root) and multiplied by its block of A while it is in cache, so that nothing of size
+(m, p) is written to memory. Tiles run on as many threads as BLAS was allowed, each
+with BLAS limited to one thread: the elementwise part, which NumPy runs on one core,
+then runs on all of them, and nested parallelism does not oversubscribe.
+"""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import psutil
+from threadpoolctl import ThreadpoolController
+
+from ._array import available_memory, device_of, is_numpy, namespace
+from .kernels import CallableKernel
+
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How a product is cut into tiles, and the memory that it takes.
+
+    The plan satisfies, in bytes, with w workers, tiles (a, b) and c copies of a tile::
+
+        w a (b c + e) itemsize + n_parts m l itemsize <= budget
+
+    where e is the width of encoded rows, m the rows and l the columns of the result.
+
+    Attributes
+    ----------
+    row_tile, center_tile : int
+        Shape (a, b) of a tile.
+    n_parts : int
+        Ranges of centres that are summed apart, so that few rows fill all workers.
+    n_workers : int
+        Threads w.
+    bytes : int
+        The left-hand side.
+    """
+
+    row_tile: int
+    center_tile: int
+    n_parts: int
+    n_workers: int
+    bytes: int
+
+    @classmethod
+    def make(cls, m, p, width, n_columns, itemsize, n_workers, budget):
+        """Return the fastest plan within `budget` bytes.
+
+        Tiles of about 1 MB in float32 stay in the second-level cache; tall ones re-use the
+        packed centres; tiles too small for BLAS cost a factor of two.
+        """
+        row_tile, center_tile = min(m, 1024), min(p, 512)
+        n_row_tiles = -(-m // row_tile)
+        if n_row_tiles < n_workers <= 2 * m:
+            row_tile = max(-(-m // n_workers), min(m, 256))
+            n_row_tiles = -(-m // row_tile)
+        n_parts = 1
+        if n_row_tiles < n_workers:
+            n_parts = max(1, min(-(-n_workers // n_row_tiles), p // center_tile))
+
+        def size():
+            tile = row_tile * (2 * center_tile + width)
+            return itemsize * (n_workers * tile + n_parts * m * n_columns)
+
+        while size() > budget and row_tile > 16:
+            row_tile = -(-row_tile // 2)
+        return cls(row_tile, center_tile, n_parts, n_workers, size())
+
+
+class _SingleThreadedBlas:
+    """Context in which BLAS runs one thread a call, nestable and safe between threads.
+
+    The limit is a state of the process: the first to enter sets it and the last to leave
+    restores it, so that two fits in two threads don't restore each other's limit.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._controller = self._limiter = None
+        self._n_threads = 1
+
+    def n_threads(self):
+        """Look up the BLAS libraries and return the threads they are allowed now."""
+        with self._lock:
+            if self._depth == 0:
+                # Finding the libraries takes milliseconds, too long for every product.
+                self._controller = ThreadpoolController().select(user_api="blas")
+                counts = [library["num_threads"] for library in self._controller.info()]
+                self._n_threads = max(1, min(max(counts, default=1), _n_cores()))
+            return self._n_threads
+
+    def __enter__(self):
+        with self._lock:
+            if self._depth == 0:
+                self._limiter = self._controller.limit(limits=1)
+            self._depth += 1
+
+    def __exit__(self, *exc_info):
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._limiter.restore_original_limits()
+                self._limiter = None
+
+
+def _n_cores():
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_single_threaded_blas = _SingleThreadedBlas()
+
+
+class KernelOperator:
+    """The matrix K(X, Z) as a linear operator.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    centers : array of shape (p, d)
+        Z.
+    rows : array of shape (m, d), default=None
+        X. None: X = Z, and the diagonal is exact.
+    tile_memory : float, default=64
+        MB that the tiles may take together.
+
+    Attributes
+    ----------
+    shape : tuple (m, p)
+    symmetric : bool
+        Whether the rows are the centres.
+    xp, device, dtype, itemsize
+        Namespace, device, data type and its bytes.
+    n_workers : int
+        Threads that a product runs on.
+    """
+
+    def __init__(self, kernel, centers, rows=None, *, tile_memory=64.0):
+        self.xp = xp = namespace(centers)
+        self.device = device_of(centers)
+        self.dtype = centers.dtype
+        self.itemsize = xp.finfo(self.dtype).bits // 8
+        self.symmetric = rows is None
+        self.shape = ((centers if rows is None else rows).shape[0], centers.shape[0])
+        self._offset = None
+        if kernel.translation_invariant:
+            # Any offset serves both sides exactly; the mean makes the norms small.
+            self._offset = xp.mean(centers, axis=0)
+        self._right = kernel.encode(centers, self._offset)
+        self.kernel = kernel.adapted_to(self._right)
+        self._rows = rows
+        self._diagonal = kernel.diagonal(centers) if rows is None else None
+        self._budget = tile_memory * _MEGABYTE
+        self._matrix = self._triangle = None
+        self._threaded = kernel.fused and is_numpy(xp)
+        self.n_workers = _single_threaded_blas.n_threads() if self._threaded else 1
+        self._pool = ThreadPoolExecutor(self.n_workers) if self._threaded else None
+
+    @classmethod
+    def from_matrix(cls, K):
+        """Return the operator of a matrix that is given ("precomputed")."""
+        operator = cls(CallableKernel(None), K[:, :0], K[:, :0])
+        operator.shape, operator._matrix = tuple(K.shape), K
+        return operator
+
+    def __matmul__(self, A):
+        """Return K(X, Z) @ A, shape (m, l)."""
+        return self.product(A)[0]
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K.
+
+        Parameters
+        ----------
+        A : array of shape (p, l)
+        start, stop : int
+            Range of rows, m of them.
+        n_kept : int, default=0
+            Leading columns of K to return beside the product, computed once for both.
+
+        Returns
+        -------
+        F : array of shape (m, l)
+        kept : array of shape (m, n_kept)
+        """
+        stop = self.shape[0] if stop is None else stop
+        if self._matrix is not None:
+            K = self._matrix[start:stop, :]
+            return K @ A, K[:, :n_kept]
+        if self._triangle is not None:
+            return self._cached_product(A, start, stop, n_kept)
+        xp = self.xp
+        m, p = stop - start, self.shape[1]
+        kept = xp.empty((m, n_kept), dtype=self.dtype, device=self.device)
+        plan = self._plan(m, A.shape[1])
+        bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
+        F_parts = [
+            xp.zeros((m, A.shape[1]), dtype=self.dtype, device=self.device)
+            for _ in range(plan.n_parts)
+        ]
+
+        def task(part, i):
+            rows = slice(i, min(i + plan.row_tile, m))
+            left = self._left(start + rows.start, start + rows.stop)
+            F = F_parts[part]
+            tile = None
+            for j in range(bounds[part], bounds[part + 1], plan.center_tile):
+                columns = slice(j, min(j + plan.center_tile, bounds[part + 1]))
+                tile = self._tile(left, start + rows.start, columns, tile)
+                F[rows, :] += tile @ A[columns, :]
+                if j < n_kept:
+                    end = min(columns.stop, n_kept)
+                    kept[rows, j:end] = tile[:, : end - j]
+
+        self._run(
+            task,
+            [
+                (part, i)
+                for part in range(plan.n_parts)
+                for i in range(0, m, plan.row_tile)
+            ],
+        )
+        return _sum(F_parts), kept
+
+    def block(self, start=0, stop=None, first=0, last=None):
+        """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
+        stop = self.shape[0] if stop is None else stop
+        last = self.shape[1] if last is None else last
+        if self._matrix is not None:
+            return self._matrix[start:stop, first:last]
+        m = stop - start
+        K = self.xp.empty((m, last - first), dtype=self.dtype, device=self.device)
+        plan = self._plan(m, 0)
+
+        def task(i):
+            rows = slice(i, min(i + plan.row_tile, m))
+            left = self._left(start + rows.start, start + rows.stop)
+            for j in range(first, last, plan.center_tile):
+                columns = slice(j, min(j + plan.center_tile, last))
+                here = (rows, slice(columns.start - first, columns.stop - first))
+                K[here] = self._tile(left, start + rows.start, columns, K[here])
+
+        self._run(task, [(i,) for i in range(0, m, plan.row_tile)])
+        return K
+
+    @property
+    def cache_bytes(self):
+        """Bytes that `fill_cache` takes: half the matrix if it is symmetric."""
+        m, p = self.shape
+        return m * p * self.itemsize * (0.5 if self.symmetric else 1.0)
+
+    def fill_cache(self, size=1024):
+        """Compute the matrix and keep it: every later product only reads it.
+
+        Of a symmetric matrix the lower triangle is computed and kept, in blocks of rows:
+        half the flops, half the memory.
+
+        Parameters
+        ----------
+        size : int, default=1024
+            Rows of a block. A multiple of the batch size is fastest.
+        """
+        if self._matrix is not None or self._triangle is not None:
+            return
+        if not self.symmetric:
+            self._matrix = self.block()
+            return
+        n = self.shape[0]
+        bounds = [(i, min(i + size, n)) for i in range(0, n, size)]
+        blocks = [
+            self.xp.empty((stop - start, stop), dtype=self.dtype, device=self.device)
+            for start, stop in bounds
+        ]
+
+        def task(i):
+            start, stop = bounds[i]
+            left = self._left(start, stop)
+            for j in range(0, stop, 512):
+                columns = slice(j, min(j + 512, stop))
+                view = blocks[i][:, columns]
+                blocks[i][:, columns] = self._tile(left, start, columns, view)
+
+        # The longest rows first, so that the workers end together.
+        self._run(task, [(i,) for i in range(len(blocks))][::-1])
+        self._triangle, self._size = blocks, size
+
+    def _cached_product(self, A, start, stop, n_kept):
+        """Rows [start:stop] of K @ A from the lower triangle of a symmetric K.
+
+        Row r is block[r, :end] followed by the column r of the later blocks.
+        """
+        xp, blocks, size = self.xp, self._triangle, self._size
+        kept = xp.empty((stop - start, n_kept), dtype=self.dtype, device=self.device)
+        tasks = []
+        for i in range(start // size, -(-stop // size)):
+            own = slice(max(start, i * size), min(stop, (i + 1) * size))
+            rows = slice(own.start - start, own.stop - start)
+            K = blocks[i][own.start - i * size : own.stop - i * size, :]
+            for j in range(0, K.shape[1], 8 * size):
+                columns = slice(j, min(j + 8 * size, K.shape[1]))
+                tasks.append((rows, columns, K[:, columns], False))
+            for j in range(i + 1, len(blocks)):
+                columns = slice(j * size, j * size + blocks[j].shape[0])
+                tasks.append((rows, columns, blocks[j][:, own], True))
+        parts = [
+            xp.zeros((stop - start, A.shape[1]), dtype=self.dtype, device=self.device)
+            for _ in range(self.n_workers)
+        ]
+
+        def task(part):
+            for rows, columns, K, transposed in tasks[part :: self.n_workers]:
+                if transposed:  # A' K reads K along its rows, K' A would not
+                    parts[part][rows, :] += (A[columns, :].T @ K).T
+                else:
+                    parts[part][rows, :] += K @ A[columns, :]
+                if columns.start < n_kept:
+                    end = min(columns.stop, n_kept)
+                    K = K.T if transposed else K
+                    kept[rows, columns.start : end] = K[:, : end - columns.start]
+
+        self._run(task, [(part,) for part in range(self.n_workers)])
+        return _sum(parts), kept
+
+    def _plan(self, m, n_columns):
+        if not self._threaded:
+            # One large block at a time: on a GPU, or for a callable.
+            width = max(1, int(self._budget / (3 * self.itemsize * self.shape[1])))
+            return BlockPlan(min(max(width, 16), max(m, 1)), self.shape[1], 1, 1, 0)
+        return BlockPlan.make(
+            max(m, 1),
+            self.shape[1],
+            self._right.shape[1],
+            n_columns,
+            self.itemsize,
+            self.n_workers,
+            self._budget,
+        )
+
+    def _left(self, start, stop):
+        if self.symmetric:
+            return self.kernel.left(self._right[start:stop, :])
+        return self.kernel.left(
+            self.kernel.encode(self._rows[start:stop, :], self._offset)
+        )
+
+    def _tile(self, left, start, columns, out):
+        """Return K of the encoded rows from `start` on and a range of centres."""
+        m, width = left.shape[0], columns.stop - columns.start
+        if out is not None and tuple(out.shape) != (m, width):
+            out = None
+        tile = self.kernel.evaluate(self.xp, left, self._right[columns, :], out)
+        if self.symmetric and start < columns.stop and columns.start < start + m:
+            tile = self._with_exact_diagonal(tile, start, columns)
+        return tile
+
+    def _with_exact_diagonal(self, tile, start, columns):
+        xp = self.xp
+        rows = xp.arange(start, start + tile.shape[0], device=self.device)
+        cols = xp.arange(columns.start, columns.stop, device=self.device)
+        values = self._diagonal[columns]
+        return xp.where(rows[:, None] == cols[None, :], values[None, :], tile)
+
+    def _run(self, task, arguments):
+        if not self._threaded:
+            for args in arguments:
+                task(*args)
+            return
+        with _single_threaded_blas:
+            futures = [self._pool.submit(task, *args) for args in arguments]
+            try:
+                for future in futures:
+                    future.result()
+            finally:  # an error or Ctrl-C: start nothing more, and leave no writer
+                for future in futures:
+                    future.cancel()
+                for future in futures:
+                    if not future.cancelled():
+                        future.exception()
+
+
+def _sum(parts):
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def cache_budget(cache_size, operator):
+    """Bytes that kernel caches may take.
+
+    Parameters
+    ----------
+    cache_size : "auto" or float
+        MB. "auto": 70 % of the memory that is free now, cgroup limits included. A
+        process that is allowed only a share of the cores, as a worker of
+        ``GridSearchCV(n_jobs=...)`` is, takes only that share.
+    operator : KernelOperator
+        Where the memory is.
+    """
+    if cache_size != "auto":
+        return cache_size * _MEGABYTE
+    share = 1.0
+    if is_numpy(operator.xp):
+        share = min(1.0, _single_threaded_blas.n_threads() / _n_cores())
+    return 0.7 * share * available_memory(operator.xp, operator.device)
+
+
+def cache_pays(n_epochs, n_features, itemsize, n_threads):
+    """Whether computing a kernel matrix once beats computing it every epoch.
+
+    A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the kernel's
+    function, against 10 GB/s to read and 1.5 GB/s to touch new memory.
+    """
+    compute = (2.0 * n_features / 50e9 + 1e-9) * (itemsize / 4) / n_threads
+    read, touch = itemsize / 10e9, itemsize / 1.5e9
+    return n_epochs * (compute - read) > (compute + touch) / 2

@@ -1,0 +1,500 @@
+"""Kernels: small frozen dataclasses that evaluate a block in place.
+
+A kernel that is a function of one matrix product (a radial or inner-product kernel)
+encodes rows so that the product ``left(E_x) @ E_z.T`` is the argument of its
+elementwise function; the function is then applied to the block while it is in cache.
+Such kernels are *fused*: the block operator runs them tile by tile on threads.
+
+Notation: x, z are rows, r = |x - z| is the *Euclidean* distance, sigma the bandwidth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Real
+
+import numpy as np
+from scipy.spatial.distance import pdist
+
+from ._array import device_of, in_place, matmul, namespace, to_numpy
+
+__all__ = [
+    "Cauchy",
+    "Gaussian",
+    "Kernel",
+    "Laplacian",
+    "Linear",
+    "Matern",
+    "Polynomial",
+    "median_distance",
+]
+
+
+def _check_positive(name, value):
+    if not (value > 0 and value < float("inf")):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}")
+
+
+class Kernel:
+    """Base class of the kernels: what the block operator asks of one."""
+
+    #: Whether a block is one matrix product and an elementwise function.
+    fused = True
+    #: Whether k(x, z) depends on x - z only, so that the data may be centred.
+    translation_invariant = False
+
+    def __call__(self, X, Z=None):
+        """Return the kernel matrix K(X, Z).
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        Z : array of shape (p, d), default=None
+            None: Z = X, with an exact diagonal.
+
+        Returns
+        -------
+        K : array of shape (m, p)
+        """
+        from ._operator import KernelOperator
+
+        xp = namespace(X)
+        X = xp.asarray(X)
+        if not xp.isdtype(X.dtype, "real floating"):
+            X = xp.astype(X, xp.float64)
+        if Z is None:
+            return KernelOperator(self, X).block()
+        return KernelOperator(self, xp.asarray(Z, dtype=X.dtype), rows=X).block()
+
+    def encode(self, X, offset=None):
+        """Return the encoded rows E of shape (m, e)."""
+        raise NotImplementedError
+
+    def left(self, E):
+        """Return L such that ``L @ E_z.T`` is the argument of the kernel's function."""
+        raise NotImplementedError
+
+    def finish(self, xp, T):
+        """Turn the matrix product `T` into kernel values, in place where possible."""
+        raise NotImplementedError
+
+    def adapted_to(self, E):
+        """Return the kernel to evaluate on the encoded rows `E`: usually itself."""
+        return self
+
+    def evaluate(self, xp, left, right, out=None):
+        """Return the block of kernel values of encoded rows, in `out` if given."""
+        return self.finish(xp, matmul(xp, left, right.T, out))
+
+    def diagonal(self, X):
+        """Return k(x, x) of every row, shape (m,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Radial(Kernel):
+    """k(x, z) = phi(c r^2): the product yields c r^2 from appended norms.
+
+    E = [x, 1, |x|^2] and L = [-2c x, c |x|^2, c], so that L E' = c |x - z|^2. Rounding
+    may turn a tiny c r^2 around zero negative: it enters phi by its absolute value.
+    """
+
+    bandwidth: float = 1.0
+
+    translation_invariant = True
+
+    def __post_init__(self):
+        _check_positive("bandwidth", self.bandwidth)
+
+    @property
+    def _scale(self):
+        """The factor c."""
+        return 1.0 / self.bandwidth**2
+
+    def encode(self, X, offset=None):
+        xp = namespace(X)
+        m, d = X.shape
+        E = xp.empty((m, d + 2), dtype=X.dtype, device=device_of(X))
+        for start in range(0, m, 4096):  # temporaries of one slab, not of all of X
+            rows = slice(start, min(start + 4096, m))
+            slab = X[rows, :] if offset is None else X[rows, :] - offset
+            E[rows, :d] = slab
+            E[rows, d] = xp.ones(slab.shape[0], dtype=X.dtype, device=device_of(X))
+            squares = xp.sum(xp.astype(slab, xp.float64) ** 2, axis=1)
+            E[rows, d + 1] = xp.astype(squares, X.dtype)
+        return E
+
+    def left(self, E):
+        xp, c = namespace(E), self._scale
+        d = E.shape[1] - 2
+        L = E * xp.asarray(c, dtype=E.dtype, device=device_of(E))
+        L[:, :d] = L[:, :d] * -2.0
+        L[:, d] = c * E[:, d + 1]
+        L[:, d + 1] = xp.full(E.shape[0], c, dtype=E.dtype, device=device_of(E))
+        return L
+
+    def diagonal(self, X):
+        return namespace(X).ones(X.shape[0], dtype=X.dtype, device=device_of(X))
+
+
+@dataclass(frozen=True)
+class Gaussian(_Radial):
+    """Gaussian kernel, exp(-r^2 / (2 sigma^2)).
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma. scikit-learn's ``gamma`` is 1 / (2 sigma^2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Gaussian
+    >>> Gaussian(bandwidth=2.0)(np.array([[0.0], [2.0]])).round(4)
+    array([[1.    , 0.6065],
+           [0.6065, 1.    ]])
+    """
+
+    @property
+    def _scale(self):
+        # The sign is in the product: the exponential is then the only pass.
+        return -0.5 / self.bandwidth**2
+
+    def finish(self, xp, T):
+        return in_place(xp, "exp", T)
+
+    def adapted_to(self, E):
+        # Clipping costs a third of the exponential, so it is done only where rounding
+        # of the product, about eps c |x|^2, can lift k visibly above 1.
+        xp = namespace(E)
+        largest = float(xp.max(E[:, -1])) if E.shape[0] else 0.0
+        noise = float(xp.finfo(E.dtype).eps) * abs(self._scale) * largest
+        return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
+
+
+@dataclass(frozen=True)
+class _ClippedGaussian(Gaussian):
+    def finish(self, xp, T):
+        T = in_place(xp, "negative", in_place(xp, "abs", T))
+        return in_place(xp, "exp", T)
+
+    def adapted_to(self, E):
+        return self
+
+
+@dataclass(frozen=True)
+class Laplacian(_Radial):
+    """Laplacian (exponential) kernel, exp(-r / sigma), r the Euclidean distance.
+
+    ``sklearn.metrics.pairwise.laplacian_kernel`` is another kernel: it takes the L1
+    distance.
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Laplacian
+    >>> Laplacian(bandwidth=5.0)(np.array([[0.0, 0.0], [3.0, 4.0]])).round(4)
+    array([[1.    , 0.3679],
+           [0.3679, 1.    ]])
+    """
+
+    def finish(self, xp, T):
+        T = in_place(xp, "sqrt", in_place(xp, "abs", T))
+        return in_place(xp, "exp", in_place(xp, "negative", T))
+
+
+@dataclass(frozen=True)
+class Cauchy(_Radial):
+    """Cauchy kernel, 1 / (1 + r^2 / sigma^2).
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Cauchy
+    >>> Cauchy(bandwidth=1.0)(np.array([[0.0], [1.0]])).round(4)
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+
+    def finish(self, xp, T):
+        T = in_place(xp, "abs", T)
+        T += 1.0
+        return in_place(xp, "reciprocal", T)
+
+
+@dataclass(frozen=True)
+class Matern(_Radial):
+    """Matern kernel of smoothness nu, 3/2 or 5/2.
+
+    With u = sqrt(2 nu) r / sigma: (1 + u) exp(-u) for nu = 3/2, and
+    (1 + u + u^2 / 3) exp(-u) for nu = 5/2.
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma, the length scale.
+    nu : {1.5, 2.5}, default=1.5
+        Smoothness.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Matern
+    >>> Matern(bandwidth=1.0, nu=1.5)(np.array([[0.0], [1.0]])).round(4)
+    array([[1.    , 0.4834],
+           [0.4834, 1.    ]])
+    """
+
+    nu: float = 1.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.nu not in (1.5, 2.5):
+            raise ValueError(f"nu must be 1.5 or 2.5; got {self.nu!r}")
+
+    @property
+    def _scale(self):
+        return 2.0 * self.nu / self.bandwidth**2
+
+    def finish(self, xp, T):
+        u = in_place(xp, "sqrt", in_place(xp, "abs", T))
+        decay = in_place(xp, "exp", -u)
+        if self.nu == 2.5:
+            decay += (u * decay) * (1.0 + u / 3.0)
+            return decay
+        u += 1.0
+        u *= decay
+        return u
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """Polynomial kernel, (x . z / sigma^2 + coef0)^degree.
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma. scikit-learn's ``gamma`` is 1 / sigma^2.
+    degree : int, default=3
+        At least 1.
+    coef0 : float, default=1.0
+        Not negative, so that the kernel is positive semi-definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Polynomial
+    >>> Polynomial(degree=2)(np.array([[1.0], [2.0]]))
+    array([[ 4.,  9.],
+           [ 9., 25.]])
+    """
+
+    bandwidth: float = 1.0
+    degree: int = 3
+    coef0: float = 1.0
+
+    def __post_init__(self):
+        _check_positive("bandwidth", self.bandwidth)
+        if not self.degree >= 1 or int(self.degree) != self.degree:
+            raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")
+        if not self.coef0 >= 0:
+            raise ValueError(f"coef0 must not be negative; got {self.coef0!r}")
+
+    def encode(self, X, offset=None):
+        xp = namespace(X)
+        ones = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device_of(X))
+        return xp.concat([X, ones], axis=1)
+
+    def left(self, E):
+        L = E / self.bandwidth**2
+        L[:, -1] = E[:, -1] * self.coef0
+        return L
+
+    def finish(self, xp, T):
+        return _integer_power(T, int(self.degree))
+
+    def diagonal(self, X):
+        squares = namespace(X).sum(X * X, axis=1) / self.bandwidth**2
+        return _integer_power(squares + self.coef0, int(self.degree))
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """Linear kernel, x . z.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Linear
+    >>> Linear()(np.array([[1.0], [2.0]]))
+    array([[1., 2.],
+           [2., 4.]])
+    """
+
+    def encode(self, X, offset=None):
+        return X
+
+    def left(self, E):
+        return E
+
+    def finish(self, xp, T):
+        return T
+
+    def diagonal(self, X):
+        return namespace(X).sum(X * X, axis=1)
+
+
+@dataclass(frozen=True)
+class CallableKernel(Kernel):
+    """A function ``k(X, Z)`` of two blocks of rows that returns their kernel matrix."""
+
+    function: Callable
+
+    fused = False
+
+    def encode(self, X, offset=None):
+        return X
+
+    def left(self, E):
+        return E
+
+    def evaluate(self, xp, left, right, out=None):
+        K = xp.asarray(self.function(left, right), dtype=left.dtype)
+        expected = (left.shape[0], right.shape[0])
+        if tuple(K.shape) != expected:
+            raise ValueError(
+                "a callable kernel k(X, Z) must return an array of shape "
+                f"(len(X), len(Z)) = {expected}; got {tuple(K.shape)}"
+            )
+        if not bool(xp.all(xp.isfinite(K))):
+            raise ValueError("the callable kernel returned NaN or infinity")
+        return K
+
+    def diagonal(self, X):
+        xp = namespace(X)
+        parts = []
+        for start in range(0, X.shape[0], 256):
+            rows = X[start : start + 256, :]
+            parts.append(xp.linalg.diagonal(self.evaluate(xp, rows, rows)))
+        return xp.concat(parts)
+
+
+_BY_NAME = {
+    "gaussian": Gaussian(),
+    "rbf": Gaussian(),
+    "laplacian": Laplacian(),
+    "cauchy": Cauchy(),
+    "matern32": Matern(nu=1.5),
+    "matern52": Matern(nu=2.5),
+    "polynomial": Polynomial(),
+    "linear": Linear(),
+}
+
+
+def check_kernel(kernel):
+    """Raise a ValueError unless `kernel` is a name, a kernel object or a callable."""
+    if isinstance(kernel, str) and kernel in (*_BY_NAME, "precomputed"):
+        return
+    if isinstance(kernel, Kernel) or (
+        callable(kernel) and not isinstance(kernel, type)
+    ):
+        return
+    names = ", ".join(repr(name) for name in (*_BY_NAME, "precomputed"))
+    raise ValueError(
+        f"kernel must be one of {names}, a kernel object such as "
+        f"eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable k(X, Z); "
+        f"got {kernel!r}"
+    )
+
+
+def check_bandwidth(bandwidth):
+    """Raise a ValueError unless `bandwidth` is "median" or a positive number."""
+    if isinstance(bandwidth, str) and bandwidth == "median":
+        return
+    if not isinstance(bandwidth, Real) or isinstance(bandwidth, bool):
+        raise ValueError(
+            f"bandwidth must be a positive number or 'median'; got {bandwidth!r}"
+        )
+    _check_positive("bandwidth", bandwidth)
+
+
+def make_kernel(kernel, bandwidth, X, rng):
+    """Return the kernel object that the parameters of an estimator mean.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable
+        As checked by `check_kernel`; not "precomputed".
+    bandwidth : float or "median"
+        Used with a kernel's name; a kernel object brings its own.
+    X : array of shape (n, d)
+        Where the median distance is measured.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    Kernel
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not isinstance(kernel, str):
+        return CallableKernel(kernel)
+    made = _BY_NAME[kernel]
+    if not hasattr(made, "bandwidth"):
+        return made
+    if isinstance(bandwidth, str):
+        bandwidth = median_distance(X, rng)
+    return replace(made, bandwidth=float(bandwidth))
+
+
+def median_distance(X, rng, *, n_rows=600):
+    """Return the median Euclidean distance between distinct rows of a subsample.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    rng : numpy.random.RandomState
+    n_rows : int, default=600
+        Rows of the subsample.
+
+    Raises
+    ------
+    ValueError
+        If all rows of the subsample are equal.
+    """
+    n = X.shape[0]
+    if n > n_rows:
+        xp = namespace(X)
+        chosen = np.sort(rng.choice(n, n_rows, replace=False))
+        X = xp.take(X, xp.asarray(chosen, device=device_of(X)), axis=0)
+    # Scaled, so that squares of very large or small values stay finite.
+    rows = to_numpy(X).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    scale = np.abs(rows).max()
+    distances = pdist(rows / scale) * scale if scale > 0 else np.zeros(1)
+    distances = distances[distances > 0]
+    if distances.size == 0:
+        raise ValueError(
+            "bandwidth='median' found a median distance of 0: all rows of X (of its "
+            f"subsample of {rows.shape[0]} rows) are equal; pass a positive bandwidth"
+        )
+    return float(np.median(distances))
+
+
+def _integer_power(T, degree):
+    """Return T^degree by repeated multiplication: `pow` is ten times slower."""
+    if degree == 1:
+        return T
+    power = T * T
+    for _ in range(degree - 2):
+        power *= T
+    return power

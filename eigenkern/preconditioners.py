@@ -1,0 +1,184 @@
+"""Preconditioners: the spectral one of EigenPro."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._array import device_of, namespace
+from ._linalg import largest_eigenvalue, top_eigh
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """EigenPro's preconditioner from the top eigenvectors of a subsample.
+
+    With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the preconditioned
+    kernel is ::
+
+        k_P(x, z) = k(x, z) - phi(x)' V D V' phi(z)
+        V = (u_1 .. u_q),  D_j = (1 - tau sigma_{q+1} / sigma_j) / sigma_j
+
+    It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
+    the others, and the solution of K a = y, as they are. With weights W of the rows, u_j
+    are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
+
+    Attributes
+    ----------
+    vectors : array of shape (s, q)
+        V.
+    scales : array of shape (q,)
+        The diagonal of D.
+    eigenvalues : array of shape (q + 1,)
+        lambda_j = sigma_j / s, decreasing.
+    damping : float
+        tau.
+
+    References
+    ----------
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019: equation 8.
+    """
+
+    vectors: Any
+    scales: Any
+    eigenvalues: Any
+    damping: float = 1.0
+
+    @classmethod
+    def from_subsample(cls, K_s, n_components, *, weights=None, damping=1.0):
+        """Return the preconditioner with at most `n_components` eigenvectors.
+
+        Eigenvalues that rounding makes meaningless are left out, so that there may be
+        fewer. Eigenvectors are computed in float64.
+
+        Parameters
+        ----------
+        K_s : array of shape (s, s)
+        n_components : int
+            q < s.
+        weights : array of shape (s,), default=None
+        damping : float, default=1.0
+            tau.
+        """
+        xp = namespace(K_s)
+        s, dtype = K_s.shape[0], K_s.dtype
+        K = xp.astype(K_s, xp.float64)
+        root = None
+        if weights is not None:
+            root = xp.sqrt(xp.astype(weights, xp.float64))
+            K = root[:, None] * K * root[None, :]
+        sigma, U = top_eigh(K, n_components + 1)
+        floor = s * float(xp.finfo(dtype).eps) * max(float(sigma[0]), 0.0)
+        q = int(xp.sum(xp.astype(sigma[:-1] > floor, xp.int64)))
+        V = U[:, :q] if root is None else root[:, None] * U[:, :q]
+        # Rounding may leave the last eigenvalue below zero.
+        sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
+        return cls(
+            xp.astype(V, dtype),
+            _scales(sigma, q, damping, dtype),
+            xp.astype(sigma[: q + 1] / s, dtype),
+            damping,
+        )
+
+    @property
+    def n_components(self):
+        """q, the number of eigenvectors."""
+        return self.vectors.shape[1]
+
+    @property
+    def subsample_size(self):
+        """s, the rows of the subsample."""
+        return self.vectors.shape[0]
+
+    def truncate(self, q):
+        """Return the preconditioner of the first `q` eigenvectors."""
+        xp = namespace(self.vectors)
+        sigma = xp.astype(self.eigenvalues, xp.float64) * self.subsample_size
+        return Spectral(
+            self.vectors[:, :q],
+            _scales(sigma, q, self.damping, self.vectors.dtype),
+            self.eigenvalues[: q + 1],
+            self.damping,
+        )
+
+    def correction(self, K_bs, G):
+        """Return V D V' K(X_s, X_b) G.
+
+        Parameters
+        ----------
+        K_bs : array of shape (m, s)
+            K(X_b, X_s).
+        G : array of shape (m, l)
+
+        Returns
+        -------
+        array of shape (s, l)
+        """
+        return self.vectors @ (self.scales[:, None] * (self.vectors.T @ (K_bs.T @ G)))
+
+
+def _scales(sigma, q, damping, dtype):
+    xp = namespace(sigma)
+    top = sigma[:q]
+    return xp.astype((1.0 - damping * sigma[q] / top) / top, dtype)
+
+
+class HeldOutSpectrum:
+    """What the stochastic step may be, measured on rows outside the subsample.
+
+    With N rows H, G = k_P(H, H) / N and w = diag k_P on H,
+
+        lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
+
+    The eigenvectors are fitted to the subsample, so that the same figures taken on it are
+    several times too small. The noise-weighted beta comes from the second moment of the
+    stochastic step: E[|phi|^2 phi phi'] is what its variance grows by, and where
+    k_P(x, x) is large matters.
+
+    Parameters
+    ----------
+    K_hh : array of shape (N, N)
+    K_hs : array of shape (N, s)
+    preconditioner : Spectral
+        With the most eigenvectors that will be asked for.
+    weights : array of shape (N,), default=None
+        Weights of the rows.
+    """
+
+    def __init__(self, K_hh, K_hs, preconditioner, weights=None):
+        xp = namespace(K_hh)
+        self._xp, self._preconditioner = xp, preconditioner
+        self._K = K_hh
+        self._P = K_hs @ preconditioner.vectors
+        self._diagonal = xp.linalg.diagonal(K_hh)
+        if weights is None:
+            weights = xp.ones_like(self._diagonal)
+        self._root = xp.sqrt(weights)
+        # A fixed start: the same data give the same step.
+        start = np.random.RandomState(0).standard_normal(K_hh.shape[0])
+        self._start = xp.asarray(start, dtype=K_hh.dtype, device=device_of(K_hh))
+
+    def measure(self, q):
+        """Return (beta, lambda) of the preconditioner with `q` eigenvectors."""
+        xp, n_rows = self._xp, self._K.shape[0]
+        P = self._P[:, :q]
+        D = self._preconditioner.truncate(q).scales
+        w = self._diagonal - (P * P) @ D
+        w = xp.where(w > 0, w, xp.zeros_like(w))
+
+        def preconditioned(root):
+            def apply(v):
+                u = root * v
+                return root * (self._K @ u - P @ (D * (P.T @ u))) / n_rows
+
+            return apply
+
+        top = largest_eigenvalue(preconditioned(self._root), self._start)
+        if top <= 0:  # the zero kernel: any step will do
+            return float(xp.max(w)), 0.0
+        # diag k_P enters with the weight of its row, as the noise of a step does.
+        noisy = largest_eigenvalue(
+            preconditioned(self._root * self._root * xp.sqrt(w)), self._start
+        )
+        return noisy / top, top

@@ -1,0 +1,1 @@
+"""Solvers: one generator a paper, which yields its state once an epoch."""
