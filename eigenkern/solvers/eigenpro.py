@@ -115,7 +115,8 @@ def eigenpro2(
         return residual / n
 
     while True:
-        loss = run_epoch()
+        with operator.exclusive_threads():
+            loss = run_epoch()
         # Growth below the rounding of the residual is none.
         grew = loss > _GROWTH * best_loss + 1e-6 * zero_loss
         if grew or np.isnan(loss):
