@@ -2,7 +2,8 @@
 
 from . import kernels
 from ._eigenpro import EigenProClassifier, EigenProRegressor
+from ._show_versions import show_versions
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["EigenProClassifier", "EigenProRegressor", "kernels"]
+__all__ = ["EigenProClassifier", "EigenProRegressor", "kernels", "show_versions"]

@@ -1,4 +1,4 @@
-"""Where an array lives: its namespace, its device, how to move it, what fits beside it."""
+"""Where an array lives: its namespace, its device, moving it, the free memory."""
 
 from pathlib import Path
 

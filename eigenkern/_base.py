@@ -62,7 +62,7 @@ def check_number(name, value, low, high=None, *, integer=False, open_ends=False)
 
 
 def check_kernel_parameters(estimator):
-    """Raise a ValueError unless the parameters that all kernel estimators share are right."""
+    """Raise a ValueError unless the parameters shared by all estimators are right."""
     check_kernel(estimator.kernel)
     check_bandwidth(estimator.bandwidth)
     if not is_auto(estimator.cache_size):
@@ -78,7 +78,7 @@ class RegressionTargets(RegressorMixin):
     """Targets as they are, one column an output."""
 
     def _encode_targets(self, X, y):
-        """Return (X, Y, y): validated data, targets (n, l) in float64, y on the host."""
+        """Return (X, Y, y): validated data, float64 targets (n, l), y on the host."""
         X, y = validate_data(
             self,
             X,
@@ -108,7 +108,7 @@ class RegressionTargets(RegressorMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            In kernel="precomputed": the kernel matrix of the rows and the training rows.
+            kernel="precomputed": the kernel matrix of the rows and the training rows.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class ClassificationTargets(ClassifierMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            In kernel="precomputed": the kernel matrix of the rows and the training rows.
+            kernel="precomputed": the kernel matrix of the rows and the training rows.
 
         Returns
         -------
@@ -340,7 +340,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If the data or a parameter are not right; a model fitted before stays usable.
+            If the data or a parameter are wrong; a model fitted before stays usable.
 
         Warns
         -----
@@ -396,7 +396,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         if not same or not problem.has_rows(self.centers_):
             raise ValueError(
                 "warm_start=True goes on with the coefficients of the previous fit and "
-                f"needs the same X and number of outputs: coefficients of shape {shape}; "
+                f"needs the same X and outputs: coefficients of shape {shape}; "
                 f"got a previous fit with shape {tuple(self.dual_coef_.shape)}"
                 + (" and other rows" if same else "")
             )
@@ -560,8 +560,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         if home != fitted:
             name = type(self).__name__
             raise ValueError(
-                f"Inputs passed to {name}.{method}() must use the same namespace and the "
-                f"same device as those passed to fit(): {fitted[0].__name__} on "
+                f"Inputs passed to {name}.{method}() must use the same namespace and "
+                f"the same device as those passed to fit(): {fitted[0].__name__} on "
                 f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
             )
 

@@ -1,4 +1,4 @@
-"""EigenPro estimators: preconditioned stochastic gradient descent on kernel machines."""
+"""EigenPro estimators: preconditioned gradient descent on kernel machines."""
 
 from ._base import (
     ClassificationTargets,
@@ -111,11 +111,261 @@ class _EigenPro(KernelModel):
 
 
 class EigenProRegressor(RegressionTargets, _EigenPro):
-    """TODO"""
+    """Kernel regression by EigenPro: preconditioned stochastic gradient descent.
+
+    Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
+    training rows; early stopping regularises. A spectral preconditioner, computed on a
+    subsample, lets large batches take large steps; the step is measured on rows outside
+    the subsample, and a guard halves it if the iteration diverges all the same. An
+    epoch costs n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in
+    memory.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    algorithm : {"auto", "eigenpro2"}, default="auto"
+        EigenPro 2 is what "auto" means.
+    n_components : int or "auto", default="auto"
+        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
+        Eigenvalues lost to rounding are left out.
+    subsample_size : int or "auto", default="auto"
+        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+    batch_size : int or "auto", default="auto"
+        m, rows of a step.
+    step_size : float or "auto", default="auto"
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto" measures it.
+        Either is halved when the iteration diverges.
+    damping : float in [0, 1], default=1.0
+        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
+        down, which regularises.
+    max_iter : int, default=20
+        Epochs, at most.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same X.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory, so that it is computed once and not once
+        an epoch; half the matrix suffices. "auto": what really fits, where it pays. 0:
+        none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Order of the rows, subsample, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_samples, n_outputs)
+        Coefficients a of f(x) = K(x, centers_) a + intercept_. Rows without weight and
+        rows held out have 0.
+    centers_ : array of shape (n_samples, n_features) or None
+        X of the fit, not a copy. None for kernel="precomputed".
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    batch_size_ : int
+        m.
+    max_batch_size_ : int
+        The batch that fills the resource and fits its memory.
+    step_size_ : float
+        eta of the start.
+    n_step_halvings_ : int
+        How often the guard went back and halved the step.
+    n_components_, subsample_size_ : int
+        q and s.
+    eigenvalues_ : array of shape (n_components_ + 1,)
+        The largest eigenvalues of the subsample's kernel matrix, over s.
+    beta_, top_eigenvalue_ : float
+        Of the preconditioned kernel, measured on rows outside the subsample: the noise
+        of a step, and the largest eigenvalue.
+    critical_batch_size_, adapted_critical_batch_size_ : float
+        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
+        batches gain nothing.
+    acceleration_ : float
+        Predicted gain over plain gradient descent with the same batches: the ratio of
+        the steps that either bears.
+    n_iter_ : int
+        Epochs run.
+    loss_curve_ : list of float
+        Mean squared residual of each epoch, every batch taken before its update.
+    validation_scores_ : list of float or None
+        R^2 of the rows held out, one an epoch; None without early stopping.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    EigenProClassifier : The same for class labels.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`.
+
+    References
+    ----------
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019 (arXiv:1806.06144).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import EigenProRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = EigenProRegressor(random_state=0).fit(X[:500], y[:500])
+    >>> round(model.score(X[500:], y[500:]), 2)
+    0.93
+    """
 
 
 class EigenProClassifier(ClassificationTargets, _EigenPro):
-    """TODO"""
+    """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `EigenProRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    algorithm : {"auto", "eigenpro2"}, default="auto"
+        EigenPro 2 is what "auto" means.
+    n_components : int or "auto", default="auto"
+        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
+        Eigenvalues lost to rounding are left out.
+    subsample_size : int or "auto", default="auto"
+        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+    batch_size : int or "auto", default="auto"
+        m, rows of a step.
+    step_size : float or "auto", default="auto"
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto" measures it.
+        Either is halved when the iteration diverges.
+    damping : float in [0, 1], default=1.0
+        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
+        down, which regularises.
+    max_iter : int, default=20
+        Epochs, at most.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out, the same of every class.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same X.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory, so that it is computed once and not once
+        an epoch; half the matrix suffices. "auto": what really fits, where it pays. 0:
+        none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Order of the rows, subsample, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_samples, n_outputs)
+        Coefficients a of f(x) = K(x, centers_) a + intercept_. Rows without weight and
+        rows held out have 0.
+    centers_ : array of shape (n_samples, n_features) or None
+        X of the fit, not a copy. None for kernel="precomputed".
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    batch_size_ : int
+        m.
+    max_batch_size_ : int
+        The batch that fills the resource and fits its memory.
+    step_size_ : float
+        eta of the start.
+    n_step_halvings_ : int
+        How often the guard went back and halved the step.
+    n_components_, subsample_size_ : int
+        q and s.
+    eigenvalues_ : array of shape (n_components_ + 1,)
+        The largest eigenvalues of the subsample's kernel matrix, over s.
+    beta_, top_eigenvalue_ : float
+        Of the preconditioned kernel, measured on rows outside the subsample: the noise
+        of a step, and the largest eigenvalue.
+    critical_batch_size_, adapted_critical_batch_size_ : float
+        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
+        batches gain nothing.
+    acceleration_ : float
+        Predicted gain over plain gradient descent with the same batches: the ratio of
+        the steps that either bears.
+    n_iter_ : int
+        Epochs run.
+    loss_curve_ : list of float
+        Mean squared residual of each epoch, every batch taken before its update.
+    validation_scores_ : list of float or None
+        Accuracy of the rows held out, one an epoch; None without early stopping.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    EigenProRegressor : The same for real targets.
+
+    References
+    ----------
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019 (arXiv:1806.06144).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import EigenProClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = EigenProClassifier(random_state=0).fit(X[:1500], y[:1500])
+    >>> round(model.score(X[1500:], y[1500:]), 2)
+    0.96
+    """
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import psutil
 from threadpoolctl import ThreadpoolController
 
 from ._array import available_memory, device_of, is_numpy, namespace
@@ -55,8 +54,8 @@ class BlockPlan:
     def make(cls, m, p, width, n_columns, itemsize, n_workers, budget):
         """Return the fastest plan within `budget` bytes.
 
-        Tiles of about 1 MB in float32 stay in the second-level cache; tall ones re-use the
-        packed centres; tiles too small for BLAS cost a factor of two.
+        Tiles of about 1 MB in float32 stay in cache; tall ones re-use the packed
+        centres; tiles too small for BLAS cost a factor of two.
         """
         row_tile, center_tile = min(m, 1024), min(p, 512)
         n_row_tiles = -(-m // row_tile)
@@ -79,8 +78,8 @@ class BlockPlan:
 class _SingleThreadedBlas:
     """Context in which BLAS runs one thread a call, nestable and safe between threads.
 
-    The limit is a state of the process: the first to enter sets it and the last to leave
-    restores it, so that two fits in two threads don't restore each other's limit.
+    The limit is a state of the process: the first to enter sets it and the last to
+    leave restores it, so that two fits in two threads don't restore each other's limit.
     """
 
     def __init__(self):
@@ -273,8 +272,8 @@ class KernelOperator:
     def fill_cache(self, size=1024):
         """Compute the matrix and keep it: every later product only reads it.
 
-        Of a symmetric matrix the lower triangle is computed and kept, in blocks of rows:
-        half the flops, half the memory.
+        Of a symmetric matrix the lower triangle is computed and kept, in blocks of
+        rows: half the flops, half the memory.
 
         Parameters
         ----------
@@ -429,8 +428,8 @@ def cache_budget(cache_size, operator):
 def cache_pays(n_epochs, n_features, itemsize, n_threads):
     """Whether computing a kernel matrix once beats computing it every epoch.
 
-    A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the kernel's
-    function, against 10 GB/s to read and 1.5 GB/s to touch new memory.
+    A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the
+    kernel's function, against 10 GB/s to read and 1.5 GB/s to touch new memory.
     """
     compute = (2.0 * n_features / 50e9 + 1e-9) * (itemsize / 4) / n_threads
     read, touch = itemsize / 10e9, itemsize / 1.5e9

@@ -1,4 +1,4 @@
-"""What "auto" means: sizes of the subsample, the batch and the preconditioner, and the step.
+"""What "auto" means: the sizes of subsample, batch and preconditioner, and the step.
 
 The papers choose m as what the resource holds and fills, and q as the largest for which
 the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
@@ -23,7 +23,7 @@ _SAFETY = 0.8
 
 @dataclass(frozen=True)
 class Measured:
-    """Step and critical batch size of one preconditioner, on rows outside its subsample.
+    """Step and critical batch size of one preconditioner, outside its subsample.
 
     Attributes
     ----------
@@ -148,8 +148,8 @@ def tune(
 def max_batch_size(operator, n_features, n_columns):
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
-    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory; besides, a matrix
-    product needs some rows for each thread.
+    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory; besides, a
+    matrix product needs some rows for each thread.
     """
     n, width = operator.shape[0], n_features + n_columns
     filling = max(_FILLING_WORK / (width * n), _MIN_ROWS) * operator.n_workers
@@ -171,7 +171,7 @@ def _subsample_size(n):
 
 
 def _spectrum(operator, preconditioner, weights):
-    """Return the spectrum on rows outside the subsample, or on all rows of a small set."""
+    """Return the spectrum outside the subsample, or on all rows of a small set."""
     n, s = operator.shape[0], preconditioner.subsample_size
     start, stop = (0, n) if n <= _N_MEASURED else (s, min(s + _N_MEASURED, n))
     if stop - start < s:  # a large subsample leaves too few others

@@ -13,15 +13,15 @@ from ._linalg import largest_eigenvalue, top_eigh
 class Spectral:
     """EigenPro's preconditioner from the top eigenvectors of a subsample.
 
-    With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the preconditioned
-    kernel is ::
+    With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the
+    preconditioned kernel is ::
 
         k_P(x, z) = k(x, z) - phi(x)' V D V' phi(z)
         V = (u_1 .. u_q),  D_j = (1 - tau sigma_{q+1} / sigma_j) / sigma_j
 
     It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
-    the others, and the solution of K a = y, as they are. With weights W of the rows, u_j
-    are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
+    the others, and the solution of K a = y, as they are. With weights W of the rows,
+    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
 
     Attributes
     ----------
@@ -131,8 +131,8 @@ class HeldOutSpectrum:
 
         lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
 
-    The eigenvectors are fitted to the subsample, so that the same figures taken on it are
-    several times too small. The noise-weighted beta comes from the second moment of the
+    The eigenvectors are fitted to the subsample, so that the same figures taken on it
+    are several times too small. The noise-weighted beta comes from the second moment of the
     stochastic step: E[|phi|^2 phi phi'] is what its variance grows by, and where
     k_P(x, x) is large matters.
 

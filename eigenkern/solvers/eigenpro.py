@@ -51,12 +51,12 @@ def eigenpro2(
         a_s += (eta / m) V D V' K(X_s, X_b) g
 
     It costs n m (d + l) multiply-adds for the first line (n m l where K is cached) and
-    s m l + 2 s q l for the last. The batches are slices of the given order of rows and are
-    visited in a new random order every epoch.
+    s m l + 2 s q l for the last. The batches are slices of the given order of rows and
+    are visited in a new random order every epoch.
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
-    f = 0 on the same rows, are not finite, or have grown by half over the best epoch, the
-    coefficients go back to where that epoch began and eta is halved.
+    f = 0 on the same rows, are not finite, or have grown by half over the best epoch,
+    the coefficients go back to where that epoch began and eta is halved.
 
     Parameters
     ----------

@@ -1,0 +1,124 @@
+"""Real data sets for benchmarks, examples and tests.
+
+They are looked for as ``NAME.npz`` in the folder named by the environment variable
+``EIGENKERN_DATA`` (arrays ``X_train, y_train, X_test, y_test``, or ``X, y``), then asked of
+OpenML by `sklearn.datasets.fetch_openml`, which keeps what it downloads.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.datasets import fetch_openml
+from sklearn.model_selection import train_test_split
+
+# name -> (OpenML name, version, rows of the canonical training part or None)
+OPENML = {
+    "mnist": ("mnist_784", 1, 60000),
+    "fashion_mnist": ("Fashion-MNIST", 1, 60000),
+    "a9a": ("a9a", 1, 32561),
+    "ijcnn1": ("ijcnn", 1, 49990),
+    "cpusmall": ("cpu_small", 1, None),
+    "california_housing": ("california", 4, None),
+    "kin8nm": ("kin8nm", 1, None),
+}
+
+
+class Dataset(NamedTuple):
+    """Training and test part; X in float32, y as stored."""
+
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+
+def load(name, *, standardize=False):
+    """Return a data set in float32; images are scaled to [0, 1].
+
+    Parameters
+    ----------
+    name : str
+        File name without ``.npz``, such as "mnist", "ijcnn1", "cpusmall".
+    standardize : bool, default=False
+        Whether to bring every column of the training part to mean 0, deviation 1.
+
+    Returns
+    -------
+    Dataset
+        Where no split is canonical, a fifth of the rows, shuffled with seed 0, is the
+        test part.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the data set is neither in the folder nor to be had from OpenML; the message
+        says what to do.
+    """
+    data = _from_folder(name) or _from_openml(name)
+    if data.X_train.dtype == np.uint8 and data.X_train.max() > 1:
+        data = _map(data, lambda X: X.astype(np.float32) / np.float32(255))
+    data = _map(data, lambda X: X.astype(np.float32, copy=False))
+    if standardize:
+        mean = data.X_train.mean(axis=0, dtype=np.float64).astype(np.float32)
+        deviation = data.X_train.std(axis=0, dtype=np.float64).astype(np.float32)
+        deviation[deviation == 0] = 1
+        data = _map(data, lambda X: (X - mean) / deviation)
+    return data
+
+
+def available(name):
+    """Whether the folder named by EIGENKERN_DATA holds the data set."""
+    folder = os.environ.get("EIGENKERN_DATA")
+    return bool(folder) and (Path(folder) / f"{name}.npz").is_file()
+
+
+def _map(data, function):
+    return data._replace(X_train=function(data.X_train), X_test=function(data.X_test))
+
+
+def _split(X, y, n_train=None):
+    if n_train is not None:
+        return Dataset(X[:n_train], y[:n_train], X[n_train:], y[n_train:])
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.2, random_state=0
+    )
+    return Dataset(X_train, y_train, X_test, y_test)
+
+
+def _from_folder(name):
+    if not available(name):
+        return None
+    path = Path(os.environ["EIGENKERN_DATA"]) / f"{name}.npz"
+    with np.load(path, allow_pickle=False) as arrays:
+        if "X_train" in arrays:
+            return Dataset(*(arrays[field] for field in Dataset._fields))
+        return _split(arrays["X"], arrays["y"])
+
+
+def _from_openml(name):
+    advice = (
+        f"put {name}.npz (arrays X_train, y_train, X_test, y_test, or X, y) into a "
+        "folder and name the folder in the environment variable EIGENKERN_DATA"
+    )
+    if name not in OPENML:
+        raise FileNotFoundError(
+            f"no data set {name!r} in the folder of EIGENKERN_DATA, and OpenML is not "
+            f"asked for it (only for {', '.join(OPENML)}): {advice}"
+        )
+    openml_name, version, n_train = OPENML[name]
+    try:
+        X, y = fetch_openml(
+            openml_name, version=version, return_X_y=True, as_frame=False, parser="auto"
+        )
+    except Exception as error:  # no network, no such set: one remedy
+        raise FileNotFoundError(
+            f"no data set {name!r} in the folder of EIGENKERN_DATA, and OpenML did not "
+            f"give it ({error}): {advice}"
+        ) from error
+    if hasattr(X, "toarray"):
+        X = X.toarray()
+    if name.endswith("mnist"):
+        X, y = X.astype(np.uint8), y.astype(np.int64)
+    return _split(X, y, n_train)
