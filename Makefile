@@ -2,7 +2,7 @@
 # needs: each fills .venv itself, once, and again when the requirements change.
 
 PYTHON ?= python3
-# arguments for pytest: make test ARGS="-k kernels"
+# arguments of pytest or of the demo: make test ARGS="-k kernels", make demo ARGS=--no-svc
 ARGS ?=
 # what `make torch` installs, e.g. TORCH=torch==2.13.0
 TORCH ?= torch
@@ -27,7 +27,7 @@ help:
 	@echo "make clean     remove builds and caches, but not .venv"
 
 demo: .venv/.stamp-plot
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py $(ARGS)
 
 test: .venv/.stamp-test
 	$(TEST) -n auto $(ARGS)

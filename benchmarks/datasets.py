@@ -1,8 +1,8 @@
 """Real data sets for benchmarks, examples and tests.
 
 They are looked for as ``NAME.npz`` in the folder named by the environment variable
-``EIGENKERN_DATA`` (arrays ``X_train, y_train, X_test, y_test``, or ``X, y``), then asked of
-OpenML by `sklearn.datasets.fetch_openml`, which keeps what it downloads.
+``EIGENKERN_DATA`` (arrays ``X_train, y_train, X_test, y_test``, or ``X, y``), then
+asked of OpenML by `sklearn.datasets.fetch_openml`, which keeps what it downloads.
 """
 
 import os

@@ -114,9 +114,7 @@ def main():
         for d in FEATURES:
             for n_columns in columns:
                 for name in names:
-                    ours, bare, naive = measure(
-                        name, d, n_columns, dtype, args.repeats
-                    )
+                    ours, bare, naive = measure(name, d, n_columns, dtype, args.repeats)
                     key = (name, d)
                     barred = dtype == np.float32 and n_columns == 10 and key in BARS
                     line = (

@@ -4,8 +4,8 @@ Run ::
 
     EIGENKERN_DATA=/folder/of/npz python benchmarks/real_data.py --write
 
-Everything but kernel and bandwidth is automatic. Three parts, each in a process of its own,
-so that the peak of memory is that part's:
+Everything but kernel and bandwidth is automatic. Three parts, each in a process of its
+own, so that the peak of memory is that part's:
 
 mnist     gaussian, bandwidth 5: test error after each of six epochs with the kernel
           cache, seconds until it is at most 1.45 %, and ``SVC(C=10, gamma=0.02)``.

@@ -251,8 +251,8 @@ class Problem:
         return np.array_equal(to_numpy(centers), to_numpy(self._X))
 
     def fill_caches(self, cache_size, n_epochs):
-        """Keep the kernel matrices in memory where they fit and where it pays."""
-        budget = cache_budget(cache_size, self.operator)
+        """Keep the kernel matrices in memory where they fit and pay; return the MB."""
+        budget = kept = cache_budget(cache_size, self.operator)
         for operator in (self.operator, self.validation):
             if operator is None or operator.cache_bytes > budget:
                 continue
@@ -262,6 +262,7 @@ class Problem:
                 continue
             operator.fill_cache()
             budget -= operator.cache_bytes
+        return (kept - budget) / 1e6
 
     def loss(self, coef):
         """Return the weighted mean squared residual of the training rows."""
@@ -360,6 +361,9 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         check_kernel_parameters(self)
         self._check_parameters()
         given = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+        context = self._init_callback_context(max_subtasks=self.max_iter)
+        context.call_on_fit_task_begin(estimator=self, **given)
+        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
         X, Y, y = self._encode_targets(X, y)
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
@@ -382,7 +386,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 F = to_numpy(problem.validation @ coef) + problem.intercept
                 return self._score_values(F, y[held_out], w)
 
-        result = self._run(solver, problem, given, validate)
+        result = self._run(solver, problem, validate, context, given, progress)
         for name, value in (tuned | result).items():
             setattr(self, name, value)
         return self
@@ -451,7 +455,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             ) from error
         return rng.permutation(rows[train]), rows[held_out]
 
-    def _run(self, solver, problem, given, validate):
+    def _run(self, solver, problem, validate, context, given, progress):
         """Drive a solver with callbacks, progress and early stopping.
 
         Parameters
@@ -459,22 +463,23 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         solver : generator
             Yields states with `coef`, `loss`, `n_step_halvings` and `failed`.
         problem : Problem
-        given : dict
-            X, y and metadata as the user gave them, for the callbacks.
         validate : callable or None
             ``validate(coef)`` returns the validation score; the best one's coefficients
             become the model.
+        context : sklearn.callback.CallbackContext
+            Of the fit.
+        given : dict
+            X, y and metadata as the user gave them, for the callbacks.
+        progress : _ProgressLine
 
         Returns
         -------
         dict
             Fitted attributes.
         """
-        context = self._init_callback_context(max_subtasks=self.max_iter)
-        context.call_on_fit_task_begin(estimator=self, **given)
-        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
         losses, scores = [], []
         coef, best, waited = None, np.inf, 0
+        progress.start_epochs()
         for _ in range(self.max_iter):
             epoch = context.subcontext(task_name="epoch")
             epoch.call_on_fit_task_begin(estimator=self, **given)
@@ -578,21 +583,29 @@ class _ProgressLine:
     def __init__(self, name, n_epochs, verbose):
         self._name, self._n_epochs, self._on = name, n_epochs, verbose
         self._start = time.monotonic()
+        # A terminal shows one line that moves; a log or a notebook one line an epoch.
+        self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
+
+    def start_epochs(self):
+        """Note that the setup is over: it tells nothing of an epoch's time."""
+        self._first_epoch = time.monotonic()
 
     def update(self, losses, scores):
+        """Show the state after an epoch."""
         if not self._on:
             return
-        done, elapsed = len(losses), time.monotonic() - self._start
-        remaining = elapsed / done * (self._n_epochs - done)
+        done, now = len(losses), time.monotonic()
+        remaining = (now - self._first_epoch) / done * (self._n_epochs - done)
         filled = 20 * done // self._n_epochs
         score = f"  score {scores[-1]:.4f}" if scores else ""
         line = (
-            f"\r{self._name} [{'#' * filled}{'.' * (20 - filled)}] "
+            f"{self._name} [{'#' * filled}{'.' * (20 - filled)}] "
             f"epoch {done}/{self._n_epochs}  loss {losses[-1]:.4g}{score}  "
-            f"{elapsed:.1f} s, {remaining:.1f} s to go "
+            f"{now - self._start:.1f} s, {remaining:.1f} s to go "
         )
-        print(line, end="", file=sys.stdout, flush=True)  # noqa: T201
+        print(line, end=self._ends[0], flush=True)  # noqa: T201
 
     def close(self):
+        """End the line."""
         if self._on:
-            print(file=sys.stdout, flush=True)  # noqa: T201
+            print(end=self._ends[1], flush=True)  # noqa: T201

@@ -84,7 +84,7 @@ class _EigenPro(KernelModel):
             step_size=self.step_size,
             damping=self.damping,
         )
-        problem.fill_caches(self.cache_size, self.max_iter)
+        cached = problem.fill_caches(self.cache_size, self.max_iter)
         solver = eigenpro2(
             problem.operator,
             problem.targets,
@@ -107,6 +107,7 @@ class _EigenPro(KernelModel):
             "top_eigenvalue_": tuning.adapted.top_eigenvalue,
             "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
             "acceleration_": tuning.acceleration,
+            "cache_size_": cached,
         }
 
 
@@ -206,6 +207,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
         the steps that either bears.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
     n_iter_ : int
         Epochs run.
     loss_curve_ : list of float
@@ -335,6 +338,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
         the steps that either bears.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
     n_iter_ : int
         Epochs run.
     loss_curve_ : list of float

@@ -132,8 +132,8 @@ class HeldOutSpectrum:
         lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
 
     The eigenvectors are fitted to the subsample, so that the same figures taken on it
-    are several times too small. The noise-weighted beta comes from the second moment of the
-    stochastic step: E[|phi|^2 phi phi'] is what its variance grows by, and where
+    are several times too small. The noise-weighted beta comes from the second moment of
+    the stochastic step: E[|phi|^2 phi phi'] is what its variance grows by, and where
     k_P(x, x) is large matters.
 
     Parameters

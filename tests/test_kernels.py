@@ -1,0 +1,202 @@
+"""The kernels against their formulas in float64."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist, pdist
+
+from eigenkern._operator import KernelOperator
+from eigenkern.kernels import (
+    CallableKernel,
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Polynomial,
+    check_bandwidth,
+    check_kernel,
+    make_kernel,
+    median_distance,
+)
+
+SIGMA = 1.7
+RADIAL = {
+    Gaussian(SIGMA): lambda r: np.exp(-(r**2) / (2 * SIGMA**2)),
+    Laplacian(SIGMA): lambda r: np.exp(-r / SIGMA),
+    Cauchy(SIGMA): lambda r: 1 / (1 + r**2 / SIGMA**2),
+    Matern(SIGMA, nu=1.5): lambda r: (
+        (1 + np.sqrt(3) * r / SIGMA) * np.exp(-np.sqrt(3) * r / SIGMA)
+    ),
+    Matern(SIGMA, nu=2.5): lambda r: (
+        (1 + np.sqrt(5) * r / SIGMA + 5 * r**2 / (3 * SIGMA**2))
+        * np.exp(-np.sqrt(5) * r / SIGMA)
+    ),
+}
+PRODUCT = {
+    Linear(): lambda t: t,
+    Polynomial(SIGMA, degree=1, coef0=0.0): lambda t: t / SIGMA**2,
+    Polynomial(SIGMA, degree=3, coef0=0.5): lambda t: (t / SIGMA**2 + 0.5) ** 3,
+    Polynomial(SIGMA, degree=4): lambda t: (t / SIGMA**2 + 1) ** 4,
+}
+radial = pytest.mark.parametrize("kernel, phi", RADIAL.items(), ids=map(repr, RADIAL))
+
+
+@radial
+def test_radial_kernels_are_their_formulas(kernel, phi, rng):
+    X, Z = rng.standard_normal((30, 4)), rng.standard_normal((20, 4))
+    assert_allclose(kernel(X, Z), phi(cdist(X, Z)), rtol=1e-10)
+    assert_allclose(kernel(X), phi(cdist(X, X)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel, phi", PRODUCT.items(), ids=map(repr, PRODUCT))
+def test_inner_product_kernels_are_their_formulas(kernel, phi, rng):
+    X, Z = rng.standard_normal((30, 4)), rng.standard_normal((20, 4))
+    assert_allclose(kernel(X, Z), phi(X @ Z.T), rtol=1e-10, atol=1e-13)
+    assert_allclose(kernel(X), phi(X @ X.T), rtol=1e-10, atol=1e-13)
+
+
+@radial
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_float32_is_accurate_under_offsets(kernel, phi, offset, rng):
+    X = (rng.standard_normal((300, 10)) + offset).astype(np.float32)
+    Z = np.concatenate([X[:20], X[100:200] + np.float32(0.25)])
+    exact = cdist(X.astype(np.float64), Z.astype(np.float64))
+    assert kernel(X, Z).dtype == np.float32
+    assert_allclose(kernel(X, Z), phi(exact), rtol=1e-3)
+    X64 = X.astype(np.float64)
+    assert_allclose(kernel(X), phi(cdist(X64, X64)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [*RADIAL, *PRODUCT], ids=repr)
+def test_diagonal_is_exact(kernel, rng):
+    X = (100 * rng.standard_normal((1500, 3))).astype(np.float32)
+    expected = kernel.diagonal(X)
+    if kernel.translation_invariant:
+        assert_array_equal(expected, np.ones(1500))
+    else:
+        exact = [kernel(x[None], x[None])[0, 0] for x in X.astype(np.float64)[:50]]
+        assert_allclose(expected[:50], exact, rtol=1e-5)
+    assert_array_equal(np.diagonal(kernel(X)), expected)
+
+
+def test_gaussian_of_a_tiny_bandwidth_stays_below_one(rng):
+    X = (1e3 * rng.standard_normal((400, 20))).astype(np.float32)
+    X[200:] = X[:200] * np.float32(1 + 1e-6)
+    for K in (Gaussian(0.05)(X), Gaussian(0.05)(X, X[::-1].copy())):
+        assert np.all(K <= 1) and np.all(K >= 0)
+    K = Gaussian(0.05)(X[:200])
+    assert_array_equal(K, np.eye(200))
+
+
+def test_gaussian_is_clipped_only_where_rounding_shows(rng):
+    X = rng.standard_normal((50, 3)).astype(np.float32)
+    assert type(KernelOperator(Gaussian(1.0), X).kernel) is Gaussian
+    assert type(KernelOperator(Gaussian(1e-3), X).kernel) is not Gaussian
+
+
+def test_callable_kernel_is_called_on_blocks(rng):
+    X, Z = rng.standard_normal((700, 3)), rng.standard_normal((40, 3))
+    kernel = CallableKernel(lambda A, B: cdist(A, B, "cityblock"))
+    assert_allclose(kernel(X, Z), cdist(X, Z, "cityblock"))
+    assert_array_equal(kernel.diagonal(X), np.zeros(700))
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (lambda X, Z: np.ones(len(X)), r"shape \(len\(X\), len\(Z\)\) = \(4, 3\)"),
+        (lambda X, Z: np.ones((len(Z), len(X))), r"got \(3, 4\)"),
+        (lambda X, Z: np.full((len(X), len(Z)), np.nan), "NaN or infinity"),
+        (lambda X, Z: np.full((len(X), len(Z)), np.inf), "NaN or infinity"),
+    ],
+    ids=["vector", "transposed", "nan", "inf"],
+)
+def test_callable_kernel_is_checked(function, message):
+    with pytest.raises(ValueError, match=message):
+        CallableKernel(function)(np.zeros((4, 2)), np.zeros((3, 2)))
+
+
+def test_integers_are_computed_in_float64():
+    K = Gaussian(2.0)(np.array([[0], [2]]), np.array([[0], [4]]))
+    assert_allclose(K, np.exp([[0, -2], [-0.5, -0.5]]))
+
+
+def test_one_row(rng):
+    x = rng.standard_normal((1, 3))
+    assert_array_equal(Laplacian()(x), [[1.0]])
+    assert_allclose(Laplacian()(x, x + 1.0), [[np.exp(-np.sqrt(3))]])
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Gaussian(0.0), "bandwidth must be positive and finite; got 0.0"),
+        (lambda: Laplacian(-1.0), "bandwidth must be positive and finite; got -1.0"),
+        (lambda: Cauchy(np.nan), "bandwidth must be positive and finite; got nan"),
+        (lambda: Matern(np.inf), "bandwidth must be positive and finite; got inf"),
+        (lambda: Matern(nu=0.5), "nu must be 1.5 or 2.5; got 0.5"),
+        (lambda: Polynomial(degree=0), "degree must be an integer >= 1; got 0"),
+        (lambda: Polynomial(degree=1.5), "degree must be an integer >= 1; got 1.5"),
+        (lambda: Polynomial(coef0=-1.0), "coef0 must not be negative; got -1.0"),
+        (lambda: Polynomial(coef0=np.nan), "coef0 must not be negative; got nan"),
+    ],
+)
+def test_impossible_kernels(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("kernel", ["rbff", None, 3, Gaussian, ["gaussian"]])
+def test_check_kernel_names_the_kernels(kernel):
+    with pytest.raises(ValueError, match="kernel must be one of 'gaussian', 'rbf'"):
+        check_kernel(kernel)
+
+
+@pytest.mark.parametrize("bandwidth", ["mean", None, True, 0, -1.0, np.nan, [1.0]])
+def test_check_bandwidth(bandwidth):
+    with pytest.raises(ValueError, match=r"bandwidth must be .*; got "):
+        check_bandwidth(bandwidth)
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("gaussian", Gaussian(2.0)),
+        ("rbf", Gaussian(2.0)),
+        ("laplacian", Laplacian(2.0)),
+        ("cauchy", Cauchy(2.0)),
+        ("matern32", Matern(2.0, nu=1.5)),
+        ("matern52", Matern(2.0, nu=2.5)),
+        ("polynomial", Polynomial(2.0)),
+        ("linear", Linear()),
+        (Gaussian(3.0), Gaussian(3.0)),
+    ],
+    ids=repr,
+)
+def test_make_kernel(name, expected):
+    assert make_kernel(name, 2.0, None, None) == expected
+
+
+def test_make_kernel_measures_the_median():
+    X = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]])
+    assert make_kernel("cauchy", "median", X, None) == Cauchy(5.0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+def test_median_distance_of_few_rows(scale, rng):
+    X = scale * rng.standard_normal((101, 4))
+    expected = np.median(pdist(X / scale)) * scale
+    assert_allclose(median_distance(X, None), expected, rtol=1e-10)
+
+
+def test_median_distance_of_many_rows_takes_a_subsample():
+    X = np.random.default_rng(1).standard_normal((5000, 3))
+    estimates = [median_distance(X, np.random.RandomState(seed)) for seed in (0, 0, 1)]
+    assert estimates[0] == estimates[1] != estimates[2]
+    assert_allclose(estimates, np.median(pdist(X)), rtol=0.05)
+
+
+def test_median_distance_of_equal_rows():
+    with pytest.raises(ValueError, match="median distance of 0.*positive bandwidth"):
+        median_distance(np.full((10, 3), 0.1), None)

@@ -1,0 +1,323 @@
+"""The block operator against dense products, its memory, and its threads."""
+
+import threading
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from eigenkern import _operator
+from eigenkern._array import to_numpy
+from eigenkern._operator import BlockPlan, KernelOperator, cache_budget, cache_pays
+from eigenkern.kernels import (
+    CallableKernel,
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    Polynomial,
+)
+
+KERNELS = [
+    Gaussian(1.5),
+    Laplacian(1.5),
+    Cauchy(1.5),
+    Matern(1.5, nu=1.5),
+    Matern(1.5, nu=2.5),
+    Polynomial(1.5),
+    Linear(),
+    CallableKernel(lambda X, Z: X @ Z.T + 1.0),
+]
+IDS = [f"{type(kernel).__name__}{i}" for i, kernel in enumerate(KERNELS)]
+
+
+@pytest.fixture
+def problem(rng, naive_gaussian):
+    """Rows, centres, coefficients, and the dense gaussian matrices of them."""
+    X, Z = rng.standard_normal((150, 4)), rng.standard_normal((1333, 4))
+    A = rng.standard_normal((1333, 3))
+    return X, Z, A, naive_gaussian(X, Z, 1.5), naive_gaussian(Z, Z, 1.5)
+
+
+def blas_threads():
+    return [
+        lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"
+    ]
+
+
+def test_shape_and_symmetry(problem):
+    X, Z, *_ = problem
+    assert KernelOperator(Gaussian(), Z).shape == (1333, 1333)
+    assert KernelOperator(Gaussian(), Z).symmetric
+    assert KernelOperator(Gaussian(), Z, X).shape == (150, 1333)
+    assert not KernelOperator(Gaussian(), Z, X).symmetric
+
+
+def test_product_with_other_rows(problem):
+    X, Z, A, K, _ = problem
+    operator = KernelOperator(Gaussian(1.5), Z, X)
+    assert_allclose(operator @ A, K @ A, atol=1e-10)
+    operator.fill_cache()
+    assert_allclose(operator @ A, K @ A, atol=1e-10)
+    assert_allclose(operator.block(3, 7, 10, 600), K[3:7, 10:600], atol=1e-12)
+
+
+# The last block of rows is ragged, whole, or the only one.
+@pytest.mark.parametrize("size", [None, 1, 200, 31 * 43, 1024, 5000])
+def test_product_of_a_symmetric_matrix(size, problem):
+    _, Z, A, _, K = problem
+    operator = KernelOperator(Gaussian(1.5), Z)
+    if size == 1:  # so many blocks take long: fewer rows
+        Z, A, K = Z[:60], A[:60], K[:60, :60]
+        operator = KernelOperator(Gaussian(1.5), Z)
+    if size is not None:
+        operator.fill_cache(size)
+    n = len(Z)
+    for start, stop in [(0, n), (0, 1), (n - 1, n), (n // 3, n // 2), (5, n - 2)]:
+        for n_kept in (0, 1, n // 4, n):
+            F, kept = operator.product(A, start, stop, n_kept)
+            assert_allclose(F, K[start:stop] @ A, atol=1e-10)
+            assert_allclose(kept, K[start:stop, :n_kept], atol=1e-12)
+
+
+def test_cached_batches_straddle_the_blocks(problem):
+    _, Z, A, _, K = problem
+    operator = KernelOperator(Gaussian(1.5), Z)
+    operator.fill_cache(100)
+    for start in range(0, 1333, 130):
+        b = slice(start, min(start + 130, 1333))
+        F, kept = operator.product(A, b.start, b.stop, n_kept=250)
+        assert_allclose(F, K[b] @ A, atol=1e-10)
+        assert_allclose(kept, K[b, :250], atol=1e-12)
+
+
+def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
+    operator = KernelOperator(Gaussian(1.5), problem[1])
+    assert operator.cache_bytes == 1333 * 1333 * 8 / 2
+    tracemalloc.start()
+    operator.fill_cache(100)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert operator.cache_bytes <= held < 1.1 * operator.cache_bytes
+
+
+def test_block(problem):
+    _, Z, _, _, K = problem
+    operator = KernelOperator(Gaussian(1.5), Z)
+    for a, b, c, d in [(0, 1333, 0, 1333), (7, 900, 100, 1200), (1332, 1333, 0, 1)]:
+        assert_allclose(operator.block(a, b, c, d), K[a:b, c:d], atol=1e-12)
+    assert_array_equal(np.diagonal(operator.block()), np.ones(1333))
+
+
+def test_duplicated_rows_make_a_singular_exact_matrix():
+    X = np.repeat(np.arange(6.0).reshape(3, 2), 400, axis=0)
+    A = np.ones((1200, 1))
+    for operator in (KernelOperator(Cauchy(), X), KernelOperator(Cauchy(), X, X)):
+        assert_allclose(operator @ A, (1 / (1 + cdist(X, X) ** 2)) @ A, rtol=1e-12)
+
+
+def test_given_matrix(problem, rng):
+    *_, A, K, _ = problem
+    operator = KernelOperator.from_matrix(K)
+    assert operator.shape == K.shape
+    assert_array_equal(operator @ A, K @ A)
+    F, kept = operator.product(A, 5, 70, n_kept=9)
+    assert_allclose(F, K[5:70] @ A)
+    assert_array_equal(kept, K[5:70, :9])
+    assert_array_equal(operator.block(1, 4, 2, 8), K[1:4, 2:8])
+
+
+@pytest.mark.parametrize(
+    "tiles", [(1, 50, 1), (7, 13, 1), (64, 5, 3), (100, 512, 2), (2000, 2000, 1)]
+)
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch):
+    X, Z, A, K, K_zz = problem
+    plan = BlockPlan(*tiles, n_threads, 0)
+    monkeypatch.setattr(BlockPlan, "make", lambda *args: plan)
+    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: n_threads)
+    _operator._SingleThreadedBlas.n_threads(_operator._single_threaded_blas)
+    F, kept = KernelOperator(Gaussian(1.5), Z, X).product(A, 20, 120, n_kept=700)
+    assert_allclose(F, K[20:120] @ A, atol=1e-10)
+    assert_allclose(kept, K[20:120, :700], atol=1e-12)
+    operator = KernelOperator(Gaussian(1.5), Z)
+    assert operator.n_workers == n_threads
+    F, kept = operator.product(A, 200, 300, n_kept=299)
+    assert_allclose(F, K_zz[200:300] @ A, atol=1e-10)
+    assert_allclose(kept, K_zz[200:300, :299], atol=1e-12)
+    operator.fill_cache(128)
+    assert_allclose(operator.product(A, 200, 300)[0], K_zz[200:300] @ A, atol=1e-10)
+
+
+def test_as_many_workers_as_blas_was_allowed(problem):
+    _, Z, A, *_ = problem
+    results = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads, user_api="blas"):
+            operator = KernelOperator(Laplacian(1.5), Z)
+            assert operator.n_workers <= n_threads
+            results.append(operator @ A)
+    assert_allclose(*results, atol=1e-10)
+
+
+SIZES = list(
+    product(
+        [1, 40, 1000, 5001],  # rows
+        [1, 300, 100_000],  # centres
+        [3, 786],  # width
+        [0, 1, 100],  # columns
+        [1, 2, 16],  # threads
+        [16e6, 64e6],  # budget
+    )
+)
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_plans_keep_to_the_budget(itemsize):
+    for m, p, width, n_columns, n_workers, budget in SIZES:
+        plan = BlockPlan.make(m, p, width, n_columns, itemsize, n_workers, budget)
+        tile = plan.row_tile * (2 * plan.center_tile + width)
+        total = n_workers * tile + plan.n_parts * m * n_columns
+        assert plan.bytes == itemsize * total
+        assert plan.bytes <= budget
+        assert 1 <= plan.row_tile <= m and 1 <= plan.center_tile <= p
+        assert 1 <= plan.n_parts <= p and plan.n_workers == n_workers
+
+
+def test_a_large_result_does_not_shrink_the_tiles():
+    small = BlockPlan.make(100_000, 20_000, 20, 10, 4, 2, 64e6)
+    large = BlockPlan.make(10_000_000, 20_000, 20, 10, 4, 2, 64e6)
+    assert large.row_tile == small.row_tile
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:7], ids=IDS[:7])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("d", [5, 500])
+def test_peak_memory_is_the_plan(kernel, symmetric, d, rng):
+    X = rng.standard_normal((3000, d)).astype(np.float32)
+    A = rng.standard_normal((3000, 10)).astype(np.float32)
+    operator = KernelOperator(kernel, X, None if symmetric else X[::-1])
+    _ = operator @ A  # threads are started
+    tracemalloc.start()
+    _ = operator @ A
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= 1.05 * operator._plan(3000, 10).bytes + 1e6
+
+
+class Watched(Gaussian):
+    """A gaussian kernel that calls `watch` on every tile."""
+
+    def __init__(self, watch):
+        super().__init__(1.5)
+        object.__setattr__(self, "watch", watch)
+
+    def finish(self, xp, T):
+        self.watch()
+        return super().finish(xp, T)
+
+
+def test_blas_is_limited_in_tiles_and_restored(problem):
+    _, Z, A, *_ = problem
+    seen = []
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        operator = KernelOperator(Watched(lambda: seen.extend(blas_threads())), Z)
+        _ = operator @ A
+        assert set(seen) == {1}
+        assert blas_threads() == before
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_blas_is_restored_after_an_error_in_a_tile(error, problem):
+    _, Z, A, *_ = problem
+
+    def fail():
+        raise error("in a tile")
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        operator = KernelOperator(Watched(fail), Z)
+        for run in (lambda: operator @ A, operator.block, operator.fill_cache):
+            with pytest.raises(error, match="in a tile"):
+                run()
+            assert blas_threads() == before
+    # An interrupted cache is no cache.
+    assert operator._triangle is None
+
+
+def test_blas_limits_of_two_threads_nest(problem):
+    _, Z, A, _, K = problem
+    inside, go_on, seen, results = threading.Event(), threading.Event(), [], []
+
+    def wait():
+        inside.set()
+        assert go_on.wait(60)
+        seen.extend(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        slow, quick = KernelOperator(Watched(wait), Z), KernelOperator(Gaussian(1.5), Z)
+        thread = threading.Thread(target=lambda: results.append(slow @ A))
+        thread.start()
+        assert inside.wait(60)
+        results.append(quick @ A)  # enters and leaves while the other is inside
+        go_on.set()
+        thread.join(60)
+        assert set(seen) == {1}
+        assert blas_threads() == before
+    for F in results:
+        assert_allclose(F, K @ A, atol=1e-10)
+
+
+def test_exclusive_threads_nest_with_products(problem):
+    _, Z, A, *_ = problem
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        operator = KernelOperator(Gaussian(1.5), Z)
+        with operator.exclusive_threads():
+            _ = operator @ A
+            assert set(blas_threads()) == {1}
+        assert blas_threads() == before
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=IDS)
+def test_other_libraries_agree_with_numpy(kernel, other_xp, rng):
+    X, Z = rng.standard_normal((40, 4)), rng.standard_normal((90, 4))
+    A = rng.standard_normal((90, 3))
+    operator = KernelOperator(
+        kernel, other_xp.asarray(Z), other_xp.asarray(X), tile_memory=0.01
+    )
+    expected = kernel(X, Z)
+    assert_allclose(to_numpy(operator @ other_xp.asarray(A)), expected @ A, atol=1e-10)
+    assert_allclose(to_numpy(operator.block()), expected, atol=1e-10)
+    operator = KernelOperator(kernel, other_xp.asarray(Z), tile_memory=0.01)
+    expected = kernel(Z)
+    for size in (None, 40):
+        if size:
+            operator.fill_cache(size)
+        F, kept = operator.product(other_xp.asarray(A), 30, 75, n_kept=50)
+        assert_allclose(to_numpy(F), expected[30:75] @ A, atol=1e-10)
+        assert_allclose(to_numpy(kept), expected[30:75, :50], atol=1e-10)
+
+
+def test_cache_budget(problem, monkeypatch):
+    operator = KernelOperator(Gaussian(), problem[1])
+    assert cache_budget(12.5, operator) == 12.5e6
+    monkeypatch.setattr(_operator, "available_memory", lambda xp, device: 1e9)
+    monkeypatch.setattr(_operator, "_n_cores", lambda: 8)
+    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: 2)
+    assert cache_budget("auto", operator) == pytest.approx(0.7e9 / 4)
+    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: 8)
+    assert cache_budget("auto", operator) == pytest.approx(0.7e9)
+
+
+def test_cache_pays_for_many_features_and_epochs():
+    assert cache_pays(20, 784, itemsize=4, n_threads=2)
+    assert not cache_pays(1, 5, itemsize=4, n_threads=2)
+    assert not cache_pays(20, 5, itemsize=4, n_threads=8)
