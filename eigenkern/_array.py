@@ -12,6 +12,7 @@ from array_api_compat import is_numpy_namespace as is_numpy
 __all__ = [
     "available_memory",
     "compute_location",
+    "cut_off_at_zero",
     "device_of",
     "in_place",
     "is_numpy",
@@ -99,6 +100,15 @@ def in_place(xp, name, x):
     """Apply the elementwise function `name` to `x`, in `x` itself where `xp` can."""
     function = getattr(xp, name)
     return function(x, out=x) if _writes_in_place(xp) else function(x)
+
+
+def cut_off_at_zero(xp, T):
+    """Return max(T, 0), in `T` itself where `xp` can."""
+    # A row of zeros, not a scalar: NumPy's loop is vectorised for it, twice as fast.
+    zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
+    if _writes_in_place(xp):
+        return xp.maximum(T, zeros, out=T)
+    return xp.maximum(T, zeros)
 
 
 def matmul(xp, A, B, out=None):

@@ -26,11 +26,12 @@ _MEGABYTE = 1e6
 class BlockPlan:
     """How a product is cut into tiles, and the memory that it takes.
 
-    The plan satisfies, in bytes, with w workers, tiles (a, b) and c copies of a tile::
+    With w workers, tiles of shape (a, b) and encoded rows of width e, a plan has ::
 
-        w a (b c + e) itemsize + n_parts m l itemsize <= budget
+        w a (4 b + 5 e) itemsize <= budget
 
-    where e is the width of encoded rows, m the rows and l the columns of the result.
+    for a tile with the kernel's temporaries and the rows that it is made of. The result
+    comes on top.
 
     Attributes
     ----------
@@ -51,11 +52,11 @@ class BlockPlan:
     bytes: int
 
     @classmethod
-    def make(cls, m, p, width, n_columns, itemsize, n_workers, budget):
-        """Return the fastest plan within `budget` bytes.
+    def make(cls, m, p, width, itemsize, n_workers, budget):
+        """Return the fastest plan within `budget` bytes, or the smallest there is.
 
-        Tiles of about 1 MB in float32 stay in cache; tall ones re-use the packed
-        centres; tiles too small for BLAS cost a factor of two.
+        Tiles of 1024 x 512 are fast for any number of features; tall ones re-use the
+        packed centres; tiles too small for BLAS cost a factor of two.
         """
         row_tile, center_tile = min(m, 1024), min(p, 512)
         n_row_tiles = -(-m // row_tile)
@@ -65,14 +66,9 @@ class BlockPlan:
         n_parts = 1
         if n_row_tiles < n_workers:
             n_parts = max(1, min(-(-n_workers // n_row_tiles), p // center_tile))
-
-        def size():
-            tile = row_tile * (2 * center_tile + width)
-            return itemsize * (n_workers * tile + n_parts * m * n_columns)
-
-        while size() > budget and row_tile > 16:
-            row_tile = -(-row_tile // 2)
-        return cls(row_tile, center_tile, n_parts, n_workers, size())
+        row_bytes = n_workers * (4 * center_tile + 5 * width) * itemsize
+        row_tile = max(min(row_tile, int(budget // row_bytes)), 1)
+        return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
 
 
 class _SingleThreadedBlas:
@@ -85,7 +81,7 @@ class _SingleThreadedBlas:
     def __init__(self):
         self._lock = threading.Lock()
         self._depth = 0
-        self._controller = self._limiter = None
+        self._controller, self._before = None, []
         self._n_threads = 1
 
     def n_threads(self):
@@ -101,15 +97,29 @@ class _SingleThreadedBlas:
     def __enter__(self):
         with self._lock:
             if self._depth == 0:
-                self._limiter = self._controller.limit(limits=1)
+                libraries = self._controller.lib_controllers
+                self._before = [library.num_threads for library in libraries]
+                self._set([1] * len(libraries))
             self._depth += 1
 
     def __exit__(self, *exc_info):
         with self._lock:
             self._depth -= 1
             if self._depth == 0:
-                self._limiter.restore_original_limits()
-                self._limiter = None
+                self._set(self._before)
+
+    def _set(self, counts):
+        for library, count in zip(
+            self._controller.lib_controllers, counts, strict=True
+        ):
+            # threadpoolctl lets only the thread that set a limit first change it, in
+            # order that threads don't fight; here the lock and the depth see to that.
+            release = getattr(library, "clear_controlling_thread", None)
+            if release is not None:
+                release(force=True)
+            library.set_num_threads(count)
+            if release is not None:
+                release(force=True)
 
 
 def _n_cores():
@@ -132,8 +142,8 @@ class KernelOperator:
         Z.
     rows : array of shape (m, d), default=None
         X. None: X = Z, and the diagonal is exact.
-    tile_memory : float, default=64
-        MB that the tiles may take together.
+    tile_memory : float, default=16
+        MB that the tiles of one thread may take.
 
     Attributes
     ----------
@@ -146,7 +156,7 @@ class KernelOperator:
         Threads that a product runs on.
     """
 
-    def __init__(self, kernel, centers, rows=None, *, tile_memory=64.0):
+    def __init__(self, kernel, centers, rows=None, *, tile_memory=16.0):
         self.xp = xp = namespace(centers)
         self.device = device_of(centers)
         self.dtype = centers.dtype
@@ -161,10 +171,10 @@ class KernelOperator:
         self.kernel = kernel.adapted_to(self._right)
         self._rows = rows
         self._diagonal = kernel.diagonal(centers) if rows is None else None
-        self._budget = tile_memory * _MEGABYTE
         self._matrix = self._triangle = None
         self._threaded = kernel.fused and is_numpy(xp)
         self.n_workers = _single_threaded_blas.n_threads() if self._threaded else 1
+        self._budget = tile_memory * _MEGABYTE * self.n_workers
         self._pool = ThreadPoolExecutor(self.n_workers) if self._threaded else None
 
     @classmethod
@@ -212,7 +222,7 @@ class KernelOperator:
         xp = self.xp
         m, p = stop - start, self.shape[1]
         kept = xp.empty((m, n_kept), dtype=self.dtype, device=self.device)
-        plan = self._plan(m, A.shape[1])
+        plan = self._plan(m)
         bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
         F_parts = [
             xp.zeros((m, A.shape[1]), dtype=self.dtype, device=self.device)
@@ -250,7 +260,7 @@ class KernelOperator:
             return self._matrix[start:stop, first:last]
         m = stop - start
         K = self.xp.empty((m, last - first), dtype=self.dtype, device=self.device)
-        plan = self._plan(m, 0)
+        plan = self._plan(m)
 
         def task(i):
             rows = slice(i, min(i + plan.row_tile, m))
@@ -267,7 +277,8 @@ class KernelOperator:
     def cache_bytes(self):
         """Bytes that `fill_cache` takes: half the matrix if it is symmetric."""
         m, p = self.shape
-        return m * p * self.itemsize * (0.5 if self.symmetric else 1.0)
+        half = m * (min(m, 1024) + p) // 2  # the blocks on the diagonal are whole
+        return self.itemsize * (half if self.symmetric else m * p)
 
     def fill_cache(self, size=1024):
         """Compute the matrix and keep it: every later product only reads it.
@@ -341,16 +352,16 @@ class KernelOperator:
         self._run(task, [(part,) for part in range(self.n_workers)])
         return _sum(parts), kept
 
-    def _plan(self, m, n_columns):
+    def _plan(self, m):
         if not self._threaded:
-            # One large block at a time: on a GPU, or for a callable.
-            width = max(1, int(self._budget / (3 * self.itemsize * self.shape[1])))
-            return BlockPlan(min(max(width, 16), max(m, 1)), self.shape[1], 1, 1, 0)
+            # A few whole rows at a time: on a GPU, or for a callable.
+            row_bytes = 4 * self.itemsize * self.shape[1]
+            row_tile = min(max(int(self._budget / row_bytes), 16), max(m, 1))
+            return BlockPlan(row_tile, self.shape[1], 1, 1, row_tile * row_bytes)
         return BlockPlan.make(
             max(m, 1),
             self.shape[1],
             self._right.shape[1],
-            n_columns,
             self.itemsize,
             self.n_workers,
             self._budget,

@@ -2,9 +2,9 @@
 Kernel and bandwidth by cross-validation
 ========================================
 
-The estimators are scikit-learn's kind: they go into a pipeline and a grid search. Step,
-batch and preconditioner are chosen anew for every kernel and bandwidth, so that the grid
-holds only what the data must decide.
+The estimators are scikit-learn's kind: they go into a pipeline and a grid search.
+Step, batch and preconditioner are chosen anew for every kernel and bandwidth, so that
+the grid holds only what the data must decide.
 """
 
 # %%

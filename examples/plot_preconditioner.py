@@ -4,8 +4,8 @@ Why EigenPro takes large steps
 
 Gradient descent on a kernel machine moves along the eigenvectors of the kernel matrix,
 and the step must suit the largest eigenvalue: the others, thousands of times smaller,
-hardly move. EigenPro brings the q largest eigenvalues down to the next one, so that the
-step can grow, and the solution stays the same.
+hardly move. EigenPro brings the q largest eigenvalues down to the next one, so
+that the step can grow, and the solution stays the same.
 
 Here the same regression problem is fitted with more and more eigenvectors. Everything
 else is chosen automatically; the step is measured on rows outside the subsample that the

@@ -275,6 +275,26 @@ def test_blas_limits_of_two_threads_nest(problem):
         assert_allclose(F, K @ A, atol=1e-10)
 
 
+def test_blas_is_restored_by_whichever_thread_leaves_last(problem):
+    _, Z, A, *_ = problem
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        inside.set()
+        assert go_on.wait(60)
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        operator = KernelOperator(Watched(wait), Z)
+        with operator.exclusive_threads():
+            thread = threading.Thread(target=lambda: operator @ A)
+            thread.start()
+            assert inside.wait(60)
+        go_on.set()
+        thread.join(60)
+        assert blas_threads() == before
+
+
 def test_exclusive_threads_nest_with_products(problem):
     _, Z, A, *_ = problem
     with threadpool_limits(2, user_api="blas"):

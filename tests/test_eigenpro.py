@@ -1,0 +1,565 @@
+"""The EigenPro estimators: what is fitted, and what must not change it."""
+
+import array_api_compat
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.class_weight import compute_sample_weight
+
+from eigenkern import EigenProClassifier, EigenProRegressor, _base
+from eigenkern._operator import KernelOperator
+from eigenkern.kernels import Gaussian, Laplacian
+
+# Epochs until the coefficients stand still.
+CONVERGED = {"max_iter": 3000, "tol": 0.0, "n_iter_no_change": 3000}
+
+
+def exact_coef(kernel, X, y):
+    return np.linalg.solve(kernel(X), y - y.mean(axis=0))
+
+
+# What a fit returns
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(2.0), Laplacian(0.5)], ids=repr)
+def test_regressor_solves_the_kernel_system(kernel, regression):
+    X, y, X_test, _ = regression
+    model = EigenProRegressor(kernel, random_state=0, **CONVERGED).fit(X, y)
+    coef = exact_coef(kernel, X, y)
+    assert_allclose(model.dual_coef_[:, 0], coef, rtol=1e-4, atol=1e-5)
+    assert_allclose(model.intercept_, [y.mean()])
+    assert_allclose(model.predict(X), y, atol=1e-5)
+    expected = kernel(X_test, X) @ coef + y.mean()
+    assert_allclose(model.predict(X_test), expected, atol=1e-5)
+
+
+def test_default_regressor_generalises(regression):
+    X, y, X_test, y_test = regression
+    assert EigenProRegressor(random_state=0).fit(X, y).score(X_test, y_test) > 0.7
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fitted_attributes(dtype, regression):
+    X, y = regression[0].astype(dtype), regression[1].astype(dtype)
+    model = EigenProRegressor(random_state=0, max_iter=5).fit(X, y)
+    q = model.n_components_
+    assert model.dual_coef_.shape == (160, 1) and model.dual_coef_.dtype == dtype
+    assert model.intercept_.shape == (1,) and model.intercept_.dtype == dtype
+    assert model.eigenvalues_.shape == (q + 1,) and model.eigenvalues_.dtype == dtype
+    assert_array_equal(model.centers_, X)
+    assert model.centers_.dtype == dtype
+    assert model.predict(X).dtype == dtype and model.predict(X).shape == (160,)
+    for name in ("batch_size", "n_components", "subsample_size", "max_batch_size"):
+        assert isinstance(getattr(model, name + "_"), int)
+    for name in ("step_size", "beta", "top_eigenvalue", "acceleration", "bandwidth"):
+        assert isinstance(getattr(model, name + "_"), float)
+    assert model.critical_batch_size_ > 0 and model.adapted_critical_batch_size_ > 0
+    assert model.n_iter_ == len(model.loss_curve_) == 5
+    assert model.validation_scores_ is None
+    assert model.n_step_halvings_ == 0
+    assert model.n_features_in_ == 3
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_loss_curve_falls(regression):
+    X, y, *_ = regression
+    losses = EigenProRegressor(random_state=0).fit(X, y).loss_curve_
+    assert losses[-1] < 0.01 * losses[0] <= 0.01 * np.var(y) * 4
+
+
+def test_parameters_are_not_changed_by_fit(regression):
+    model = EigenProRegressor(random_state=0)
+    before = model.get_params()
+    assert model.fit(*regression[:2]).get_params() == before
+
+
+# Targets
+
+
+@pytest.mark.parametrize("dtype, tol", [(np.float32, 2e-3), (np.float64, 1e-9)])
+def test_targets_are_centred(dtype, tol, regression):
+    X, y = regression[0].astype(dtype), regression[1].astype(dtype)
+    model = EigenProRegressor(random_state=0)
+    expected = model.fit(X, y).predict(X)
+    assert_allclose(model.fit(X, y + dtype(1000)).predict(X) - 1000, expected, atol=tol)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.0, -3.7, 1e6])
+def test_constant_targets_are_exact(value, dtype, regression):
+    X = regression[0].astype(dtype)
+    y = np.full(160, value, dtype=dtype)
+    model = EigenProRegressor(random_state=0).fit(X, y)
+    assert_allclose(model.predict(X), y, rtol=1e-7)
+    assert model.n_iter_ == 1
+
+
+@pytest.mark.parametrize("dtype, power", [(np.float32, 60), (np.float64, 400)])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_units_of_the_targets_do_not_matter(dtype, power, sign, regression):
+    X, y = regression[0].astype(dtype), regression[1].astype(dtype)
+    scale = dtype(2.0) ** (sign * power)
+    model = EigenProRegressor(random_state=0)
+    expected = model.fit(X, y).predict(X)
+    assert_allclose(model.fit(X, scale * y).predict(X) / scale, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "matern32"])
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_units_of_the_features_do_not_matter(kernel, scale, regression):
+    X, y = regression[0].astype(np.float32), regression[1]
+    model = EigenProRegressor(kernel, random_state=0)
+    expected = model.fit(X, y).predict(X)
+    scaled = X * np.float32(scale)
+    assert_allclose(model.fit(scaled, y).predict(scaled), expected, atol=2e-2)
+
+
+def test_outputs_are_fitted_as_if_alone(regression):
+    X, y, X_test, _ = regression
+    Y = np.stack([y, np.cos(X[:, 0]), 100 + X[:, 1]], axis=1)
+    model = EigenProRegressor(random_state=0, tol=0, batch_size=40, n_components=9)
+    together = model.fit(X, Y)
+    assert together.dual_coef_.shape == (160, 3) and together.intercept_.shape == (3,)
+    F = together.predict(X_test)
+    for j in range(3):
+        assert_allclose(model.fit(X, Y[:, j]).predict(X_test), F[:, j], rtol=1e-8)
+
+
+def test_a_column_of_targets_stays_a_column(regression):
+    X, y, X_test, _ = regression
+    assert EigenProRegressor().fit(X, y[:, None]).predict(X_test).shape == (40, 1)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 1], [3, -2], [1.0, 2.0], [False, True], ["no", "yes"]],
+    ids=str,
+)
+def test_binary_labels(labels, three_classes):
+    X, codes = three_classes[0], (three_classes[1] > 0).astype(int)
+    y = np.asarray(labels)[codes]
+    model = EigenProClassifier(random_state=0).fit(X, y)
+    assert_array_equal(model.classes_, np.unique(labels))
+    values = model.decision_function(X)
+    assert values.shape == (180,) and model.dual_coef_.shape == (180, 1)
+    assert_array_equal(model.predict(X), model.classes_[(values > 0).astype(int)])
+    assert model.predict(X).dtype == y.dtype
+    assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2], [7, -1, 3], ["a", "ccc", "bb"]], ids=str)
+def test_multiclass_labels(labels, three_classes):
+    X, codes = three_classes
+    y = np.asarray(labels)[codes]
+    model = EigenProClassifier(random_state=0).fit(X, y)
+    assert_array_equal(model.classes_, np.unique(labels))
+    values = model.decision_function(X)
+    assert values.shape == (180, 3) and model.dual_coef_.shape == (180, 3)
+    assert_array_equal(model.predict(X), model.classes_[values.argmax(axis=1)])
+    assert model.score(X, y) > 0.6
+    # Targets of ones and zeros that sum to one: so do the values.
+    assert_allclose(values.sum(axis=1), 1.0, atol=1e-8)
+
+
+def test_binary_values_are_the_regression_on_signs(three_classes):
+    X, y = three_classes[0], three_classes[1] > 0
+    classifier = EigenProClassifier(random_state=0).fit(X, y)
+    regressor = EigenProRegressor(random_state=0).fit(X, np.where(y, 1.0, -1.0))
+    assert_allclose(classifier.decision_function(X), regressor.predict(X), rtol=1e-12)
+
+
+def test_one_class_is_predicted(three_classes):
+    X, _ = three_classes
+    model = EigenProClassifier().fit(X, np.full(180, "only"))
+    assert set(model.predict(X)) == {"only"}
+
+
+# Weights
+
+
+def test_rows_without_weight_are_as_if_dropped(regression):
+    X, y, X_test, _ = regression
+    weights = np.where(np.arange(160) % 3 == 0, 0.0, 1.0)
+    used = weights > 0
+    y = np.where(used, y, 1e3)
+    model = EigenProRegressor("laplacian", bandwidth=1.0, random_state=0, **CONVERGED)
+    dropped = model.fit(X[used], y[used]).predict(X_test)
+    model.fit(X, y, sample_weight=weights)
+    assert_allclose(model.predict(X_test), dropped, atol=1e-5)
+    assert_array_equal(model.dual_coef_[~used], 0.0)
+    assert model.centers_.shape == (160, 3)
+
+
+def test_only_ratios_of_weights_matter(regression, rng):
+    X, y, X_test, _ = regression
+    w = rng.uniform(0.1, 2.0, size=160)
+    model = EigenProRegressor(random_state=0)
+    expected = model.fit(X, y, sample_weight=w).predict(X_test)
+    for scaled in (1e-8 * w, 1e8 * w):
+        F = model.fit(X, y, sample_weight=scaled).predict(X_test)
+        assert_allclose(F, expected, rtol=1e-8)
+    unweighted = model.fit(X, y).predict(X_test)
+    ones = model.fit(X, y, sample_weight=np.full(160, 3)).predict(X_test)
+    assert_allclose(ones, unweighted, rtol=1e-8)
+    assert not np.allclose(expected, unweighted, rtol=1e-3)
+
+
+def test_weights_enter_the_intercept(regression):
+    X, y, *_ = regression
+    w = np.linspace(0, 1, 160)
+    model = EigenProRegressor(max_iter=1).fit(X, y, sample_weight=w)
+    assert_allclose(model.intercept_, [np.average(y, weights=w)])
+
+
+def test_weights_win_where_rows_contradict():
+    X = np.repeat(np.arange(20.0)[:, None], 2, axis=0)
+    y, w = np.tile([0.0, 1.0], 20), np.tile([1.0, 3.0], 20)
+    model = EigenProRegressor("laplacian", bandwidth=1.0, random_state=0, max_iter=500)
+    model.fit(X + 0.0, y, sample_weight=w)
+    assert_allclose(model.predict(X), 0.75, atol=1e-3)
+
+
+def test_balanced_classes(rng):
+    X = rng.standard_normal((200, 2))
+    y = (X[:, 0] + rng.standard_normal(200) > 1.8).astype(int)  # one of ten
+    options = {"bandwidth": 5.0, "max_iter": 3, "random_state": 0}
+    plain = EigenProClassifier(**options).fit(X, y)
+    balanced = EigenProClassifier(class_weight="balanced", **options).fit(X, y)
+    assert balanced.predict(X).sum() > 1.5 * plain.predict(X).sum()
+    w = compute_sample_weight("balanced", y)
+    weighted = EigenProClassifier(**options).fit(X, y, sample_weight=w)
+    expected = balanced.decision_function(X)
+    assert_allclose(weighted.decision_function(X), expected, rtol=1e-10)
+    given = EigenProClassifier(class_weight=dict(zip(y, w)), **options).fit(X, y)
+    assert_allclose(given.decision_function(X), expected, rtol=1e-10)
+
+
+def test_class_weights_multiply_sample_weights(three_classes, rng):
+    X, codes = three_classes
+    y, w = np.array(["a", "b", "c"])[codes], rng.uniform(0.5, 2, size=180)
+    model = EigenProClassifier(random_state=0, class_weight={"b": 4.0})
+    weighted = EigenProClassifier(random_state=0)
+    expected = weighted.fit(X, y, sample_weight=np.where(y == "b", 4 * w, w))
+    assert_allclose(
+        model.fit(X, y, sample_weight=w).decision_function(X),
+        expected.decision_function(X),
+        rtol=1e-10,
+    )
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_early_stopping_restores_the_best_epoch(weighted, rng):
+    X = rng.standard_normal((240, 3))
+    y = np.sign(X[:, 0]) + 2 * rng.standard_normal(240)  # overfitted in few epochs
+    w = rng.uniform(0.5, 2, size=240) if weighted else None
+    options = {"early_stopping": True, "random_state": 3, "validation_fraction": 0.25}
+    options |= {"n_components": 20, "bandwidth": 3.0}
+    model = EigenProRegressor(max_iter=60, **options).fit(X, y, sample_weight=w)
+    scores = model.validation_scores_
+    assert len(scores) == model.n_iter_ == len(model.loss_curve_) < 60
+    best = int(np.argmax(scores))
+    assert best < len(scores) - 1
+    again = EigenProRegressor(max_iter=best + 1, **options).fit(X, y, sample_weight=w)
+    assert_array_equal(model.dual_coef_, again.dual_coef_)
+    held_out = model.dual_coef_[:, 0] == 0
+    assert held_out.sum() == 60
+    score = r2_score(
+        y[held_out],
+        model.predict(X[held_out]),
+        sample_weight=None if w is None else w[held_out],
+    )
+    assert score == pytest.approx(max(scores), rel=1e-8)
+
+
+def test_early_stopping_of_a_classifier_is_stratified(three_classes):
+    X, y = three_classes
+    model = EigenProClassifier(early_stopping=True, random_state=0).fit(X, y)
+    held_out = np.all(model.dual_coef_ == 0, axis=1)
+    assert_array_equal(np.bincount(y[held_out]), [6, 6, 6])
+    score = accuracy_score(y[held_out], model.predict(X[held_out]))
+    assert score == pytest.approx(max(model.validation_scores_))
+
+
+def test_early_stopping_with_one_validation_row(rng):
+    X = rng.standard_normal((6, 2))
+    model = EigenProRegressor(early_stopping=True, random_state=0).fit(X, X[:, 0])
+    assert np.all(np.isfinite(model.validation_scores_))
+
+
+def test_stops_when_the_loss_stops_falling(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(max_iter=500, tol=0.01, n_iter_no_change=2)
+    losses = np.array(model.set_params(random_state=0).fit(X, y).loss_curve_)
+    assert 3 <= len(losses) < 500
+    assert np.all(losses[-2:] >= losses[:-2].min() - 0.01 * losses[0])
+
+
+# Going on
+
+
+def test_warm_start_goes_on(regression):
+    X, y, *_ = regression
+    options = {"bandwidth": 2.0, "max_iter": 3, "random_state": 0}
+    cold = EigenProRegressor(**options).fit(X, y)
+    warm = EigenProRegressor(warm_start=True, **options).fit(X, y)
+    assert_array_equal(warm.dual_coef_, cold.dual_coef_)
+    warm.fit(X, y)
+    assert warm.n_iter_ == 3
+    assert max(warm.loss_curve_) < cold.loss_curve_[-1]
+    assert np.mean((warm.predict(X) - y) ** 2) < np.mean((cold.predict(X) - y) ** 2)
+    # Without warm_start a second fit starts anew.
+    assert_array_equal(cold.dual_coef_, cold.fit(X, y).dual_coef_)
+
+
+def test_warm_start_takes_equal_rows_in_another_array(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(warm_start=True, random_state=0, max_iter=3).fit(X, y)
+    loss = model.loss_curve_[-1]
+    assert model.fit(X.copy(), y).loss_curve_[0] < loss
+
+
+@pytest.mark.parametrize(
+    "change", ["rows", "number", "outputs", "precomputed"], ids=str
+)
+def test_warm_start_needs_the_same_problem(change, regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(warm_start=True, random_state=0, max_iter=2).fit(X, y)
+    before = model.predict(X)
+    other = {
+        "rows": (X[::-1], y),
+        "number": (X[:-1], y[:-1]),
+        "outputs": (X, np.stack([y, y], axis=1)),
+        "precomputed": (Laplacian()(X), y),
+    }
+    if change == "precomputed":
+        model.set_params(kernel="precomputed")
+    with pytest.raises(ValueError, match="warm_start=True .* needs the same X"):
+        model.fit(*other[change])
+    assert_array_equal(model.predict(X), before)
+
+
+def test_random_state(regression):
+    X, y, *_ = regression
+
+    def coef(seed):
+        return EigenProRegressor(random_state=seed, max_iter=3).fit(X, y).dual_coef_
+
+    assert_array_equal(coef(0), coef(0))
+    assert_array_equal(coef(0), coef(np.random.RandomState(0)))
+    assert not np.allclose(coef(0), coef(1), rtol=1e-3)
+
+
+def test_coefficients_follow_the_rows(regression, rng):
+    X, y, *_ = regression
+    order = rng.permutation(160)
+    model = EigenProRegressor(bandwidth=1.0, random_state=0, **CONVERGED)
+    coef = model.fit(X, y).dual_coef_
+    permuted = model.fit(X[order], y[order]).dual_coef_
+    assert_allclose(permuted, coef[order], rtol=1e-4, atol=1e-5)
+
+
+# The same kernel in other words
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Laplacian(2.0),
+        lambda X, Z: Laplacian(2.0)(X, Z),
+    ],
+    ids=["object", "callable"],
+)
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_kernel_in_other_words(kernel, early_stopping, regression):
+    X, y, X_test, _ = regression
+    options = {"random_state": 0, "early_stopping": early_stopping}
+    options |= {"batch_size": 50, "n_components": 10}
+    named = EigenProRegressor("laplacian", bandwidth=2.0, **options).fit(X, y)
+    model = EigenProRegressor(kernel, **options).fit(X, y)
+    assert_allclose(model.predict(X_test), named.predict(X_test), atol=1e-9)
+    model = EigenProRegressor("precomputed", **options).fit(named.kernel_(X), y)
+    K_test = named.kernel_(X_test, X)
+    assert_allclose(model.predict(K_test), named.predict(X_test), atol=1e-9)
+    assert model.centers_ is None and model.bandwidth_ is None
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "cauchy", "matern52", "polynomial"])
+def test_names_take_the_bandwidth(kernel, regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(kernel, bandwidth=2.5, max_iter=2).fit(X, y)
+    assert model.bandwidth_ == 2.5 == model.kernel_.bandwidth
+    median = EigenProRegressor(kernel, max_iter=2).fit(X, y).bandwidth_
+    assert 1.5 < median < 3.5
+
+
+def test_linear_kernel_is_least_squares(regression):
+    X, _, X_test, _ = regression
+    y = X @ [1.0, -2.0, 0.5] + 3.0
+    X, X_test = X - X.mean(axis=0), X_test - X.mean(axis=0)
+    model = EigenProRegressor("linear", random_state=0, **CONVERGED).fit(X, y)
+    expected = X_test @ [1.0, -2.0, 0.5] + y.mean()
+    assert_allclose(model.predict(X_test), expected, atol=1e-4)
+    assert model.bandwidth_ is None
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
+    X, y, X_test, _ = regression
+    filled = []
+    fill = KernelOperator.fill_cache
+    monkeypatch.setattr(
+        KernelOperator, "fill_cache", lambda op: (filled.append(op), fill(op))
+    )
+    model = EigenProRegressor(random_state=0, early_stopping=early_stopping)
+    fits = []
+    for cache_size in (0, 1000):
+        model.set_params(cache_size=cache_size).fit(X, y)
+        fits.append(model.predict(X_test))
+        assert len(filled) == (0 if cache_size == 0 else 1 + early_stopping)
+    assert_allclose(fits[0], fits[1], atol=1e-9)
+
+
+# Output, devices, failures
+
+
+def test_verbose_prints_the_epochs(regression, capsys):
+    X, y, *_ = regression
+    model = EigenProRegressor(max_iter=3, verbose=1, early_stopping=True).fit(X, y)
+    out = capsys.readouterr().out
+    for epoch, loss in enumerate(model.loss_curve_, 1):
+        assert f"epoch {epoch}/3  loss {loss:.4g}" in out
+    assert "score" in out and " s to go" in out
+    model.set_params(verbose=0).fit(X, y).predict(X)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_never_worse_than_the_mean_on_noise(dtype, rng):
+    X = rng.standard_normal((300, 4)).astype(dtype)
+    y = rng.standard_normal(300) + 50
+    for batch_size in ("auto", 1, 300):
+        model = EigenProRegressor(
+            batch_size=batch_size, random_state=0, max_iter=4, early_stopping=True
+        ).fit(X, y)
+        assert np.all(np.isfinite(model.dual_coef_))
+        assert np.mean((model.predict(X) - y) ** 2) <= 1.001 * np.var(y)
+
+
+def test_early_stopping_falls_back_to_the_mean(rng):
+    X = rng.standard_normal((300, 4))
+    y = rng.standard_normal(300)
+    model = EigenProRegressor(
+        bandwidth=0.5, random_state=0, early_stopping=True, n_iter_no_change=1
+    ).fit(X, y)
+    if max(model.validation_scores_) < 0:
+        assert_array_equal(model.dual_coef_, 0.0)
+    assert max(model.validation_scores_) < 0
+
+
+def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(lambda A, B: -1e3 * Laplacian()(A, B), random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    assert_allclose(model.predict(X), y.mean())
+
+
+def test_an_absurd_step_recovers_without_a_warning(regression):
+    X, y, *_ = regression
+    step_size = EigenProRegressor(random_state=0).fit(X, y).step_size_
+    model = EigenProRegressor(step_size=1e6 * step_size, random_state=0).fit(X, y)
+    assert model.n_step_halvings_ >= 15
+    assert model.score(X, y) > 0.9
+
+
+def test_a_step_beyond_repair_warns(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(step_size=1e30, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="found no step size"):
+        model.fit(X, y)
+    assert_allclose(model.predict(X), y.mean())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_failed_fit_leaves_the_earlier_one(error, regression):
+    X, y, X_test, _ = regression
+    calls = []
+
+    def kernel(A, B):
+        calls.append(len(A))
+        if len(calls) > limit:
+            raise error("in the kernel")
+        return Laplacian(2.0)(A, B)
+
+    limit = np.inf
+    model = EigenProRegressor(kernel, random_state=0, cache_size=0).fit(X, y)
+    expected, before = model.predict(X_test), dict(vars(model))
+    n_calls = len(calls)
+    for limit in (0, 1, n_calls // 2, n_calls - 2):  # noqa: B007
+        calls.clear()
+        with pytest.raises(error, match="in the kernel"):
+            model.fit(X[:100, :2], y[:100])
+        assert vars(model).keys() == before.keys()
+        assert all(vars(model)[name] is before[name] for name in before)
+    limit = np.inf
+    assert_array_equal(model.predict(X_test), expected)
+
+
+def test_a_failed_first_fit_leaves_nothing(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(subsample_size=1000)
+    before = dict(vars(model))
+    with pytest.raises(ValueError, match="subsample_size"):
+        model.fit(X, y)
+    assert vars(model) == before
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_predict_changes_nothing(cls, three_classes):
+    X, y = three_classes
+    model = cls(random_state=0).fit(X, y)
+    before = dict(vars(model))
+    model.predict(X)
+    assert vars(model).keys() == before.keys()
+    assert all(vars(model)[name] is before[name] for name in before)
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_computing_elsewhere_comes_back(cls, three_classes, monkeypatch):
+    torch = pytest.importorskip("torch")
+    X, y = three_classes
+    options = {"random_state": 0, "batch_size": 40, "n_components": 9}
+    options |= {"early_stopping": True}
+    here = cls(**options).fit(X, y)
+    xp = array_api_compat.array_namespace(torch.zeros(1))
+    elsewhere = xp, torch.device("cpu")
+    monkeypatch.setattr(_base, "compute_location", lambda device, X: elsewhere)
+    there = cls(**options).fit(X, y)
+    for name in ("dual_coef_", "intercept_", "centers_", "eigenvalues_"):
+        assert type(getattr(there, name)) is np.ndarray
+        assert_allclose(getattr(there, name), getattr(here, name), atol=1e-9)
+    assert type(there.predict(X)) is np.ndarray
+    assert_allclose(there.predict(X), here.predict(X), atol=1e-9)
+
+
+def test_computing_on_the_host_is_automatic(regression):
+    X, y, *_ = regression
+    coef = [
+        EigenProRegressor(device=device, random_state=0).fit(X, y).dual_coef_
+        for device in ("auto", "cpu")
+    ]
+    assert_array_equal(*coef)
+
+
+def test_kernel_machine_is_its_formula(regression):
+    X, y, X_test, _ = regression
+    model = EigenProRegressor("gaussian", random_state=0, max_iter=3).fit(X, y)
+    K = Gaussian(model.bandwidth_)(X_test, model.centers_)
+    expected = (K @ model.dual_coef_ + model.intercept_)[:, 0]
+    assert_allclose(model.predict(X_test), expected, rtol=1e-12)

@@ -1,0 +1,209 @@
+"""The solver against naive loops, its limit, and its guard."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from eigenkern._array import to_numpy
+from eigenkern._operator import KernelOperator
+from eigenkern._tuning import tune
+from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
+from eigenkern.preconditioners import Spectral
+from eigenkern.solvers.eigenpro import eigenpro2
+
+N, M = 110, 25  # the last batch is smaller
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.standard_normal((N, 3))
+    Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    return X, Y - Y.mean(axis=0)
+
+
+def solve(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M, coef=None):
+    """Return the states of `n_epochs` epochs; their `coef` is one array."""
+    operator = K if isinstance(K, KernelOperator) else KernelOperator.from_matrix(K)
+    coef = np.zeros_like(Y) if coef is None else coef
+    solver = eigenpro2(
+        operator,
+        Y,
+        P,
+        coef=coef,
+        weights=weights,
+        batch_size=batch_size,
+        step_size=step_size,
+        rng=np.random.RandomState(0),
+    )
+    return list(islice(solver, n_epochs))
+
+
+def naive(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M):
+    """Algorithm 1 of the paper in dense float64 algebra; returns (coef, losses)."""
+    a, losses, rng = np.zeros_like(Y), [], np.random.RandomState(0)
+    w = np.ones(len(Y)) if weights is None else weights
+    s = P.subsample_size
+    F = P.vectors @ np.diag(P.scales) @ P.vectors.T
+    starts = np.arange(0, len(Y), batch_size)
+    for _ in range(n_epochs):
+        loss = 0.0
+        for start in rng.permutation(starts):
+            b = np.arange(start, min(start + batch_size, len(Y)))
+            error = K[b] @ a - Y[b]
+            loss += np.sum(w[b, None] * error**2)
+            g = step_size / batch_size * w[b, None] * error
+            a[b] -= g
+            a[:s] += F @ K[:s, b] @ g
+        losses.append(loss / Y.size)
+    return a, losses
+
+
+@pytest.mark.parametrize("batch_size", [1, M, N, 2 * N])
+@pytest.mark.parametrize("q", [0, 8])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
+    X, Y = data
+    K = Laplacian(2.0)(X)
+    weights = rng.uniform(0.5, 1.5, size=N) if weighted else None
+    w_s = None if weights is None else weights[:40]
+    P = Spectral.from_subsample(K[:40, :40], q, weights=w_s, damping=0.9)
+    options = {"weights": weights, "batch_size": batch_size, "step_size": 0.8}
+    expected, losses = naive(K, Y, P, 3, **options)
+    states = solve(KernelOperator(Laplacian(2.0), X), Y, P, 3, **options)
+    assert_allclose(states[-1].coef, expected, atol=1e-10)
+    assert_allclose([state.loss for state in states], losses, rtol=1e-10)
+    assert all(state.n_step_halvings == 0 for state in states)
+
+
+def test_no_components_is_plain_sgd(data):
+    X, Y = data
+    K, a, rng = Gaussian(1.0)(X), np.zeros_like(Y), np.random.RandomState(0)
+    for start in rng.permutation(np.arange(0, N, M)):
+        b = slice(start, start + M)
+        a[b] -= 0.5 / len(Y[:M]) * (K[b] @ a - Y[b])
+    P = Spectral.from_subsample(K[:30, :30], 0)
+    (state,) = solve(K, Y, P, 1, step_size=0.5)
+    assert_allclose(state.coef, a, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(2.0), Matern(1.0)], ids=repr)
+@pytest.mark.parametrize("n_components", [0, "auto", 50])
+def test_converges_to_the_exact_solution(kernel, n_components, data):
+    X, Y = data
+    operator = KernelOperator(kernel, X)
+    tuning = tune(operator, 3, 2, batch_size=N, n_components=n_components)
+    # The slowest direction of plain SGD sets the number of epochs.
+    K = kernel(X)
+    condition = tuning.step_size / N * np.linalg.eigvalsh(K)[0]
+    n_epochs = min(int(20 / condition), 60_000)
+    (*_, last) = solve(
+        KernelOperator.from_matrix(K),
+        Y,
+        tuning.preconditioner,
+        n_epochs,
+        batch_size=N,
+        step_size=tuning.step_size,
+    )
+    assert np.linalg.norm(K @ last.coef - Y) < 1e-6 * np.linalg.norm(Y)
+    assert_allclose(last.coef, np.linalg.solve(K, Y), rtol=1e-4, atol=1e-5)
+    assert last.n_step_halvings == 0
+
+
+@pytest.mark.parametrize("factor", [30.0, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_absurd_step_is_halved(factor, dtype, data):
+    X, Y = (array.astype(dtype) for array in data)
+    operator = KernelOperator(Laplacian(2.0), X)
+    tuning = tune(operator, 3, 2, batch_size=M)
+    step_size = factor * tuning.step_size
+    states = solve(operator, Y, tuning.preconditioner, 30, step_size=step_size)
+    last = states[-1]
+    assert not last.failed
+    halved = step_size / 2**last.n_step_halvings
+    assert last.step_size == pytest.approx(halved, rel=1e-12)
+    assert 0 < last.n_step_halvings <= np.log2(factor) + 3
+    assert np.all(np.isfinite(last.coef))
+    assert np.mean((Laplacian(2.0)(X) @ last.coef - Y) ** 2) < 0.1 * np.mean(Y**2)
+
+
+def test_a_step_beyond_repair_fails_with_the_last_good_coefficients(data):
+    X, Y = data
+    K = Laplacian(2.0)(X)
+    P = Spectral.from_subsample(K[:40, :40], 5)
+    start = 0.1 * np.ones_like(Y)
+    states = solve(K, Y, P, 9, step_size=1e30, coef=start.copy())
+    assert len(states) == 1 and states[0].failed
+    assert states[0].n_step_halvings > 30
+    assert_array_equal(states[0].coef, start)
+
+
+def test_a_negative_definite_kernel_stays_bounded(data):
+    X, Y = data
+    kernel = CallableKernel(lambda A, B: -1e3 * Laplacian(2.0)(A, B))
+    operator = KernelOperator(kernel, X)
+    P = Spectral.from_subsample(operator.block(0, 40, 0, 40), 10)
+    assert P.n_components == 0
+    states = solve(operator, Y, P, 40, step_size=1.0)
+    assert states[-1].n_step_halvings > 0
+    # The guard's factor: four times the residual of f = 0.
+    assert max(state.loss for state in states) <= 4 * np.mean(Y**2)
+
+
+def test_rows_without_weight_change_nothing(data):
+    X, Y = data
+    weights = np.where(np.arange(N) % 5 == 2, 0.0, 1.25)
+    K = Laplacian(2.0)(X)
+    P = Spectral.from_subsample(K[:40, :40], 5, weights=weights[:40])
+    wrong = np.where(weights[:, None] == 0, 1e3, Y)
+    first = solve(K, Y, P, 5, weights=weights)[-1].coef
+    second = solve(K, wrong, P, 5, weights=weights)[-1].coef
+    assert_array_equal(first, second)
+    assert_allclose(first[weights == 0], 0.0, atol=1e-12)
+
+
+def test_equal_weights_are_none(data):
+    X, Y = data
+    K = Laplacian(2.0)(X)
+    P = Spectral.from_subsample(K[:40, :40], 5)
+    first = solve(K, Y, P, 2)[-1].coef
+    second = solve(K, Y, P, 2, weights=np.ones(N))[-1].coef
+    assert_array_equal(first, second)
+
+
+def test_noise_is_no_divergence(rng):
+    X, Y = rng.standard_normal((N, 3)), rng.standard_normal((N, 1))
+    operator = KernelOperator(Gaussian(1.0), X)
+    tuning = tune(operator, 3, 1, batch_size=10)
+    last = solve(
+        operator,
+        Y,
+        tuning.preconditioner,
+        30,
+        batch_size=10,
+        step_size=tuning.step_size,
+    )[-1]
+    assert last.n_step_halvings == 0
+
+
+def test_other_libraries_agree_with_numpy(other_xp, data):
+    X, Y = data
+
+    def run(xp):
+        operator = KernelOperator(Laplacian(2.0), xp.asarray(X))
+        tuning = tune(operator, 3, 2, n_components=8)
+        solver = eigenpro2(
+            operator,
+            xp.asarray(Y),
+            tuning.preconditioner,
+            coef=xp.zeros((N, 2), dtype=xp.float64),
+            weights=None,
+            batch_size=M,
+            step_size=0.5 * tuning.step_size,
+            rng=np.random.RandomState(0),
+        )
+        (*_, last) = islice(solver, 3)
+        return to_numpy(last.coef)
+
+    assert_allclose(run(other_xp), run(np), atol=1e-10)

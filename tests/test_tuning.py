@@ -1,0 +1,159 @@
+"""What "auto" chooses: formulas, bounds, and the measured step."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from eigenkern import _tuning
+from eigenkern._operator import KernelOperator
+from eigenkern._tuning import Measured, max_batch_size, tune
+from eigenkern.kernels import Gaussian, Laplacian
+
+
+@pytest.fixture
+def operator(rng):
+    return KernelOperator(Laplacian(2.0), rng.standard_normal((300, 4)))
+
+
+def test_step_size_formula():
+    measured = Measured(n_components=7, beta=0.9, top_eigenvalue=0.02)
+    assert measured.critical_batch_size == pytest.approx(45)
+    # theta 2 m / (beta + (m - 1) lambda)
+    assert measured.step_size(1) == pytest.approx(0.8 * 2 / 0.9)
+    assert measured.step_size(46) == pytest.approx(0.8 * 2 * 46 / 1.8)
+
+
+def test_zero_kernel_takes_any_step():
+    measured = Measured(0, 0.0, 0.0)
+    assert measured.step_size(10) == 1.0
+    assert measured.critical_batch_size == float("inf")
+
+
+def test_everything_given(operator):
+    tuning = tune(
+        operator,
+        4,
+        1,
+        subsample_size=100,
+        n_components=17,
+        batch_size=33,
+        step_size=2.5,
+        damping=0.5,
+    )
+    assert tuning.preconditioner.subsample_size == 100
+    assert tuning.preconditioner.n_components == tuning.adapted.n_components == 17
+    assert tuning.preconditioner.damping == 0.5
+    assert (tuning.batch_size, tuning.step_size) == (33, 2.5)
+
+
+def test_everything_automatic(operator):
+    tuning = tune(operator, 4, 1)
+    q, m = tuning.preconditioner.n_components, tuning.batch_size
+    assert tuning.preconditioner.subsample_size == 300
+    assert m == min(tuning.max_batch_size, 300 // 8)
+    assert 0 <= q <= 300 // 4
+    assert tuning.step_size == tuning.adapted.step_size(m)
+    assert_allclose(
+        tuning.acceleration, tuning.step_size / tuning.plain.step_size(m), rtol=1e-12
+    )
+    # On all rows of a small set the measured eigenvalue is the exact one.
+    K = operator.block()
+    sigma = np.linalg.eigvalsh(K)[::-1] / 300
+    assert_allclose(tuning.plain.top_eigenvalue, sigma[0], rtol=0.01)
+    assert_allclose(tuning.adapted.top_eigenvalue, sigma[q], rtol=0.01)
+
+
+@pytest.mark.parametrize("n", [100, 300])
+def test_automatic_q_is_not_far_from_the_best(n, rng):
+    operator = KernelOperator(Laplacian(2.0), rng.standard_normal((n, 4)))
+    best = max(tune(operator, 4, 1, n_components=q).acceleration for q in (5, 10, 20))
+    assert tune(operator, 4, 1).acceleration > best / 3
+
+
+@pytest.mark.parametrize(
+    "n, expected",
+    [(2, 2), (1000, 1000), (1001, 1000), (9000, 1500), (50_000, 2000), (10**6, 4000)],
+)
+def test_subsample_size(n, expected):
+    assert _tuning._subsample_size(n) == expected
+
+
+@pytest.mark.parametrize(
+    "n, d, l, memory",
+    [(2, 1, 1, 1e9), (1000, 10, 1, 1e9), (10**5, 784, 10, 1e9), (10**6, 20, 1, 1e8)],
+)
+def test_max_batch_size_fits_memory(n, d, l, memory, monkeypatch, operator):
+    monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: memory)
+    operator.shape, operator.n_workers = (n, n), 4
+    m = max_batch_size(operator, d, l)
+    assert 1 <= m <= n
+    assert m == 1 or (d + l + m) * n * operator.itemsize <= memory
+    # As large as the memory, the rows and the rule of work allow.
+    filling = 4 * max(2.5e8 / ((d + l) * n), 256)
+    holding = memory / operator.itemsize / n - (d + l)
+    assert m == max(1, int(min(n, filling, holding)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 50])
+def test_tiny_sets(n, rng):
+    tuning = tune(KernelOperator(Gaussian(), rng.standard_normal((n, 2))), 2, 1)
+    assert 1 <= tuning.batch_size <= n
+    assert tuning.preconditioner.n_components <= n // 4
+    assert np.isfinite(tuning.step_size) and tuning.step_size > 0
+
+
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"subsample_size": 301}, "subsample_size must be at most 300.*got 301"),
+        ({"batch_size": 301}, "batch_size must be at most 300.*got 301"),
+        ({"n_components": 300}, "n_components must be less than.*got 300.*of 300"),
+        (
+            {"n_components": 50, "subsample_size": 50},
+            "n_components must be less than subsample_size; got 50.*subsample of 50",
+        ),
+    ],
+)
+def test_impossible_sizes(sizes, message, operator):
+    with pytest.raises(ValueError, match=message):
+        tune(operator, 4, 1, **sizes)
+
+
+def test_weights_shift_the_measurement(operator, rng):
+    weights = np.where(np.arange(300) < 150, 2.0, 0.0)
+    tuning = tune(operator, 4, 1, weights=weights, n_components=10)
+    K = operator.block()[:150, :150]
+    assert_allclose(
+        tuning.plain.top_eigenvalue, np.linalg.eigvalsh(K)[-1] / 150, rtol=0.01
+    )
+
+
+@pytest.fixture
+def clustered(rng):
+    """Dense clusters on a few features, and a heavy-tailed cloud around them."""
+    centers = rng.standard_normal((12, 6))
+    X = centers[rng.integers(12, size=2400)] + 0.3 * rng.standard_normal((2400, 6))
+    X[::4] = 1.2 * rng.standard_normal((600, 6)) * rng.exponential(size=(600, 1))
+    return X[rng.permutation(2400)]
+
+
+def test_in_sample_eigenvalues_are_a_trap(clustered):
+    operator = KernelOperator(Gaussian(4.0), clustered)
+    tuning = tune(operator, 6, 1, subsample_size=400, n_components=100)
+    in_sample = float(tuning.preconditioner.eigenvalues[100])
+    exact = np.linalg.eigvalsh(preconditioned_matrix(operator, tuning))[-1] / 2400
+    assert exact > 10 * in_sample
+    assert_allclose(tuning.adapted.top_eigenvalue, exact, rtol=0.05)
+
+
+def preconditioned_matrix(operator, tuning):
+    K, P = operator.block(), tuning.preconditioner
+    U = K[:, : P.subsample_size] @ P.vectors
+    return K - (U * P.scales) @ U.T
+
+
+def test_chosen_q_has_the_critical_batch_size_within_reach(clustered):
+    operator = KernelOperator(Gaussian(1.0), clustered)
+    tuning = tune(operator, 6, 1, subsample_size=400, batch_size=64)
+    assert tuning.adapted.critical_batch_size <= 64
+    assert tuning.plain.critical_batch_size < tuning.adapted.critical_batch_size
