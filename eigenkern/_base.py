@@ -453,6 +453,11 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 f"early_stopping=True with validation_fraction="
                 f"{self.validation_fraction} cannot split {len(rows)} rows: {error}"
             ) from error
+        if len(held_out) < 2:
+            raise ValueError(
+                f"validation_fraction must leave at least 2 rows to score; got "
+                f"{self.validation_fraction} of {len(rows)} rows"
+            )
         return rng.permutation(rows[train]), rows[held_out]
 
     def _run(self, solver, problem, validate, context, given, progress):

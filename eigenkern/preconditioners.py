@@ -69,8 +69,11 @@ class Spectral:
             root = xp.sqrt(xp.astype(weights, xp.float64))
             K = root[:, None] * K * root[None, :]
         sigma, U = top_eigh(K, n_components + 1)
-        floor = s * float(xp.finfo(dtype).eps) * max(float(sigma[0]), 0.0)
-        q = int(xp.sum(xp.astype(sigma[:-1] > floor, xp.int64)))
+        # What rounding of the entries can add to an eigenvalue. The one after the last
+        # eigenvector is the level that the others are brought to: it must be real.
+        entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
+        floor = s * float(xp.finfo(dtype).eps) * entry
+        q = max(int(xp.sum(xp.astype(sigma > floor, xp.int64))) - 1, 0)
         V = U[:, :q] if root is None else root[:, None] * U[:, :q]
         # Rounding may leave the last eigenvalue below zero.
         sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))

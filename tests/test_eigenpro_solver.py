@@ -182,7 +182,7 @@ def test_noise_is_no_divergence(rng):
         tuning.preconditioner,
         30,
         batch_size=10,
-        step_size=tuning.step_size,
+        step_size=0.5 * tuning.step_size,
     )[-1]
     assert last.n_step_halvings == 0
 

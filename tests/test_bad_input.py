@@ -1,0 +1,233 @@
+"""Bad input: a ValueError that names the parameter, its value and what would be right."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from eigenkern import EigenProClassifier, EigenProRegressor, _eigenpro
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fail where the long work of a fit would begin."""
+
+    def work(*args, **kwargs):
+        raise AssertionError("the fit began")
+
+    monkeypatch.setattr(_eigenpro, "tune", work)
+
+
+BAD_PARAMETERS = [
+    # (parameters, what the message says)
+    ({"kernel": "rbff"}, "kernel must be one of 'gaussian'.*got 'rbff'"),
+    ({"kernel": None}, "kernel must be one of .*got None"),
+    ({"kernel": 1.0}, "kernel must be one of .*got 1.0"),
+    ({"bandwidth": 0}, "bandwidth must be positive and finite; got 0"),
+    ({"bandwidth": -1.0}, "bandwidth must be positive and finite; got -1.0"),
+    ({"bandwidth": np.nan}, "bandwidth must be positive and finite; got nan"),
+    ({"bandwidth": np.inf}, "bandwidth must be positive and finite; got inf"),
+    ({"bandwidth": "mean"}, "bandwidth must be .* or 'median'; got 'mean'"),
+    ({"bandwidth": True}, "bandwidth must be .*; got True"),
+    ({"bandwidth": None}, "bandwidth must be .*; got None"),
+    ({"algorithm": "eigenpro9"}, "algorithm must be 'auto' or .*; got 'eigenpro9'"),
+    ({"algorithm": None}, "algorithm must be 'auto' or .*; got None"),
+    ({"n_components": -1}, "n_components must be an integer >= 0; got -1"),
+    ({"n_components": 2.5}, "n_components must be an integer >= 0; got 2.5"),
+    ({"n_components": "many"}, "n_components must be an integer >= 0; got 'many'"),
+    ({"n_components": None}, "n_components must be an integer >= 0; got None"),
+    ({"subsample_size": 1}, "subsample_size must be an integer >= 2; got 1"),
+    ({"subsample_size": 0.5}, "subsample_size must be an integer >= 2; got 0.5"),
+    ({"batch_size": 0}, "batch_size must be an integer >= 1; got 0"),
+    ({"batch_size": -3}, "batch_size must be an integer >= 1; got -3"),
+    ({"batch_size": True}, "batch_size must be an integer >= 1; got True"),
+    ({"batch_size": np.nan}, "batch_size must be an integer >= 1; got nan"),
+    ({"step_size": 0}, "step_size must be a number > 0; got 0"),
+    ({"step_size": np.inf}, "step_size must be a number > 0; got inf"),
+    ({"step_size": np.nan}, "step_size must be a number > 0; got nan"),
+    ({"step_size": "adaptive"}, "step_size must be a number > 0; got 'adaptive'"),
+    ({"damping": -0.1}, "damping must be a number >= 0 and <= 1; got -0.1"),
+    ({"damping": 1.5}, "damping must be a number >= 0 and <= 1; got 1.5"),
+    ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
+    ({"max_iter": 2.0}, "max_iter must be an integer >= 1; got 2.0"),
+    ({"max_iter": None}, "max_iter must be an integer >= 1; got None"),
+    ({"max_iter": 10**30}, "max_iter must be|subsample"),
+    ({"tol": -1e-3}, "tol must be a number >= 0; got -0.001"),
+    ({"tol": np.nan}, "tol must be a number >= 0; got nan"),
+    ({"n_iter_no_change": 0}, "n_iter_no_change must be an integer >= 1; got 0"),
+    ({"validation_fraction": 0.0}, "validation_fraction must be .* > 0 and < 1; got 0"),
+    ({"validation_fraction": 1.0}, "validation_fraction must be .* > 0 and < 1; got 1"),
+    ({"cache_size": -1}, "cache_size must be a number >= 0; got -1"),
+    ({"cache_size": np.nan}, "cache_size must be a number >= 0; got nan"),
+    ({"cache_size": "all"}, "cache_size must be a number >= 0; got 'all'"),
+    ({"cache_size": None}, "cache_size must be a number >= 0; got None"),
+    ({"device": "tpu"}, "device must be 'auto', 'cpu', 'cuda' .*; got 'tpu'"),
+    ({"device": None}, "device must be 'auto', 'cpu', 'cuda' .*; got None"),
+    ({"device": "cuda:x"}, "device must be 'auto', 'cpu', 'cuda' .*; got 'cuda:x'"),
+    ({"random_state": "zero"}, "zero"),
+]
+
+
+@pytest.mark.parametrize(
+    "parameters, message", [p for p in BAD_PARAMETERS if p[0] != {"max_iter": 10**30}]
+)
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_parameters(cls, parameters, message, three_classes, no_work):
+    model = cls(**parameters)
+    with pytest.raises(ValueError, match=message):
+        model.fit(*three_classes)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"batch_size": 181}, "batch_size must be at most 180.*; got 181"),
+        ({"subsample_size": 181}, "subsample_size must be at most 180.*; got 181"),
+        (
+            {"n_components": 60, "subsample_size": 60},
+            "n_components must be less than subsample_size; got 60 .* 60 of 180",
+        ),
+        ({"n_components": 180}, "n_components must be less than .*; got 180"),
+        (
+            {"batch_size": 180, "early_stopping": True},
+            "batch_size must be at most 162, the training rows; got 180",
+        ),
+    ],
+)
+def test_sizes(parameters, message, three_classes):
+    with pytest.raises(ValueError, match=message):
+        EigenProRegressor(random_state=0, **parameters).fit(*three_classes)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_device_without_a_gpu(device, three_classes, no_work, monkeypatch):
+    cupy = pytest.importorskip("cupy") if _has_gpu() else None
+    if cupy is not None:
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=f"device='{device}' needs a CUDA GPU .*auto"):
+        EigenProRegressor(device=device).fit(*three_classes)
+
+
+def _has_gpu():
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_data_that_are_not_finite(value, cls, three_classes, no_work):
+    X, y = three_classes[0].copy(), three_classes[1].astype(float)
+    X[17, 1] = value
+    with pytest.raises(ValueError, match="Input X contains (NaN|infinity)"):
+        cls().fit(X, y)
+    y[3] = value
+    with pytest.raises(ValueError, match="Input y contains (NaN|infinity)"):
+        cls().fit(three_classes[0], y)
+
+
+DATA = [
+    (np.ones((1, 3)), np.ones(1), "1 sample.* minimum of 2"),
+    (np.ones((0, 3)), np.ones(0), "0 sample"),
+    (np.ones((5, 0)), np.arange(5) % 2, "0 feature"),
+    (np.ones(5), np.arange(5) % 2, "Expected 2D array"),
+    (np.ones((5, 3)), np.arange(4) % 2, "inconsistent numbers of samples"),
+    (np.ones((5, 3)), None, "requires y to be passed"),
+]
+
+
+@pytest.mark.parametrize("X, y, message", DATA)
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_data(cls, X, y, message, no_work):
+    with pytest.raises(ValueError, match=message):
+        cls().fit(X, y)
+
+
+def test_equal_rows(no_work):
+    X = np.full((20, 3), 0.3)
+    with pytest.raises(ValueError, match="bandwidth='median'.* 0.*positive bandwidth"):
+        EigenProRegressor().fit(X, np.arange(20.0))
+
+
+def test_equal_rows_with_a_bandwidth_predict_the_mean():
+    X = np.full((20, 3), 0.3)
+    model = EigenProRegressor(bandwidth=1.0, batch_size=20, max_iter=100)
+    assert model.fit(X, np.arange(20.0)).predict(X) == pytest.approx(9.5)
+
+
+def test_continuous_labels(three_classes, no_work):
+    X, y = three_classes
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        EigenProClassifier().fit(X, y + 0.5 * X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        (np.ones(179), r"sample_weight must have shape \(180,\).* got shape \(179,\)"),
+        (np.ones((180, 1)), r"sample_weight must have shape \(180,\).*\(180, 1\)"),
+        (np.r_[-1.0, np.ones(179)], "sample_weight must not be negative; got -1.0"),
+        (np.zeros(180), "sample_weight must have a positive weight"),
+        (np.r_[np.nan, np.ones(179)], "sample_weight contains NaN"),
+        (np.r_[np.inf, np.ones(179)], "sample_weight contains infinity"),
+    ],
+)
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_sample_weight(cls, weights, message, three_classes, no_work):
+    with pytest.raises(ValueError, match=message):
+        cls().fit(*three_classes, sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    "class_weight",
+    ["balance", {0: -1.0}, {0: 0, 1: 0, 2: 0}, {0: np.nan}, {0: np.inf}],
+    ids=str,
+)
+def test_class_weight(class_weight, three_classes, no_work):
+    with pytest.raises(ValueError, match="class_weight"):
+        EigenProClassifier(class_weight=class_weight).fit(*three_classes)
+
+
+@pytest.mark.parametrize("shape", [(180, 2), (2, 180)])
+def test_precomputed_kernel_is_square(shape, rng, no_work):
+    K = rng.standard_normal(shape)
+    with pytest.raises(ValueError, match=r"kernel='precomputed' needs the square"):
+        EigenProRegressor("precomputed").fit(K, np.arange(len(K)))
+
+
+def test_early_stopping_with_too_few_rows(rng):
+    X = rng.standard_normal((6, 2))
+    model = EigenProClassifier(early_stopping=True, validation_fraction=0.4)
+    with pytest.raises(ValueError, match="early_stopping=True .*0.4 cannot split"):
+        model.fit(X, [0, 0, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
+def test_predict_checks_its_input(cls, three_classes):
+    X, y = three_classes
+    model = cls(max_iter=1).fit(X, y)
+    with pytest.raises(ValueError, match="X has 3 features, but .* is expecting 2"):
+        model.predict(np.ones((4, 3)))
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.predict(np.full((4, 2), np.nan))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "cauchy", "matern52"])
+@pytest.mark.parametrize("exponent", [-170, -30, 30, 170])
+def test_extreme_bandwidths_stay_finite(kernel, exponent, dtype, three_classes):
+    X, y = three_classes[0].astype(dtype), three_classes[1]
+    model = EigenProRegressor(kernel, bandwidth=10.0**exponent, max_iter=3)
+    F = model.fit(X, y).predict(X)
+    assert np.all(np.isfinite(F))
+    assert np.mean((F - y) ** 2) <= 1.01 * np.var(y)
+
+
+def test_distinct_rows_of_a_tiny_bandwidth_are_fitted_apart():
+    X = np.arange(20.0)[:, None]
+    y = np.sin(X[:, 0])
+    model = EigenProRegressor(bandwidth=1e-3, batch_size=20, max_iter=200).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-5)
+    assert_array_equal(model.predict(X + 0.5), np.full(20, y.mean()))
