@@ -138,9 +138,16 @@ class ClassificationTargets(ClassifierMixin):
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
             return None
-        if self.class_weight == "balanced":
-            return compute_sample_weight("balanced", codes)
-        return compute_sample_weight(self.class_weight, self.classes_[codes])
+        if isinstance(self.class_weight, str):
+            weights = compute_sample_weight(self.class_weight, codes)
+        else:
+            weights = compute_sample_weight(self.class_weight, self.classes_[codes])
+        if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+            raise ValueError(
+                "class_weight must give finite weights that are not negative, and not "
+                f"all of them zero; got {self.class_weight!r}"
+            )
+        return weights
 
     def _stratify(self, codes):
         return codes

@@ -20,6 +20,7 @@ from ._array import available_memory, device_of, is_numpy, namespace
 from .kernels import CallableKernel
 
 _MEGABYTE = 1e6
+_CACHE_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -275,12 +276,19 @@ class KernelOperator:
 
     @property
     def cache_bytes(self):
-        """Bytes that `fill_cache` takes: half the matrix if it is symmetric."""
+        """Bytes that `fill_cache` takes: about half the matrix if it is symmetric."""
         m, p = self.shape
-        half = m * (min(m, 1024) + p) // 2  # the blocks on the diagonal are whole
-        return self.itemsize * (half if self.symmetric else m * p)
+        if not self.symmetric:
+            return m * p * self.itemsize
+        bounds = self._cache_bounds(_CACHE_BLOCK)
+        return sum((stop - start) * stop for start, stop in bounds) * self.itemsize
 
-    def fill_cache(self, size=1024):
+    def _cache_bounds(self, size):
+        """Ranges of rows of the cached blocks, each up to and with its diagonal."""
+        n = self.shape[0]
+        return [(i, min(i + size, n)) for i in range(0, n, size)]
+
+    def fill_cache(self, size=_CACHE_BLOCK):
         """Compute the matrix and keep it: every later product only reads it.
 
         Of a symmetric matrix the lower triangle is computed and kept, in blocks of
@@ -289,15 +297,14 @@ class KernelOperator:
         Parameters
         ----------
         size : int, default=1024
-            Rows of a block. A multiple of the batch size is fastest.
+            Rows of a block.
         """
         if self._matrix is not None or self._triangle is not None:
             return
         if not self.symmetric:
             self._matrix = self.block()
             return
-        n = self.shape[0]
-        bounds = [(i, min(i + size, n)) for i in range(0, n, size)]
+        bounds = self._cache_bounds(size)
         blocks = [
             self.xp.empty((stop - start, stop), dtype=self.dtype, device=self.device)
             for start, stop in bounds

@@ -191,14 +191,15 @@ def _measure(spectrum, q):
 def _choose(spectrum, plain, m, q_max):
     """Return the best of q = 5, 10, 20 .. q_max, measured.
 
-    The largest with a critical batch size of at most m, as long as each doubling still
-    lowers the curvature beta + (m - 1) lambda by 3 %.
+    The first with a critical batch size above m: more would not lengthen the step, and
+    slow the leading eigenvectors down. Or the last that lengthens the step by 3 %.
     """
     best, q = plain, min(5, q_max)
     while q > best.n_components:
         here = _measure(spectrum, q)
-        gain = here.step_size(m) / best.step_size(m)
-        if gain < 1.03 or here.critical_batch_size > m:
+        if here.step_size(m) < 1.03 * best.step_size(m):
             break
         best, q = here, min(2 * q, q_max)
+        if best.critical_batch_size > m:
+            break
     return best

@@ -143,6 +143,23 @@ class _Radial(Kernel):
         L[:, d + 1] = of_norms
         return L
 
+    def adapted_to(self, E):
+        self._check_range(E)
+        return self
+
+    def _check_range(self, E):
+        """Return the largest |c| |x|^2; raise a ValueError if it overflows."""
+        xp = namespace(E)
+        largest = float(xp.max(E[:, -1])) if E.shape[0] else 0.0
+        limit = float(xp.finfo(E.dtype).max) / 8
+        if not max(abs(self._scale), 1.0) * max(largest, 1.0) < limit:
+            raise ValueError(
+                f"bandwidth {self.bandwidth:.3g} is too small, or the rows of X, up to "
+                f"{largest**0.5:.3g} away from their mean, are too large for "
+                f"{E.dtype}: pass float64 data, scale them or pass a larger bandwidth"
+            )
+        return abs(self._scale) * largest
+
     def diagonal(self, X):
         return namespace(X).ones(X.shape[0], dtype=X.dtype, device=device_of(X))
 
@@ -176,9 +193,7 @@ class Gaussian(_Radial):
     def adapted_to(self, E):
         # Clipping costs a third of the exponential, so it is done only where rounding
         # of the product, about eps c |x|^2, can lift k visibly above 1.
-        xp = namespace(E)
-        largest = float(xp.max(E[:, -1])) if E.shape[0] else 0.0
-        noise = float(xp.finfo(E.dtype).eps) * abs(self._scale) * largest
+        noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
         return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
 
 
@@ -187,9 +202,6 @@ class _ClippedGaussian(Gaussian):
     def finish(self, xp, T):
         T = in_place(xp, "negative", in_place(xp, "abs", T))
         return in_place(xp, "exp", T)
-
-    def adapted_to(self, E):
-        return self
 
 
 @dataclass(frozen=True)

@@ -198,5 +198,5 @@ def test_median_distance_of_many_rows_takes_a_subsample():
 
 
 def test_median_distance_of_equal_rows():
-    with pytest.raises(ValueError, match="median distance of 0.*positive bandwidth"):
+    with pytest.raises(ValueError, match=r"median distance of 0.*positive bandwidth"):
         median_distance(np.full((10, 3), 0.1), None)

@@ -79,18 +79,19 @@ def test_subsample_size(n, expected):
 
 
 @pytest.mark.parametrize(
-    "n, d, l, memory",
+    "n, d, n_columns, memory",
     [(2, 1, 1, 1e9), (1000, 10, 1, 1e9), (10**5, 784, 10, 1e9), (10**6, 20, 1, 1e8)],
 )
-def test_max_batch_size_fits_memory(n, d, l, memory, monkeypatch, operator):
+def test_max_batch_size_fits_memory(n, d, n_columns, memory, monkeypatch, operator):
     monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: memory)
     operator.shape, operator.n_workers = (n, n), 4
-    m = max_batch_size(operator, d, l)
+    m = max_batch_size(operator, d, n_columns)
     assert 1 <= m <= n
-    assert m == 1 or (d + l + m) * n * operator.itemsize <= memory
+    width = d + n_columns
+    assert m == 1 or (width + m) * n * operator.itemsize <= memory
     # As large as the memory, the rows and the rule of work allow.
-    filling = 4 * max(2.5e8 / ((d + l) * n), 256)
-    holding = memory / operator.itemsize / n - (d + l)
+    filling = 4 * max(2.5e8 / (width * n), 256)
+    holding = memory / operator.itemsize / n - width
     assert m == max(1, int(min(n, filling, holding)))
 
 
@@ -132,16 +133,16 @@ def test_weights_shift_the_measurement(operator, rng):
 def clustered(rng):
     """Dense clusters on a few features, and a heavy-tailed cloud around them."""
     centers = rng.standard_normal((12, 6))
-    X = centers[rng.integers(12, size=2400)] + 0.3 * rng.standard_normal((2400, 6))
-    X[::4] = 1.2 * rng.standard_normal((600, 6)) * rng.exponential(size=(600, 1))
-    return X[rng.permutation(2400)]
+    X = centers[rng.integers(12, size=1200)] + 0.3 * rng.standard_normal((1200, 6))
+    X[::4] = 1.2 * rng.standard_normal((300, 6)) * rng.exponential(size=(300, 1))
+    return X[rng.permutation(1200)]
 
 
 def test_in_sample_eigenvalues_are_a_trap(clustered):
     operator = KernelOperator(Gaussian(4.0), clustered)
-    tuning = tune(operator, 6, 1, subsample_size=400, n_components=100)
-    in_sample = float(tuning.preconditioner.eigenvalues[100])
-    exact = np.linalg.eigvalsh(preconditioned_matrix(operator, tuning))[-1] / 2400
+    tuning = tune(operator, 6, 1, subsample_size=200, n_components=50)
+    in_sample = float(tuning.preconditioner.eigenvalues[50])
+    exact = np.linalg.eigvalsh(preconditioned_matrix(operator, tuning))[-1] / 1200
     assert exact > 10 * in_sample
     assert_allclose(tuning.adapted.top_eigenvalue, exact, rtol=0.05)
 
@@ -154,6 +155,6 @@ def preconditioned_matrix(operator, tuning):
 
 def test_chosen_q_has_the_critical_batch_size_within_reach(clustered):
     operator = KernelOperator(Gaussian(1.0), clustered)
-    tuning = tune(operator, 6, 1, subsample_size=400, batch_size=64)
+    tuning = tune(operator, 6, 1, subsample_size=200, batch_size=64)
     assert tuning.adapted.critical_batch_size <= 64
     assert tuning.plain.critical_batch_size < tuning.adapted.critical_batch_size
