@@ -544,7 +544,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         if validate is not None:
             return zero if -validate(zero) < best else coef
         # The loss of an epoch is measured on its way: only if it is high, look closer.
-        if losses[-1] <= problem.loss(zero) or problem.loss(coef) <= problem.loss(zero):
+        limit = problem.loss(zero)
+        if losses[-1] <= 0.9 * limit or problem.loss(coef) <= limit:
             return coef
         warnings.warn(
             f"{type(self).__name__} stopped after {len(losses)} epochs with a training "

@@ -297,8 +297,9 @@ class Matern(_Radial):
         u = in_place(xp, "sqrt", in_place(xp, "abs", T))
         decay = in_place(xp, "exp", -u)
         if self.nu == 2.5:
-            decay += (u * decay) * (1.0 + u / 3.0)
-            return decay
+            slope = u * (1.0 / 3.0)
+            slope += 1.0
+            u *= slope
         u += 1.0
         u *= decay
         return u
