@@ -2,7 +2,8 @@
 
 The papers choose m as what the resource holds and fills, and q as the largest for which
 the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
-Here beta and lambda are those of `preconditioners.HeldOutSpectrum`.
+Here m is chosen likewise, and q where the measured step stops growing; beta and lambda
+are those of `preconditioners.HeldOutSpectrum`.
 """
 
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def tune(
         )
     largest = max_batch_size(operator, n_features, n_columns)
     m = min(largest, max(n // 8, 1)) if batch_size == "auto" else batch_size
-    q = min(s // 4, 500) if n_components == "auto" else n_components
+    q = _max_components(n, s) if n_components == "auto" else n_components
     full = Spectral.from_subsample(
         operator.block(0, s, 0, s),
         q,
@@ -132,7 +133,7 @@ def tune(
     spectrum = _spectrum(operator, full, weights)
     plain = _measure(spectrum, 0)
     if n_components == "auto":
-        adapted = _choose(spectrum, plain, m, full.n_components)
+        adapted = _choose(spectrum, full, m, n)
     else:
         adapted = _measure(spectrum, full.n_components)
     return Tuning(
@@ -170,6 +171,11 @@ def _subsample_size(n):
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
 
 
+def _max_components(n, s):
+    """Return the most eigenvectors to try: fewer where they only fit the subsample."""
+    return min(s // 2 if s == n else s // 4, 500)
+
+
 def _spectrum(operator, preconditioner, weights):
     """Return the spectrum outside the subsample, or on all rows of a small set."""
     n, s = operator.shape[0], preconditioner.subsample_size
@@ -188,18 +194,25 @@ def _measure(spectrum, q):
     return Measured(q, *spectrum.measure(q))
 
 
-def _choose(spectrum, plain, m, q_max):
-    """Return the best of q = 5, 10, 20 .. q_max, measured.
+def _choose(spectrum, preconditioner, m, n):
+    """Return the best of q = 0, 5, 10, 20 .. q_max, measured.
 
-    The first with a critical batch size above m: more would not lengthen the step, and
-    slow the leading eigenvectors down. Or the last that lengthens the step by 3 %.
+    An epoch moves the eigenvector of lambda_i by n (eta / m) lambda_i: the trailing
+    want the longest step, so the smallest q within 5 % of it is taken. The leading
+    all have about lambda_{q+1} left, of which an epoch should make at least one.
     """
-    best, q = plain, min(5, q_max)
-    while q > best.n_components:
-        here = _measure(spectrum, q)
-        if here.step_size(m) < 1.03 * best.step_size(m):
-            break
-        best, q = here, min(2 * q, q_max)
-        if best.critical_batch_size > m:
-            break
-    return best
+    q_max = preconditioner.n_components
+    grid = [0, *(5 * 2**i for i in range(20) if 5 * 2**i < q_max), q_max]
+    measured = [_measure(spectrum, q) for q in sorted(set(grid))]
+    able = [
+        here
+        for here in measured
+        if here.n_components == 0
+        or n
+        * here.step_size(m)
+        / m
+        * float(preconditioner.eigenvalues[here.n_components])
+        >= 1.0
+    ]
+    longest = max(here.step_size(m) for here in able)
+    return next(here for here in able if here.step_size(m) >= 0.95 * longest)

@@ -84,7 +84,7 @@ def chosen(model):
         (
             "eigenvectors",
             f"{model.n_components_}",
-            "as long as the critical batch does not exceed the batch",
+            "the fewest that allow the longest measured step",
         ),
         (
             "critical batch",

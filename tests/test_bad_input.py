@@ -200,6 +200,13 @@ def test_early_stopping_with_too_few_rows(rng):
         model.fit(X, [0, 0, 0, 0, 0, 1])
 
 
+def test_early_stopping_needs_two_validation_rows(rng):
+    X = rng.standard_normal((6, 2))
+    message = "validation_fraction must leave at least 2 rows .* got 0.1 of 6 rows"
+    with pytest.raises(ValueError, match=message):
+        EigenProRegressor(early_stopping=True).fit(X, X[:, 0])
+
+
 @pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
 def test_predict_checks_its_input(cls, three_classes):
     X, y = three_classes
@@ -217,6 +224,10 @@ def test_predict_checks_its_input(cls, three_classes):
 def test_extreme_bandwidths_stay_finite(kernel, bandwidth, dtype, three_classes):
     X, y = three_classes[0].astype(dtype), three_classes[1]
     model = EigenProRegressor(kernel, bandwidth=bandwidth, max_iter=3)
+    if bandwidth < 1 and dtype == np.float32:
+        with pytest.raises(ValueError, match=r"bandwidth 1e-30 is too small.*float32"):
+            model.fit(X, y)
+        return
     F = model.fit(X, y).predict(X)
     assert np.all(np.isfinite(F))
     assert np.mean((F - y) ** 2) <= 1.01 * np.var(y)

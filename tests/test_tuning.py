@@ -51,7 +51,7 @@ def test_everything_automatic(operator):
     q, m = tuning.preconditioner.n_components, tuning.batch_size
     assert tuning.preconditioner.subsample_size == 300
     assert m == min(tuning.max_batch_size, 300 // 8)
-    assert 0 <= q <= 300 // 4
+    assert 0 <= q <= 300 // 2
     assert tuning.step_size == tuning.adapted.step_size(m)
     assert_allclose(
         tuning.acceleration, tuning.step_size / tuning.plain.step_size(m), rtol=1e-12
@@ -99,7 +99,7 @@ def test_max_batch_size_fits_memory(n, d, n_columns, memory, monkeypatch, operat
 def test_tiny_sets(n, rng):
     tuning = tune(KernelOperator(Gaussian(), rng.standard_normal((n, 2))), 2, 1)
     assert 1 <= tuning.batch_size <= n
-    assert tuning.preconditioner.n_components <= n // 4
+    assert tuning.preconditioner.n_components <= n // 2
     assert np.isfinite(tuning.step_size) and tuning.step_size > 0
 
 
