@@ -9,7 +9,7 @@ are those of `preconditioners.HeldOutSpectrum`.
 from dataclasses import dataclass
 from typing import Any
 
-from ._array import available_memory
+from ._array import available_memory, namespace
 from .preconditioners import HeldOutSpectrum, Spectral
 
 # C_G, multiply-adds per thread that make the fixed cost of a step negligible.
@@ -123,11 +123,12 @@ def tune(
         )
     largest = max_batch_size(operator, n_features, n_columns)
     m = min(largest, max(n // 8, 1)) if batch_size == "auto" else batch_size
-    q = _max_components(n, s) if n_components == "auto" else n_components
+    weights_s = None if weights is None else weights[:s]
+    q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
     full = Spectral.from_subsample(
         operator.block(0, s, 0, s),
         q,
-        weights=None if weights is None else weights[:s],
+        weights=weights_s,
         damping=damping,
     )
     spectrum = _spectrum(operator, full, weights)
@@ -171,9 +172,18 @@ def _subsample_size(n):
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
 
 
-def _max_components(n, s):
-    """Return the most eigenvectors to try: fewer where they only fit the subsample."""
-    return min(s // 2 if s == n else s // 4, 500)
+def _max_components(n, s, weights):
+    """Return the most eigenvectors to try: half of what the subsample can support.
+
+    A quarter where they are fitted to it and used on other rows. Rows of weight w count
+    as (sum w)^2 / sum w^2 rows.
+    """
+    supported = s
+    if weights is not None:
+        xp = namespace(weights)
+        total, squares = float(xp.sum(weights)), float(xp.sum(weights**2))
+        supported = int(total * total / squares)
+    return min(supported // (2 if s == n else 4), 500)
 
 
 def _spectrum(operator, preconditioner, weights):

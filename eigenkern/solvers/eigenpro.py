@@ -56,7 +56,7 @@ def eigenpro2(
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
     f = 0 on the same rows, are not finite, or have grown by half over the best epoch,
-    the coefficients go back to where that epoch began and eta is halved.
+    the coefficients go back to where the best epoch began and eta is halved.
 
     Parameters
     ----------
@@ -91,15 +91,21 @@ def eigenpro2(
     n, s = operator.shape[0], preconditioner.subsample_size
     starts = np.arange(0, n, batch_size)
     rate, n_halvings = step_size / batch_size, 0
-    good, best_loss = xp.asarray(coef, copy=True), np.inf
+    # The start of the epoch under way, and that of the epoch with the least residual.
+    # Only the latter is known to be good: an epoch can end badly unnoticed.
+    begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
+    best_loss = np.inf
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = float(xp.sum(zero_losses)) / n
 
     def run_epoch():
-        """Return the mean squared residual of an epoch; NaN as soon as it diverges."""
+        """Return the mean squared residual of an epoch, or NaN once it diverges.
+
+        And the number of steps made.
+        """
         residual = baseline = 0.0
-        for start in rng.permutation(starts):
+        for n_steps, start in enumerate(rng.permutation(starts)):
             b = slice(int(start), min(int(start) + batch_size, n))
             F, K_bs = operator.product(coef, b.start, b.stop, n_kept=s)
             error = F - targets[b, :]
@@ -109,24 +115,29 @@ def eigenpro2(
             mean = zero_loss * (b.stop - b.start)
             baseline += max(float(xp.sum(zero_losses[b])), mean)
             if not residual <= _TRIP * baseline:
-                return np.nan
+                return np.nan, n_steps
             coef[b, :] -= rate * g
             coef[:s, :] += rate * preconditioner.correction(K_bs, g)
-        return residual / n
+        return residual / n, len(starts)
 
     while True:
         with operator.exclusive_threads():
-            loss = run_epoch()
+            loss, n_steps = run_epoch()
         # Growth below the rounding of the residual is none.
         grew = loss > _GROWTH * best_loss + 1e-6 * zero_loss
         if grew or np.isnan(loss):
+            if n_steps == 0:  # the given coefficients are worse than none
+                good[...] = xp.zeros_like(good)
             coef[...] = good
+            begin[...] = good
             # After growth the next epoch starts a new record: one halving an epoch.
             rate, n_halvings, best_loss = rate / 2, n_halvings + 1, np.inf
             if n_halvings > _MAX_HALVINGS:
                 yield EpochState(coef, np.nan, 0.0, n_halvings, failed=True)
                 return
             continue
-        good[...] = coef
-        best_loss = min(best_loss, loss)
+        if loss <= best_loss:
+            best_loss = loss
+            good[...] = begin
+        begin[...] = coef
         yield EpochState(coef, loss / targets.shape[1], rate * batch_size, n_halvings)
