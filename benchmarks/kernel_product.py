@@ -6,8 +6,9 @@ Beside it stands the plain NumPy expression of the same kernel product. Run ::
     python benchmarks/kernel_product.py --quick         # gaussian and laplacian, l = 10
     python benchmarks/kernel_product.py --write         # and write results/
 
-The bare product is written into a buffer that exists. All times are the best of several
-calls, taken in turn, so that a slow minute of the machine hits all three.
+The bare product is written into a buffer that exists. All times are the best of
+several calls in a row, after a pause: the threads of the BLAS library go on spinning
+for a while after a call, on the cores that the next one wants.
 """
 
 import argparse
@@ -66,16 +67,15 @@ def plain(name, X, Z, A, sigma):
     return ((1 + u + u * u / 3) * np.exp(-u)) @ A
 
 
-def best_of(functions, repeats):
-    """Best time of each function, called in turn."""
-    best = [np.inf] * len(functions)
-    for i in range(repeats + 1):  # the first round only warms up
-        for j, function in enumerate(functions):
-            start = time.perf_counter()
-            function()
-            elapsed = time.perf_counter() - start
-            if i:
-                best[j] = min(best[j], elapsed)
+def best_of(function, repeats):
+    """Best time of several calls; the first only warms up."""
+    time.sleep(0.1)
+    function()
+    best = np.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
     return best
 
 
@@ -87,10 +87,10 @@ def measure(name, d, n_columns, dtype, repeats):
     sigma = np.asarray(np.sqrt(2 * d), dtype=dtype)  # the median distance
     operator = KernelOperator(all_kernels(float(sigma))[name], Z, X)
     buffer = np.empty((M, P), dtype)
-    ours, bare = best_of(
-        [lambda: operator @ A, lambda: np.matmul(X, Z.T, out=buffer)], repeats
-    )
-    (naive,) = best_of([lambda: plain(name, X, Z, A, sigma)], max(1, repeats // 4))
+    bare = best_of(lambda: np.matmul(X, Z.T, out=buffer), repeats)
+    ours = best_of(lambda: operator @ A, repeats)
+    bare = min(bare, best_of(lambda: np.matmul(X, Z.T, out=buffer), repeats))
+    naive = best_of(lambda: plain(name, X, Z, A, sigma), max(1, repeats // 4))
     return ours, bare, naive
 
 

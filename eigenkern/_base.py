@@ -19,7 +19,15 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from ._array import compute_location, device_of, is_numpy, move, namespace, to_numpy
+from ._array import (
+    available_memory,
+    compute_location,
+    device_of,
+    is_numpy,
+    move,
+    namespace,
+    to_numpy,
+)
 from ._operator import KernelOperator, cache_budget, cache_pays
 from .kernels import check_bandwidth, check_kernel, make_kernel
 
@@ -53,7 +61,7 @@ def check_number(name, value, low, high=None, *, integer=False, open_ends=False)
         right = low < value and (high is None or value < high)
     elif right:
         right = low <= value and (high is None or value <= high)
-    if right and np.isfinite(value):
+    if right and value < float("inf"):
         return
     noun = "an integer" if integer else "a number"
     above, below = (">", "<") if open_ends else (">=", "<=")
@@ -263,10 +271,18 @@ class Problem:
         for operator in (self.operator, self.validation):
             if operator is None or operator.cache_bytes > budget:
                 continue
-            if cache_size == "auto" and not cache_pays(
+            pays = not operator.kernel.factored and cache_pays(
                 n_epochs, self.n_features, operator.itemsize, operator.n_workers
-            ):
+            )
+            if cache_size == "auto" and not pays:
                 continue
+            free = available_memory(operator.xp, operator.device)
+            if operator.cache_bytes > free:
+                raise ValueError(
+                    f"cache_size={cache_size} MB allows a kernel matrix of "
+                    f"{operator.cache_bytes / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+                    "memory are free; pass cache_size='auto' or a smaller number"
+                )
             operator.fill_cache()
             budget -= operator.cache_bytes
         return (kept - budget) / 1e6
@@ -381,6 +397,11 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         class_weights = self._weights_of_classes(y)
         if class_weights is not None:
             weights = class_weights if weights is None else weights * class_weights
+            if not weights.any():
+                raise ValueError(
+                    "sample_weight and class_weight must leave a row with weight: "
+                    "their product is zero for every sample"
+                )
         rng = check_random_state(self.random_state)
         train, held_out = self._split(y, weights, rng)
         problem = Problem(self, X, Y, weights, train, held_out, rng)
@@ -431,7 +452,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             )
         if (weights < 0).any():
             raise ValueError(
-                f"sample_weight must not be negative; got {weights.min()!r} as smallest"
+                "sample_weight must not be negative; the smallest is "
+                f"{float(weights.min())!r}"
             )
         if not (weights > 0).any():
             raise ValueError(

@@ -162,6 +162,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Epochs without improvement to wait for.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same X.
+        Pass an int as `random_state` to keep the median bandwidth and the rows held
+        out.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
         an epoch; half the matrix suffices. "auto": what really fits, where it pays. 0:
@@ -291,6 +293,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Epochs without improvement to wait for.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same X.
+        Pass an int as `random_state` to keep the median bandwidth and the rows held
+        out.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"

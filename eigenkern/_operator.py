@@ -220,6 +220,9 @@ class KernelOperator:
             return K @ A, K[:, :n_kept]
         if self._triangle is not None:
             return self._cached_product(A, start, stop, n_kept)
+        if self.kernel.factored:
+            left = self._left(start, stop)
+            return left @ (self._right.T @ A), left @ self._right[:n_kept, :].T
         xp = self.xp
         m, p = stop - start, self.shape[1]
         kept = xp.empty((m, n_kept), dtype=self.dtype, device=self.device)
@@ -266,10 +269,11 @@ class KernelOperator:
         def task(i):
             rows = slice(i, min(i + plan.row_tile, m))
             left = self._left(start + rows.start, start + rows.stop)
+            tile = None
             for j in range(first, last, plan.center_tile):
                 columns = slice(j, min(j + plan.center_tile, last))
-                here = (rows, slice(columns.start - first, columns.stop - first))
-                K[here] = self._tile(left, start + rows.start, columns, K[here])
+                tile = self._tile(left, start + rows.start, columns, tile)
+                K[rows, columns.start - first : columns.stop - first] = tile
 
         self._run(task, [(i,) for i in range(0, m, plan.row_tile)])
         return K
@@ -313,10 +317,13 @@ class KernelOperator:
         def task(i):
             start, stop = bounds[i]
             left = self._left(start, stop)
-            for j in range(0, stop, 512):
-                columns = slice(j, min(j + 512, stop))
-                view = blocks[i][:, columns]
-                blocks[i][:, columns] = self._tile(left, start, columns, view)
+            tile = None
+            for j in range(0, stop, 1024):
+                columns = slice(j, min(j + 1024, stop))
+                # Finished in a compact tile, then copied: a fifth faster than in place,
+                # where every row of the tile lies on another page.
+                tile = self._tile(left, start, columns, tile)
+                blocks[i][:, columns] = tile
 
         # The longest rows first, so that the workers end together.
         self._run(task, [(i,) for i in range(len(blocks))][::-1])

@@ -207,9 +207,9 @@ def _measure(spectrum, q):
 def _choose(spectrum, preconditioner, m, n):
     """Return the best of q = 0, 5, 10, 20 .. q_max, measured.
 
-    An epoch moves the eigenvector of lambda_i by n (eta / m) lambda_i: the trailing
-    want the longest step, so the smallest q within 5 % of it is taken. The leading
-    all have about lambda_{q+1} left, of which an epoch should make at least one.
+    An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
+    The many trailing ones want the longest step, so the smallest q within 5 % of it is
+    taken; the leading ones, brought down to lambda_{q+1}, must still make 1 an epoch.
     """
     q_max = preconditioner.n_components
     grid = [0, *(5 * 2**i for i in range(20) if 5 * 2**i < q_max), q_max]

@@ -36,9 +36,11 @@ __all__ = [
 ]
 
 
-def _check_positive(name, value):
-    if not (value > 0 and value < float("inf")):
-        raise ValueError(f"{name} must be positive and finite; got {value!r}")
+def _check_bandwidth(value):
+    if not 0 < value < float("inf"):
+        raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
+    if not 1e-150 < value < 1e150:  # its square is a float
+        raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
 
 
 class Kernel:
@@ -48,6 +50,8 @@ class Kernel:
     fused = True
     #: Whether k(x, z) depends on x - z only, so that the data may be centred.
     translation_invariant = False
+    #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
+    factored = False
 
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
@@ -112,7 +116,7 @@ class _Radial(Kernel):
     _norms_lowered = 0.0
 
     def __post_init__(self):
-        _check_positive("bandwidth", self.bandwidth)
+        _check_bandwidth(self.bandwidth)
 
     @property
     def _scale(self):
@@ -332,7 +336,7 @@ class Polynomial(Kernel):
     coef0: float = 1.0
 
     def __post_init__(self):
-        _check_positive("bandwidth", self.bandwidth)
+        _check_bandwidth(self.bandwidth)
         if not self.degree >= 1 or int(self.degree) != self.degree:
             raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")
         if not self.coef0 >= 0:
@@ -368,6 +372,8 @@ class Linear(Kernel):
     array([[1., 2.],
            [2., 4.]])
     """
+
+    factored = True
 
     def encode(self, X, offset=None):
         return X
@@ -453,7 +459,7 @@ def check_bandwidth(bandwidth):
         raise ValueError(
             f"bandwidth must be a positive number or 'median'; got {bandwidth!r}"
         )
-    _check_positive("bandwidth", bandwidth)
+    _check_bandwidth(bandwidth)
 
 
 def make_kernel(kernel, bandwidth, X, rng):

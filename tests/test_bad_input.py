@@ -26,6 +26,8 @@ BAD_PARAMETERS = [
     ({"bandwidth": -1.0}, "bandwidth must be positive and finite; got -1.0"),
     ({"bandwidth": np.nan}, "bandwidth must be positive and finite; got nan"),
     ({"bandwidth": np.inf}, "bandwidth must be positive and finite; got inf"),
+    ({"bandwidth": 1e-170}, "bandwidth must be in .*; got 1e-170"),
+    ({"bandwidth": 1e170}, r"bandwidth must be in .*; got 1e\+170"),
     ({"bandwidth": "mean"}, "bandwidth must be .* or 'median'; got 'mean'"),
     ({"bandwidth": True}, "bandwidth must be .*; got True"),
     ({"bandwidth": None}, "bandwidth must be .*; got None"),
@@ -164,7 +166,10 @@ def test_continuous_labels(three_classes, no_work):
     [
         (np.ones(179), r"sample_weight must have shape \(180,\).* got shape \(179,\)"),
         (np.ones((180, 1)), r"sample_weight must have shape \(180,\).*\(180, 1\)"),
-        (np.r_[-1.0, np.ones(179)], r"sample_weight must not be negative; got .*-1\.0"),
+        (
+            np.r_[-1.0, np.ones(179)],
+            r"sample_weight must not be negative; the smallest is .*-1\.0",
+        ),
         (np.zeros(180), "sample_weight must have a positive weight"),
         (np.r_[np.nan, np.ones(179)], "sample_weight contains NaN"),
         (np.r_[np.inf, np.ones(179)], "sample_weight contains infinity"),
@@ -239,3 +244,16 @@ def test_distinct_rows_of_a_tiny_bandwidth_are_fitted_apart():
     model = EigenProRegressor(bandwidth=1e-3, batch_size=20, max_iter=200).fit(X, y)
     assert_allclose(model.predict(X), y, atol=1e-5)
     assert_allclose(model.predict(X + 0.5), y.mean())
+
+
+def test_a_cache_that_does_not_fit_in_memory(three_classes, monkeypatch):
+    monkeypatch.setattr("eigenkern._base.available_memory", lambda xp, device: 1e5)
+    model = EigenProRegressor(cache_size=5.0)
+    message = "cache_size=5.0 MB allows .* of 0 MB, but 0 MB of memory are free"
+    with pytest.raises(ValueError, match=message):
+        model.fit(*three_classes)
+
+
+def test_a_huge_number_of_epochs_is_no_mistake(three_classes):
+    model = EigenProRegressor(max_iter=10**30, tol=0.5, random_state=0)
+    assert model.fit(*three_classes).n_iter_ < 100

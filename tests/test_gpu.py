@@ -1,0 +1,57 @@
+"""CuPy on a CUDA device agrees with NumPy; skipped where there is none."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn import config_context
+
+from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern._operator import KernelOperator
+from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def cupy():
+    library = pytest.importorskip("cupy")
+    try:
+        n_devices = library.cuda.runtime.getDeviceCount()
+    except library.cuda.runtime.CUDARuntimeError:
+        n_devices = 0
+    if n_devices == 0:
+        pytest.skip("no CUDA device")
+    return library
+
+
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(2.0), Laplacian(2.0), Cauchy(2.0), Matern(2.0), Polynomial(2.0)]
+)
+def test_operator(kernel, cupy, rng):
+    X, A = rng.standard_normal((300, 5)), rng.standard_normal((300, 3))
+    expected = KernelOperator(kernel, X) @ A
+    operator = KernelOperator(kernel, cupy.asarray(X), tile_memory=0.1)
+    assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
+    operator.fill_cache(128)
+    assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-3), (np.float64, 1e-9)])
+def test_arrays_stay_on_the_device(dtype, rtol, cupy, regression):
+    X, y, X_test, _ = (array.astype(dtype) for array in regression)
+    model = EigenProRegressor(batch_size=20, n_components=10, random_state=0)
+    expected = model.fit(X, y).predict(X_test)
+    with config_context(array_api_dispatch=True):
+        model.fit(cupy.asarray(X), cupy.asarray(y))
+        F = model.predict(cupy.asarray(X_test))
+    assert isinstance(F, cupy.ndarray) and isinstance(model.dual_coef_, cupy.ndarray)
+    assert_allclose(F.get(), expected, rtol=rtol, atol=rtol)
+
+
+def test_host_data_on_the_device(cupy, three_classes):
+    X, y = three_classes
+    options = {"batch_size": 20, "n_components": 10, "random_state": 0}
+    expected = EigenProClassifier(**options).fit(X, y).decision_function(X)
+    model = EigenProClassifier(device="cuda", **options).fit(X, y)
+    assert isinstance(model.dual_coef_, np.ndarray)
+    assert_allclose(model.decision_function(X), expected, atol=1e-8)
