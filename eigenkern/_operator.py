@@ -280,8 +280,13 @@ class KernelOperator:
 
     @property
     def cache_bytes(self):
-        """Bytes that `fill_cache` takes: about half the matrix if it is symmetric."""
+        """Bytes that `fill_cache` takes: about half the matrix if it is symmetric.
+
+        None for a matrix that is given.
+        """
         m, p = self.shape
+        if self._matrix is not None:
+            return 0
         if not self.symmetric:
             return m * p * self.itemsize
         bounds = self._cache_bounds(_CACHE_BLOCK)
