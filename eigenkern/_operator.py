@@ -164,11 +164,8 @@ class KernelOperator:
         self.itemsize = xp.finfo(self.dtype).bits // 8
         self.symmetric = rows is None
         self.shape = ((centers if rows is None else rows).shape[0], centers.shape[0])
-        self._offset = None
-        if kernel.translation_invariant:
-            # Any offset serves both sides exactly; the mean makes the norms small.
-            self._offset = xp.mean(centers, axis=0)
-        self._right = kernel.encode(centers, self._offset)
+        self._frame = kernel.frame(centers)
+        self._right = kernel.encode(centers, **self._frame)
         self.kernel = kernel.adapted_to(self._right)
         self._rows = rows
         self._diagonal = kernel.diagonal(centers) if rows is None else None
@@ -389,9 +386,8 @@ class KernelOperator:
     def _left(self, start, stop):
         if self.symmetric:
             return self.kernel.left(self._right[start:stop, :])
-        return self.kernel.left(
-            self.kernel.encode(self._rows[start:stop, :], self._offset)
-        )
+        rows = self._rows[start:stop, :]
+        return self.kernel.left(self.kernel.encode(rows, **self._frame))
 
     def _tile(self, left, start, columns, out):
         """Return K of the encoded rows from `start` on and a range of centres."""

@@ -48,8 +48,6 @@ class Kernel:
 
     #: Whether a block is one matrix product and an elementwise function.
     fused = True
-    #: Whether k(x, z) depends on x - z only, so that the data may be centred.
-    translation_invariant = False
     #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
     factored = False
 
@@ -76,7 +74,11 @@ class Kernel:
             return KernelOperator(self, X).block()
         return KernelOperator(self, xp.asarray(Z, dtype=X.dtype), rows=X).block()
 
-    def encode(self, X, offset=None):
+    def frame(self, centers):
+        """Return what `encode` needs to know of the centres, as keyword arguments."""
+        return {}
+
+    def encode(self, X, **frame):
         """Return the encoded rows E of shape (m, e)."""
         raise NotImplementedError
 
@@ -111,7 +113,6 @@ class _Radial(Kernel):
 
     bandwidth: float = 1.0
 
-    translation_invariant = True
     # Roundings by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
 
@@ -123,16 +124,28 @@ class _Radial(Kernel):
         """The factor c."""
         return 1.0 / self.bandwidth**2
 
-    def encode(self, X, offset=None):
+    def frame(self, centers):
+        xp = namespace(centers)
+        low = xp.min(centers, axis=0)
+        varies = xp.max(centers, axis=0) > low
+        # Any offset serves both sides exactly; the mean makes the norms small. Columns
+        # that are constant become zero: they count in the norms of other rows only.
+        return {
+            "offset": xp.where(varies, xp.mean(centers, axis=0), low),
+            "features": None if bool(xp.all(varies)) else xp.nonzero(varies)[0],
+        }
+
+    def encode(self, X, offset, features):
         xp = namespace(X)
-        m, d = X.shape
+        m = X.shape[0]
+        d = X.shape[1] if features is None else features.shape[0]
         E = xp.empty((m, d + 2), dtype=X.dtype, device=device_of(X))
         for start in range(0, m, 4096):  # temporaries of one slab, not of all of X
             rows = slice(start, min(start + 4096, m))
-            slab = X[rows, :] if offset is None else X[rows, :] - offset
-            E[rows, :d] = slab
-            E[rows, d] = xp.ones(slab.shape[0], dtype=X.dtype, device=device_of(X))
+            slab = X[rows, :] - offset
             squares = xp.sum(xp.astype(slab, xp.float64) ** 2, axis=1)
+            E[rows, :d] = slab if features is None else xp.take(slab, features, axis=1)
+            E[rows, d] = xp.ones(slab.shape[0], dtype=X.dtype, device=device_of(X))
             E[rows, d + 1] = xp.astype(squares, X.dtype)
         return E
 
@@ -342,7 +355,7 @@ class Polynomial(Kernel):
         if not self.coef0 >= 0:
             raise ValueError(f"coef0 must not be negative; got {self.coef0!r}")
 
-    def encode(self, X, offset=None):
+    def encode(self, X):
         xp = namespace(X)
         ones = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device_of(X))
         return xp.concat([X, ones], axis=1)
@@ -375,7 +388,7 @@ class Linear(Kernel):
 
     factored = True
 
-    def encode(self, X, offset=None):
+    def encode(self, X):
         return X
 
     def left(self, E):
@@ -396,7 +409,7 @@ class CallableKernel(Kernel):
 
     fused = False
 
-    def encode(self, X, offset=None):
+    def encode(self, X):
         return X
 
     def left(self, E):

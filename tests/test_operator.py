@@ -344,3 +344,27 @@ def test_cache_pays_for_many_features_and_epochs():
     assert cache_pays(20, 784, itemsize=4, n_threads=2)
     assert not cache_pays(1, 5, itemsize=4, n_threads=2)
     assert not cache_pays(20, 5, itemsize=4, n_threads=8)
+
+
+@pytest.mark.parametrize("kernel", KERNELS[:5], ids=IDS[:5])
+def test_constant_columns_count_only_in_other_rows(kernel, rng):
+    Z, X = rng.standard_normal((40, 6)), rng.standard_normal((30, 6))
+    Z[:, [1, 4]] = [1e3, -7.0]  # constant among the centres, not among the rows
+    A = rng.standard_normal((40, 2))
+    u = cdist(X, Z)
+    assert KernelOperator(kernel, Z, X)._right.shape == (40, 4 + 2)
+    assert_allclose(KernelOperator(kernel, Z, X) @ A, of_distance(kernel, u) @ A)
+    assert_allclose(KernelOperator(kernel, Z) @ A, of_distance(kernel, cdist(Z, Z)) @ A)
+
+
+def of_distance(kernel, r):
+    """The radial kernels as functions of the distance, of their definition."""
+    u = r / kernel.bandwidth
+    if isinstance(kernel, Gaussian):
+        return np.exp(-(u**2) / 2)
+    if isinstance(kernel, Laplacian):
+        return np.exp(-u)
+    if isinstance(kernel, Cauchy):
+        return 1 / (1 + u**2)
+    u = np.sqrt(2 * kernel.nu) * u
+    return (1 + u + (u**2 / 3 if kernel.nu == 2.5 else 0)) * np.exp(-u)
