@@ -2,9 +2,10 @@
 
 Beside it stands the plain NumPy expression of the same kernel product. Run ::
 
-    python benchmarks/kernel_product.py                 # the table, some 12 minutes
-    python benchmarks/kernel_product.py --quick         # gaussian and laplacian, l = 10
-    python benchmarks/kernel_product.py --write         # and write results/
+    python benchmarks/kernel_product.py             # the table, some 25 minutes
+    python benchmarks/kernel_product.py --quick     # gaussian and laplacian, l = 10
+    python benchmarks/kernel_product.py --features 10 22   # a part of the table
+    python benchmarks/kernel_product.py --write NAME       # and write results/NAME.txt
 
 The bare product is written into a buffer that exists. All times are the best of
 several calls in a row, after a pause: the threads of the BLAS library go on spinning
@@ -97,7 +98,8 @@ def measure(name, d, n_columns, dtype, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
+    parser.add_argument("--write", metavar="NAME")
     parser.add_argument("--repeats", type=int, default=8)
     args = parser.parse_args()
     names = ("gaussian", "laplacian") if args.quick else tuple(all_kernels(1.0))
@@ -111,7 +113,7 @@ def main():
     ]
     print("\n".join(lines))
     for dtype in (np.float32,) if args.quick else (np.float32, np.float64):
-        for d in FEATURES:
+        for d in args.features:
             for n_columns in columns:
                 for name in names:
                     ours, bare, naive = measure(name, d, n_columns, dtype, args.repeats)
@@ -125,7 +127,7 @@ def main():
                     lines.append(line)
                     print(line, flush=True)
     if args.write:
-        path = Path(__file__).parent / "results" / "kernel_product.txt"
+        path = Path(__file__).parent / "results" / f"{args.write}.txt"
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
 

@@ -69,6 +69,10 @@ class BlockPlan:
             n_parts = max(1, min(-(-n_workers // n_row_tiles), p // center_tile))
         row_bytes = n_workers * (4 * center_tile + 5 * width) * itemsize
         row_tile = max(min(row_tile, int(budget // row_bytes)), 1)
+        n_row_tiles = -(-m // row_tile)
+        if n_row_tiles >= n_workers:  # as many for every worker, of equal height
+            n_row_tiles = -(-n_row_tiles // n_workers) * n_workers
+            row_tile = -(-m // n_row_tiles)
         return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
 
 
@@ -143,7 +147,7 @@ class KernelOperator:
         Z.
     rows : array of shape (m, d), default=None
         X. None: X = Z, and the diagonal is exact.
-    tile_memory : float, default=16
+    tile_memory : float, default=32
         MB that the tiles of one thread may take.
 
     Attributes
@@ -157,7 +161,7 @@ class KernelOperator:
         Threads that a product runs on.
     """
 
-    def __init__(self, kernel, centers, rows=None, *, tile_memory=16.0):
+    def __init__(self, kernel, centers, rows=None, *, tile_memory=32.0):
         self.xp = xp = namespace(centers)
         self.device = device_of(centers)
         self.dtype = centers.dtype
