@@ -178,8 +178,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     Attributes
     ----------
     dual_coef_ : array of shape (n_samples, n_outputs)
-        Coefficients a of f(x) = K(x, centers_) a + intercept_. Rows without weight and
-        rows held out have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Rows without weight
+        and rows held out have 0.
     centers_ : array of shape (n_samples, n_features) or None
         X of the fit, not a copy. None for kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
@@ -198,7 +198,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         How often the guard went back and halved the step.
     n_components_, subsample_size_ : int
         q and s.
-    eigenvalues_ : array of shape (n_components_ + 1,)
+    eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on rows outside the subsample: the noise
@@ -219,7 +219,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         R^2 of the rows held out, one an epoch; None without early stopping.
     n_features_in_ : int
         Features of X.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, where X has string names.
 
     See Also
@@ -311,8 +311,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     Attributes
     ----------
     dual_coef_ : array of shape (n_samples, n_outputs)
-        Coefficients a of f(x) = K(x, centers_) a + intercept_. Rows without weight and
-        rows held out have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Rows without weight
+        and rows held out have 0.
     centers_ : array of shape (n_samples, n_features) or None
         X of the fit, not a copy. None for kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
@@ -331,7 +331,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         How often the guard went back and halved the step.
     n_components_, subsample_size_ : int
         q and s.
-    eigenvalues_ : array of shape (n_components_ + 1,)
+    eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on rows outside the subsample: the noise
@@ -354,7 +354,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Labels, in NumPy whatever the library of X.
     n_features_in_ : int
         Features of X.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Their names, where X has string names.
 
     See Also

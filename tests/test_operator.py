@@ -194,7 +194,7 @@ def test_a_budget_too_small_gives_the_smallest_tiles():
 def test_many_rows_do_not_shrink_the_tiles():
     small = BlockPlan.make(100_000, 20_000, 20, 4, 2, 32e6)
     large = BlockPlan.make(10_000_000, 20_000, 20, 4, 2, 32e6)
-    assert large.row_tile == small.row_tile
+    assert large.row_tile > 0.9 * small.row_tile  # but for equal shares of the workers
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:7], ids=IDS[:7])
