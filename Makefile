@@ -30,7 +30,7 @@ demo: .venv/.stamp-plot
 	$(BIN)/python examples/demo.py $(ARGS)
 
 test: .venv/.stamp-test
-	CUDA_VISIBLE_DEVICES= $(TEST) -n auto $(ARGS)
+	$(TEST) -n auto $(ARGS)
 
 test-gpu: .venv/.stamp-test .venv/.stamp-cuda$(CUDA)
 	$(TEST) -m gpu $(ARGS)

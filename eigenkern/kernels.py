@@ -5,7 +5,8 @@ encodes rows so that the product ``left(E_x) @ E_z.T`` is the argument of its
 elementwise function; the function is then applied to the block while it is in cache.
 Such kernels are *fused*: the block operator runs them tile by tile on threads.
 
-Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the bandwidth.
+Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the
+bandwidth.
 """
 
 from collections.abc import Callable
