@@ -109,7 +109,7 @@ class _Radial(Kernel):
     """k(x, z) = phi(c r^2): the product yields c r^2 from appended norms.
 
     E = [x, 1, |x|^2] and L = [-2c x, c |x|^2, c], so that L E' = c |x - z|^2. Rounding
-    may turn a tiny c r^2 around zero negative: it enters phi by its absolute value.
+    may turn a tiny c r^2 negative: phi takes its absolute value, or cuts it off.
     """
 
     bandwidth: float = 1.0

@@ -88,6 +88,7 @@ def test_grid_search_over_bandwidth_and_kernel(regression):
     }
     pipeline = make_pipeline(StandardScaler(), EigenProRegressor(random_state=0))
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(X, y)
+    assert search.best_params_["eigenproregressor__bandwidth"] == 2.0
     assert search.best_score_ > 0.7
     assert search.score(X_test, y_test) > 0.7
     # A kernel object has its own bandwidth and ignores the grid's.

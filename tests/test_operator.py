@@ -192,9 +192,10 @@ def test_a_budget_too_small_gives_the_smallest_tiles():
 
 
 def test_many_rows_do_not_shrink_the_tiles():
-    small = BlockPlan.make(100_000, 20_000, 20, 4, 2, 32e6)
-    large = BlockPlan.make(10_000_000, 20_000, 20, 4, 2, 32e6)
-    assert large.row_tile > 0.9 * small.row_tile  # but for equal shares of the workers
+    # Numbers of rows that two workers share in whole tiles of 1024.
+    small = BlockPlan.make(2048 * 50, 20_000, 20, 4, 2, 32e6)
+    large = BlockPlan.make(2048 * 5000, 20_000, 20, 4, 2, 32e6)
+    assert large.row_tile == small.row_tile == 1024
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:7], ids=IDS[:7])
