@@ -3,7 +3,15 @@
 from . import kernels
 from ._eigenpro import EigenProClassifier, EigenProRegressor
 from ._show_versions import show_versions
+from .display import ConvergenceDisplay, SpectrumDisplay
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["EigenProClassifier", "EigenProRegressor", "kernels", "show_versions"]
+__all__ = [
+    "ConvergenceDisplay",
+    "EigenProClassifier",
+    "EigenProRegressor",
+    "SpectrumDisplay",
+    "kernels",
+    "show_versions",
+]

@@ -77,6 +77,16 @@ def check_kernel_parameters(estimator):
         check_number("cache_size", estimator.cache_size, 0)
 
 
+def check_has_fitted(estimator, attribute, user):
+    """Raise an error unless `estimator` is fitted and has `attribute`."""
+    check_is_fitted(estimator)
+    if not hasattr(estimator, attribute):
+        raise ValueError(
+            f"{user} needs an estimator with the attribute {attribute}, such as "
+            f"EigenProRegressor; got {type(estimator).__name__}"
+        )
+
+
 def is_auto(value):
     """Whether a parameter is left to be chosen."""
     return isinstance(value, str) and value == "auto"

@@ -54,9 +54,10 @@ class _EigenPro(KernelModel):
         self.verbose = verbose
 
     def _check_parameters(self):
-        if self.algorithm not in ("auto", "eigenpro2"):
+        if self.algorithm not in ("auto", "eigenpro2", "sgd"):
             raise ValueError(
-                f"algorithm must be 'auto' or 'eigenpro2'; got {self.algorithm!r}"
+                "algorithm must be 'auto', 'eigenpro2' or 'sgd'; "
+                f"got {self.algorithm!r}"
             )
         smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
         for name, low in smallest.items():
@@ -71,6 +72,13 @@ class _EigenPro(KernelModel):
         check_number(
             "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
         )
+        if self.algorithm == "sgd" and not (
+            is_auto(self.n_components) or self.n_components == 0
+        ):
+            raise ValueError(
+                "n_components must be 'auto' or 0 with algorithm='sgd', which has no "
+                f"preconditioner; got {self.n_components}"
+            )
 
     def _make_solver(self, problem):
         tuning = tune(
@@ -79,7 +87,7 @@ class _EigenPro(KernelModel):
             problem.targets.shape[1],
             weights=problem.weights,
             subsample_size=self.subsample_size,
-            n_components=self.n_components,
+            n_components=0 if self.algorithm == "sgd" else self.n_components,
             batch_size=self.batch_size,
             step_size=self.step_size,
             damping=self.damping,
@@ -94,6 +102,7 @@ class _EigenPro(KernelModel):
             batch_size=tuning.batch_size,
             step_size=tuning.step_size,
             rng=problem.rng,
+            trials=is_auto(self.step_size),
         )
         return solver, {
             "batch_size_": tuning.batch_size,
@@ -107,6 +116,17 @@ class _EigenPro(KernelModel):
             "top_eigenvalue_": tuning.adapted.top_eigenvalue,
             "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
             "acceleration_": tuning.acceleration,
+            "tuning_results_": {
+                "n_components": [c.n_components for c in tuning.candidates],
+                "in_sample_eigenvalue": [
+                    c.in_sample_eigenvalue for c in tuning.candidates
+                ],
+                "top_eigenvalue": [c.top_eigenvalue for c in tuning.candidates],
+                "beta": [c.beta for c in tuning.candidates],
+                "step_size": [
+                    c.step_size(tuning.batch_size) for c in tuning.candidates
+                ],
+            },
             "cache_size_": cached,
         }
 
@@ -131,8 +151,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro2"}, default="auto"
-        EigenPro 2 is what "auto" means.
+    algorithm : {"auto", "eigenpro2", "sgd"}, default="auto"
+        "auto" is "eigenpro2". "sgd" is plain mini-batch gradient descent, EigenPro
+        with q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
@@ -262,8 +283,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro2"}, default="auto"
-        EigenPro 2 is what "auto" means.
+    algorithm : {"auto", "eigenpro2", "sgd"}, default="auto"
+        "auto" is "eigenpro2". "sgd" is plain mini-batch gradient descent, EigenPro
+        with q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.

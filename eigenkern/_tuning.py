@@ -6,19 +6,24 @@ Here m is chosen likewise, and q where the measured step stops growing; beta and
 are those of `preconditioners.HeldOutSpectrum`.
 """
 
+import math
+import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ._array import available_memory, namespace
+from ._operator import KernelOperator
+from .kernels import Gaussian
 from .preconditioners import HeldOutSpectrum, Spectral
 
-# C_G, multiply-adds per thread that make the fixed cost of a step negligible.
-_FILLING_WORK = 2.5e8
+# Part of a step's time that its fixed cost may be.
+_FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed.
 _MIN_ROWS = 256
 # Rows on which beta and lambda are measured.
 _N_MEASURED = 4000
-# theta. The largest stable step of seven data sets was 0.85 to 2.5 times the formula's.
+# theta, the step over the largest stable one; calibrated by benchmarks/robustness.py.
 _SAFETY = 0.8
 
 
@@ -32,11 +37,14 @@ class Measured:
         q.
     beta, top_eigenvalue : float
         Of the preconditioned kernel, as `HeldOutSpectrum` measures them.
+    in_sample_eigenvalue : float
+        lambda_{q+1}, what the subsample itself takes for the top eigenvalue.
     """
 
     n_components: int
     beta: float
     top_eigenvalue: float
+    in_sample_eigenvalue: float
 
     @property
     def critical_batch_size(self):
@@ -45,7 +53,7 @@ class Measured:
         return self.beta / top if top > 0 else float("inf")
 
     def step_size(self, m):
-        """eta = theta 2 m / (beta + (m - 1) lambda) for batches of m rows."""
+        """Predicted eta = theta 2 m / (beta + (m - 1) lambda) for batches of m rows."""
         curvature = self.beta + (m - 1) * self.top_eigenvalue
         return _SAFETY * 2.0 * m / curvature if curvature > 0 else 1.0
 
@@ -59,16 +67,23 @@ class Tuning:
     preconditioner : Spectral
     batch_size, max_batch_size : int
     step_size : float
-    plain, adapted : Measured
-        Of the kernel itself, and of the preconditioned kernel.
+    adapted : Measured
+        Of the preconditioned kernel.
+    candidates : tuple of Measured
+        All that were measured, by increasing q from 0: the kernel itself.
     """
 
     preconditioner: Any
     batch_size: int
     max_batch_size: int
     step_size: float
-    plain: Measured
     adapted: Measured
+    candidates: tuple
+
+    @property
+    def plain(self):
+        """What was measured of the kernel itself."""
+        return self.candidates[0]
 
     @property
     def acceleration(self):
@@ -132,18 +147,30 @@ def tune(
         damping=damping,
     )
     spectrum = _spectrum(operator, full, weights)
-    plain = _measure(spectrum, 0)
+    q_max = full.n_components
+    grid = {0, q_max}
     if n_components == "auto":
-        adapted = _choose(spectrum, full, m, n)
-    else:
-        adapted = _measure(spectrum, full.n_components)
+        grid |= {q for q in (5 * 2**i for i in range(20)) if q < q_max}
+    candidates = tuple(
+        Measured(q, *spectrum.measure(q), float(full.eigenvalues[q]))
+        for q in sorted(grid)
+    )
+    adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
+    if step_size == "auto":
+        near = adapted.step_size(m)
+        # Of fewer rows than all, several batches: one alone has no noise.
+        m_simulated = m if n <= _N_MEASURED else min(m, _N_MEASURED // 4)
+        edge = spectrum.largest_stable_step(adapted.n_components, m_simulated, near)
+        # A full batch has no noise. Two thirds of its edge, 2 / lambda, bring the
+        # leading error down to a third in each epoch.
+        step_size = (_SAFETY if m < n else 2 / 3) * edge
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,
         max_batch_size=largest,
-        step_size=adapted.step_size(m) if step_size == "auto" else float(step_size),
-        plain=plain,
+        step_size=float(step_size),
         adapted=adapted,
+        candidates=candidates,
     )
 
 
@@ -154,10 +181,39 @@ def max_batch_size(operator, n_features, n_columns):
     matrix product needs some rows for each thread.
     """
     n, width = operator.shape[0], n_features + n_columns
-    filling = max(_FILLING_WORK / (width * n), _MIN_ROWS) * operator.n_workers
+    work = filling_work(operator.xp, operator.device, operator.dtype)
+    filling = max(work / (width * n), _MIN_ROWS * operator.n_workers)
     memory = available_memory(operator.xp, operator.device)
     holding = memory / operator.itemsize / n - width
     return int(max(1, min(filling, holding, n)))
+
+
+@cache
+def filling_work(xp, device, dtype):
+    """Return C_G, multiply-adds beside which the fixed cost of a step is negligible.
+
+    It is the machine's rate of matrix products times the seconds of a product so small
+    that there is nothing to compute, over the part that these may be. Measured once a
+    process, in some 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
+    measurement seldom changes what is chosen.
+    """
+
+    def best_seconds(function):
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            float(function()[0, 0])  # waits for a GPU
+            seconds.append(time.perf_counter() - start)
+        return min(seconds)
+
+    size = 1024
+    A = xp.ones((size, size), dtype=dtype, device=device)
+    rate = size**3 / best_seconds(lambda: A @ A)
+    tiny = KernelOperator(Gaussian(), A[:64, :2])
+    with tiny.exclusive_threads():
+        fixed = best_seconds(lambda: tiny @ A[:64, :1])
+    work = rate * fixed / _FIXED_COST
+    return 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
 
 
 def _check_at_most(name, value, largest, noun):
@@ -200,29 +256,18 @@ def _spectrum(operator, preconditioner, weights):
     )
 
 
-def _measure(spectrum, q):
-    return Measured(q, *spectrum.measure(q))
-
-
-def _choose(spectrum, preconditioner, m, n):
-    """Return the best of q = 0, 5, 10, 20 .. q_max, measured.
+def _choose(candidates, m, n):
+    """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
     The many trailing ones want the longest step, so the smallest q within 5 % of it is
     taken; the leading ones, brought down to lambda_{q+1}, must still make 1 an epoch.
     """
-    q_max = preconditioner.n_components
-    grid = [0, *(5 * 2**i for i in range(20) if 5 * 2**i < q_max), q_max]
-    measured = [_measure(spectrum, q) for q in sorted(set(grid))]
     able = [
         here
-        for here in measured
+        for here in candidates
         if here.n_components == 0
-        or n
-        * here.step_size(m)
-        / m
-        * float(preconditioner.eigenvalues[here.n_components])
-        >= 1.0
+        or n * here.step_size(m) / m * here.in_sample_eigenvalue >= 1.0
     ]
     longest = max(here.step_size(m) for here in able)
     return next(here for here in able if here.step_size(m) >= 0.95 * longest)

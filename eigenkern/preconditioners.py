@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ._array import device_of, namespace
+from ._array import device_of, namespace, to_numpy
 from ._linalg import largest_eigenvalue, top_eigh
 
 
@@ -156,6 +156,8 @@ class HeldOutSpectrum:
         self._K = K_hh
         self._P = K_hs @ preconditioner.vectors
         self._diagonal = xp.linalg.diagonal(K_hh)
+        # The unit of the products: squares of a kernel's values may overflow.
+        self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
         if weights is None:
             weights = xp.ones_like(self._diagonal)
         self._root = xp.sqrt(weights)
@@ -163,26 +165,92 @@ class HeldOutSpectrum:
         start = np.random.RandomState(0).standard_normal(K_hh.shape[0])
         self._start = xp.asarray(start, dtype=K_hh.dtype, device=device_of(K_hh))
 
+    def largest_stable_step(self, q, batch_size, near):
+        """Return the largest step eta that the iteration is seen to bear.
+
+        The iteration for zero targets, ::
+
+            f <- f - (eta / m) k_P(H, b) W_b f(b),
+
+        runs for 20 epochs over random batches b of H, from a random function in the
+        range of the kernel, for a grid of steps at once. Where the step is too long the
+        norm of f still grows at the end.
+
+        Parameters
+        ----------
+        q : int
+            Eigenvectors in use.
+        batch_size : int
+            m.
+        near : float
+            A guess. The grid has 17 steps from a half to twice the guess, and moves by
+            factors of 4 until the edge is in it.
+
+        Returns
+        -------
+        float
+        """
+        grid = near * 2.0 ** (np.arange(-8, 9) / 8)
+        below, above = False, False  # whether stable, unstable grids were seen
+        for _ in range(20):
+            stable = self._stable(q, batch_size, grid)
+            if stable.all():
+                if above:
+                    break
+                below, grid = True, 4 * grid
+            elif not stable[0]:
+                grid = grid / 4
+                if below:
+                    break
+                above = True
+            else:  # the first unstable step ends the range, whatever noise says beyond
+                return float(grid[np.argmin(stable) - 1])
+        return float(grid[-1])
+
+    def _stable(self, q, m, steps):
+        """Return which of `steps` keep the iteration for zero targets bounded."""
+        xp, K = self._xp, self._K
+        P, D = self._P[:, :q], self._preconditioner.truncate(q).scales[:, None]
+        n_rows = K.shape[0]
+        rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
+        start = self._start[:, None] / self._unit
+        f = K @ start - P @ (D * (P.T @ start))
+        f = f / xp.linalg.vector_norm(f) + xp.zeros_like(rates)[None, :]
+        weights = (self._root * self._root)[:, None]
+        rng, norms, n_epochs = np.random.RandomState(0), [], 20
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(n_epochs):
+                for i in rng.permutation(np.arange(0, n_rows, m)):
+                    b = slice(int(i), min(int(i) + m, n_rows))
+                    g = rates * (weights[b, :] * f[b, :])
+                    f = f - K[:, b] @ g + P @ (D * (P[b, :].T @ g))
+                norms.append(to_numpy(xp.linalg.vector_norm(f, axis=0)))
+            quarter = n_epochs // 4
+            middle = np.mean(norms[quarter : 2 * quarter], axis=0)
+            end = np.mean(norms[-quarter:], axis=0)
+            # Not finite is unstable; what has vanished is at its rounding.
+            return (end <= middle) | (end < 1e-4)
+
     def measure(self, q):
         """Return (beta, lambda) of the preconditioner with `q` eigenvectors."""
         xp, n_rows = self._xp, self._K.shape[0]
         P = self._P[:, :q]
         D = self._preconditioner.truncate(q).scales
-        w = self._diagonal - (P * P) @ D
+        w = (self._diagonal - xp.sum(P * (P * D), axis=1)) / self._unit
         w = xp.where(w > 0, w, xp.zeros_like(w))
 
         def preconditioned(root):
             def apply(v):
-                u = root * v
+                u = root * v / self._unit
                 return root * (self._K @ u - P @ (D * (P.T @ u))) / n_rows
 
             return apply
 
         top = largest_eigenvalue(preconditioned(self._root), self._start)
         if top <= 0:  # the zero kernel: any step will do
-            return float(xp.max(w)), 0.0
+            return float(xp.max(w)) * self._unit, 0.0
         # diag k_P enters with the weight of its row, as the noise of a step does.
         noisy = largest_eigenvalue(
             preconditioned(self._root * self._root * xp.sqrt(w)), self._start
         )
-        return noisy / top, top
+        return noisy / top * self._unit, top * self._unit

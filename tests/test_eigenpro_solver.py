@@ -23,8 +23,19 @@ def data(rng):
     return X, Y - Y.mean(axis=0)
 
 
-def solve(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M, coef=None):
-    """Return the states of `n_epochs` epochs; their `coef` is one array."""
+def solve(
+    K,
+    Y,
+    P,
+    n_epochs,
+    *,
+    weights=None,
+    step_size=1.0,
+    batch_size=M,
+    coef=None,
+    trials=False,
+):
+    """Return the states of `n_epochs` epochs."""
     operator = K if isinstance(K, KernelOperator) else KernelOperator.from_matrix(K)
     coef = np.zeros_like(Y) if coef is None else coef
     solver = eigenpro2(
@@ -36,19 +47,23 @@ def solve(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M, coef=
         batch_size=batch_size,
         step_size=step_size,
         rng=np.random.RandomState(0),
+        trials=trials,
     )
     return list(islice(solver, n_epochs))
 
 
 def naive(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M):
-    """Algorithm 1 of the paper in dense float64 algebra; returns (coef, losses)."""
+    """Algorithm 1 of the paper in dense float64 algebra; returns (coef, losses).
+
+    The coefficients are the mean of the last epoch's second half.
+    """
     a, losses, rng = np.zeros_like(Y), [], np.random.RandomState(0)
     w = np.ones(len(Y)) if weights is None else weights
     s = P.subsample_size
     F = P.vectors @ np.diag(P.scales) @ P.vectors.T
     starts = np.arange(0, len(Y), batch_size)
     for _ in range(n_epochs):
-        loss = 0.0
+        loss, iterates = 0.0, []
         for start in rng.permutation(starts):
             b = np.arange(start, min(start + batch_size, len(Y)))
             error = K[b] @ a - Y[b]
@@ -56,8 +71,9 @@ def naive(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M):
             g = step_size / batch_size * w[b, None] * error
             a[b] -= g
             a[:s] += F @ K[:s, b] @ g
+            iterates.append(a.copy())
         losses.append(loss / Y.size)
-    return a, losses
+    return np.mean(iterates[len(starts) // 2 :], axis=0), losses
 
 
 @pytest.mark.parametrize("batch_size", [1, M, N, 2 * N])
@@ -80,9 +96,12 @@ def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
 def test_no_components_is_plain_sgd(data):
     X, Y = data
     K, a, rng = Gaussian(1.0)(X), np.zeros_like(Y), np.random.RandomState(0)
+    iterates = []
     for start in rng.permutation(np.arange(0, N, M)):
         b = slice(start, start + M)
         a[b] -= 0.5 / len(Y[:M]) * (K[b] @ a - Y[b])
+        iterates.append(a.copy())
+    a = np.mean(iterates[2:], axis=0)  # of 5
     P = Spectral.from_subsample(K[:30, :30], 0)
     (state,) = solve(K, Y, P, 1, step_size=0.5)
     assert_allclose(state.coef, a, atol=1e-12)

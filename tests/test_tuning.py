@@ -16,7 +16,7 @@ def operator(rng):
 
 
 def test_step_size_formula():
-    measured = Measured(n_components=7, beta=0.9, top_eigenvalue=0.02)
+    measured = Measured(7, beta=0.9, top_eigenvalue=0.02, in_sample_eigenvalue=0.01)
     assert measured.critical_batch_size == pytest.approx(45)
     # theta 2 m / (beta + (m - 1) lambda)
     assert measured.step_size(1) == pytest.approx(0.8 * 2 / 0.9)
@@ -24,7 +24,7 @@ def test_step_size_formula():
 
 
 def test_zero_kernel_takes_any_step():
-    measured = Measured(0, 0.0, 0.0)
+    measured = Measured(0, 0.0, 0.0, 0.0)
     assert measured.step_size(10) == 1.0
     assert measured.critical_batch_size == float("inf")
 
@@ -52,9 +52,10 @@ def test_everything_automatic(operator):
     assert tuning.preconditioner.subsample_size == 300
     assert m == min(tuning.max_batch_size, 300 // 8)
     assert 0 <= q <= 300 // 2
-    assert tuning.step_size == tuning.adapted.step_size(m)
+    predicted = tuning.adapted.step_size(m)
+    assert predicted / 2 < tuning.step_size < 3 * predicted
     assert_allclose(
-        tuning.acceleration, tuning.step_size / tuning.plain.step_size(m), rtol=1e-12
+        tuning.acceleration, predicted / tuning.plain.step_size(m), rtol=1e-12
     )
     # On all rows of a small set the measured eigenvalue is the exact one.
     K = operator.block()
@@ -78,19 +79,30 @@ def test_subsample_size(n, expected):
     assert _tuning._subsample_size(n) == expected
 
 
+def test_filling_work_is_measured_once(operator):
+    where = operator.xp, operator.device, operator.dtype
+    work = _tuning.filling_work(*where)
+    assert _tuning.filling_work(*where) == work
+    # A power of 4 times 5e8, between a slow core and a large GPU.
+    power = np.log(work / 5e8) / np.log(4)
+    assert power == pytest.approx(round(power), abs=1e-9)
+    assert 1e6 < work < 1e14
+
+
 @pytest.mark.parametrize(
     "n, d, n_columns, memory",
     [(2, 1, 1, 1e9), (1000, 10, 1, 1e9), (10**5, 784, 10, 1e9), (10**6, 20, 1, 1e8)],
 )
 def test_max_batch_size_fits_memory(n, d, n_columns, memory, monkeypatch, operator):
     monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: memory)
+    monkeypatch.setattr(_tuning, "filling_work", lambda xp, device, dtype: 1e9)
     operator.shape, operator.n_workers = (n, n), 4
     m = max_batch_size(operator, d, n_columns)
     assert 1 <= m <= n
     width = d + n_columns
     assert m == 1 or (width + m) * n * operator.itemsize <= memory
     # As large as the memory, the rows and the rule of work allow.
-    filling = 4 * max(2.5e8 / (width * n), 256)
+    filling = max(1e9 / (width * n), 4 * 256)
     holding = memory / operator.itemsize / n - width
     assert m == max(1, int(min(n, filling, holding)))
 

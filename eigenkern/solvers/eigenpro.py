@@ -1,17 +1,20 @@
 """EigenPro 2: preconditioned stochastic gradient descent on a kernel machine."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .._array import namespace
+from .._array import device_of, namespace, to_numpy
 
 # A residual that grew beyond this factor times that of f = 0 is no noise.
 _TRIP = 4.0
 # An epoch's residual that grew by this factor over the best one is no noise either.
 _GROWTH = 1.5
 _MAX_HALVINGS = 40
+# An epoch that lowers the residual by less than this fraction has stalled.
+_STALL = 0.03
 
 
 @dataclass
@@ -21,7 +24,8 @@ class EpochState:
     Attributes
     ----------
     coef : array of shape (n, l)
-        Coefficients; the solver goes on changing this array.
+        Coefficients: the mean of the iterates of the epoch's second half. The solver
+        goes on from the last iterate.
     loss : float
         Mean squared residual of the epoch, each batch taken before its update.
     step_size : float
@@ -39,8 +43,60 @@ class EpochState:
     failed: bool = False
 
 
+class _Trials:
+    """Try half the step for an epoch when the residual stalls; keep it if that pays.
+
+    The residual stalls in one of two ways. Where it cannot vanish, on noisy targets,
+    it is at the noise of the steps, which half the step lowers within an epoch. Or it
+    is in the flat directions of the problem, where half the step only loses time: then
+    the step is doubled again, and the next trial waits twice as long.
+
+    Attributes
+    ----------
+    factor : float
+        What to multiply the step by.
+    """
+
+    def __init__(self):
+        self.factor = 1.0
+        self._wait, self._patience = 0, 1
+        self.forget()
+
+    def forget(self):
+        """Start anew after the iteration went back."""
+        self._previous_loss = self._stalled_at = None
+
+    def update(self, loss):
+        """Take in the loss of an epoch."""
+        previous, self._previous_loss = self._previous_loss, loss
+        if previous is None or not loss > 0:
+            return
+        drop = math.log(previous / loss)
+        if self._stalled_at is not None:
+            before, self._stalled_at = self._stalled_at, None
+            if drop > max(2 * before, before + _STALL):
+                self._patience = 1
+            else:
+                self.factor *= 2
+                self._wait, self._patience = self._patience, 2 * self._patience
+        elif self._wait > 0:
+            self._wait -= 1
+        elif drop < _STALL:
+            self._stalled_at = max(drop, 0.0)
+            self.factor /= 2
+
+
 def eigenpro2(
-    operator, targets, preconditioner, *, coef, weights, batch_size, step_size, rng
+    operator,
+    targets,
+    preconditioner,
+    *,
+    coef,
+    weights,
+    batch_size,
+    step_size,
+    rng,
+    trials=True,
 ):
     """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., X) a by EigenPro 2.
 
@@ -52,7 +108,8 @@ def eigenpro2(
 
     It costs n m (d + l) multiply-adds for the first line (n m l where K is cached) and
     s m l + 2 s q l for the last. The batches are slices of the given order of rows and
-    are visited in a new random order every epoch.
+    are visited in a new random order every epoch. The model of an epoch is the mean of
+    the iterates of its second half, which has less of the steps' noise than the last.
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
     f = 0 on the same rows, are not finite, or have grown by half over the best epoch,
@@ -76,6 +133,8 @@ def eigenpro2(
         eta.
     rng : numpy.random.RandomState
         Order of the batches.
+    trials : bool, default=True
+        Whether to try half the step when the residual of an output stalls.
 
     Yields
     ------
@@ -95,34 +154,41 @@ def eigenpro2(
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
     best_loss = np.inf
+    trials = [_Trials() for _ in range(coef.shape[1])] if trials else []
+    factors = xp.ones_like(targets[0, :])
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = float(xp.sum(zero_losses)) / n
 
-    def run_epoch():
-        """Return the mean squared residual of an epoch, or NaN once it diverges.
+    def run_epoch(total):
+        """Return the squared residual of an epoch, by output, and the steps made.
 
-        And the number of steps made.
+        NaN once it diverges. The iterates of the second half go to `total`.
         """
-        residual = baseline = 0.0
+        residual, baseline = xp.zeros_like(factors), 0.0
         for n_steps, start in enumerate(rng.permutation(starts)):
             b = slice(int(start), min(int(start) + batch_size, n))
             F, K_bs = operator.product(coef, b.start, b.stop, n_kept=s)
             error = F - targets[b, :]
             g = weights[b, None] * error
-            residual += float(xp.sum(g * error))
+            residual += xp.sum(g * error, axis=0)
             # Heavy targets raise both sides; a batch of zeros counts as an average one.
             mean = zero_loss * (b.stop - b.start)
             baseline += max(float(xp.sum(zero_losses[b])), mean)
-            if not residual <= _TRIP * baseline:
-                return np.nan, n_steps
-            coef[b, :] -= rate * g
-            coef[:s, :] += rate * preconditioner.correction(K_bs, g)
-        return residual / n, len(starts)
+            if not float(xp.sum(residual)) <= _TRIP * baseline:
+                return residual * np.nan, n_steps
+            step = rate * factors * g
+            coef[b, :] -= step
+            coef[:s, :] += preconditioner.correction(K_bs, step)
+            if n_steps >= len(starts) // 2:
+                total += coef
+        return residual, len(starts)
 
     while True:
+        mean = xp.zeros_like(coef)
         with operator.exclusive_threads():
-            loss, n_steps = run_epoch()
+            losses, n_steps = run_epoch(mean)
+        loss = float(xp.sum(losses)) / n
         # Growth below the rounding of the residual is none.
         grew = loss > _GROWTH * best_loss + 1e-6 * zero_loss
         if grew or np.isnan(loss):
@@ -130,6 +196,8 @@ def eigenpro2(
                 good[...] = xp.zeros_like(good)
             coef[...] = good
             begin[...] = good
+            for trial in trials:
+                trial.forget()
             # After growth the next epoch starts a new record: one halving an epoch.
             rate, n_halvings, best_loss = rate / 2, n_halvings + 1, np.inf
             if n_halvings > _MAX_HALVINGS:
@@ -140,4 +208,13 @@ def eigenpro2(
             best_loss = loss
             good[...] = begin
         begin[...] = coef
-        yield EpochState(coef, loss / targets.shape[1], rate * batch_size, n_halvings)
+        mean /= len(starts) - len(starts) // 2
+        yield EpochState(mean, loss / targets.shape[1], rate * batch_size, n_halvings)
+        if trials:
+            for trial, output_loss in zip(trials, to_numpy(losses), strict=True):
+                trial.update(float(output_loss))
+            factors = xp.asarray(
+                [trial.factor for trial in trials],
+                dtype=coef.dtype,
+                device=device_of(coef),
+            )

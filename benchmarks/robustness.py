@@ -1,0 +1,398 @@
+"""The automatic step over a suite of easy and nasty problems.
+
+Every data set of EIGENKERN_DATA and a dozen synthetic ones, with seven kernels, three
+bandwidths (1/4, 1 and 4 of the median distance) and two precisions. Each case is fitted
+with the defaults of ``algorithm="eigenpro2"`` and ``"sgd"`` for 20 epochs and compared
+with the direct solution of K a = y. For every third case a grid of steps, factors of
+sqrt(2) apart, is run as well. Run ::
+
+    EIGENKERN_DATA=/folder/of/npz python benchmarks/robustness.py          # hours
+    python benchmarks/robustness.py --rows 3000 --data ijcnn1 d=1 --out some.csv
+    python benchmarks/robustness.py --report       # the table and the plot once more
+
+Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
+on where it stopped. ``results/robustness.txt`` and ``.png`` sum them up.
+
+Losses are mean squared errors as fractions of those of predicting the mean. The epochs
+to a loss are interpolated in its logarithm. A step's figure of merit is the number of
+epochs to 1.05 times the least training loss that any step of the grid reaches in ten
+epochs.
+"""
+
+import argparse
+import csv
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # one case a process, one process a core
+
+import datasets  # noqa: E402
+import numpy as np  # noqa: E402
+import scipy.linalg  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
+
+from eigenkern import EigenProRegressor, kernels  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+N_EPOCHS, N_EPOCHS_GRID = 20, 10
+# Steps of the grid over the automatic one: from 1/16 to 4 times.
+GRID = 2.0 ** (np.arange(-8, 5) / 2)
+FACTORS = (0.25, 1.0, 4.0)
+KERNELS = (
+    "gaussian",
+    "laplacian",
+    "cauchy",
+    "matern32",
+    "polynomial",
+    "linear",
+    "100 gaussian",
+)
+IMAGES = ("mnist", "fashion_mnist", "cifar10_gray")
+REAL = (
+    *IMAGES,
+    "a9a",
+    "ijcnn1",
+    "coil2000",
+    "cpusmall",
+    "covtype_sub93k",
+    "california_housing",
+    "bike_hour",
+    "kin8nm",
+)
+FIELDS = (
+    "data kernel factor dtype n d m q s eta beta lambda halvings "
+    "train val exact_train exact_val epochs seconds setup "
+    "sgd_train sgd_val sgd_epochs sgd_seconds sgd_halvings "
+    "best_factor ratio ratio_val"
+).split()
+
+
+def real(name, n_rows):
+    """Return X, Y, X_val, Y_val in float64; classes become columns."""
+    data = datasets.load(name, standardize=name not in (*IMAGES, "a9a"))
+    rng = np.random.RandomState(0)
+    train = rng.permutation(len(data.X_train))[:n_rows]
+    test = rng.permutation(len(data.X_test))[: min(n_rows, 2000)]
+    y, y_test = data.y_train[train], data.y_test[test]
+    if name == "covtype_sub93k":
+        y, y_test = y == 2, y_test == 2
+    if name in IMAGES:
+        Y, Y_test = (np.eye(10)[values] for values in (y, y_test))
+    else:
+        Y, Y_test = (values.astype(np.float64)[:, None] for values in (y, y_test))
+    X, X_test = (a.astype(np.float64) for a in (data.X_train[train], data.X_test[test]))
+    return X, Y, X_test, Y_test
+
+
+def smooth(X, rng):
+    """A smooth function of the rows, with a little noise."""
+    W = rng.standard_normal((X.shape[1], 3)) / np.sqrt(X.shape[1])
+    T = X @ W
+    return np.sin(2 * T[:, 0]) + T[:, 1] * T[:, 2] + 0.05 * rng.standard_normal(len(X))
+
+
+def synthetic(name, n_rows):
+    """Return X, Y, X_val, Y_val in float64."""
+    rng = np.random.RandomState(0)
+    n, d = n_rows, 10
+    if name == "n=8":
+        n = 8
+    elif name == "d=1":
+        d = 1
+    elif name == "d=5000":
+        n, d = min(n_rows, 2000), 5000
+    n_val = min(n_rows, 1000)
+    X = rng.standard_normal((n + n_val, d))
+    y = smooth(X, rng)
+    if name == "heavy tails":
+        X = rng.standard_t(1.5, size=X.shape)
+        y = smooth(np.sign(X) * np.log1p(np.abs(X)), rng)
+    elif name == "duplicates":
+        X[:n] = X[rng.randint(max(n // 10, 1), size=n)]
+        y = smooth(X, rng)
+    elif name == "constant columns":
+        X = np.hstack([X, np.full((len(X), 20), 1000.0), np.zeros((len(X), 5))])
+    elif name == "unscaled":
+        X = X * np.logspace(-3, 3, d)
+    elif name == "noise only":
+        y = rng.standard_normal(len(X))
+    elif name == "label noise":
+        y = np.sign(y) * np.where(rng.uniform(size=len(X)) < 0.01, -1.0, 1.0)
+    elif name == "targets x 1e6":
+        y = y * 1e6
+    elif name == "targets x 1e-6":
+        y = y * 1e-6
+    return X[:n], y[:n, None], X[n:], y[n:, None]
+
+
+SYNTHETIC = (
+    "heavy tails",
+    "duplicates",
+    "constant columns",
+    "unscaled",
+    "n=8",
+    "d=1",
+    "d=5000",
+    "noise only",
+    "label noise",
+    "targets x 1e6",
+    "targets x 1e-6",
+)
+
+
+class Curve:
+    """Callback that notes losses and seconds after each epoch."""
+
+    def __init__(self, K, Y, K_val, Y_val):
+        self.parts = (K, Y), (K_val, Y_val)
+        mean = Y.mean(axis=0)
+        self.zero = [max(np.mean((T - mean) ** 2), 1e-300) for _, T in self.parts]
+        self.losses, self.seconds, self.pause = [(1.0, 1.0)], [0.0], 0.0
+
+    def relative_losses(self, coef, intercept):
+        coef, intercept = coef.astype(np.float64), intercept.astype(np.float64)
+        return tuple(
+            float(np.mean((K @ coef + intercept - T) ** 2)) / zero
+            for (K, T), zero in zip(self.parts, self.zero, strict=True)
+        )
+
+    def setup(self, estimator, context):
+        self.start, self.setup_seconds = time.perf_counter(), None
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **ignored):
+        if context.task_name == "epoch" and self.setup_seconds is None:
+            self.setup_seconds = time.perf_counter() - self.start
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if context.task_name != "epoch":
+            return
+        now = time.perf_counter()
+        self.seconds.append(now - self.start - self.pause)
+        model = fitted_estimator
+        self.losses.append(self.relative_losses(model.dual_coef_, model.intercept_))
+        self.pause += time.perf_counter() - now
+
+    def epochs_to(self, target, part):
+        """Epochs until training (0) or validation (1) loss is at most `target`."""
+        losses = np.asarray(self.losses)[:, part]
+        below = np.flatnonzero(losses <= target)
+        if len(below) == 0:
+            return np.inf
+        i = below[0]
+        if i == 0:
+            return 0.0
+        a, b, c = np.log(np.maximum([losses[i - 1], losses[i], target], 1e-30))
+        return float(i - 1 + (a - c) / max(a - b, 1e-30))
+
+    def seconds_to(self, target, part):
+        epochs = self.epochs_to(target, part)
+        return self.seconds[int(np.ceil(epochs))] if np.isfinite(epochs) else np.inf
+
+
+def make_kernel(name, bandwidth):
+    if name == "linear":
+        return kernels.Linear()
+    if name == "100 gaussian":
+        gaussian = kernels.Gaussian(bandwidth)
+        return lambda X, Z: 100.0 * gaussian(X, Z)
+    classes = {
+        "gaussian": kernels.Gaussian,
+        "laplacian": kernels.Laplacian,
+        "cauchy": kernels.Cauchy,
+        "matern32": kernels.Matern,
+        "polynomial": kernels.Polynomial,
+    }
+    return classes[name](bandwidth)
+
+
+def fit(X, Y, kernel, measured, **parameters):
+    """Return (model, curve) of a fit."""
+    curve = Curve(*measured)
+    model = EigenProRegressor(kernel, tol=0.0, random_state=0, **parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.set_callbacks(curve).fit(X, Y)
+    return model, curve
+
+
+def exact_solution(K, Y):
+    """Solve K a = y - mean, with as little on the diagonal as factorises."""
+    jitter = 1e-12 * K.shape[0] * np.abs(np.diag(K)).max()
+    while True:
+        try:
+            factor = scipy.linalg.cho_factor(K + jitter * np.eye(len(K)))
+            return scipy.linalg.cho_solve(factor, Y - Y.mean(axis=0))
+        except scipy.linalg.LinAlgError:
+            jitter *= 10
+
+
+def run_problem(data, kernel_name, factor, n_rows, with_grid, dtypes, with_sgd=True):
+    """Return the rows of the table of one problem, one for each precision."""
+    load = real if data in REAL else synthetic
+    X, Y, X_val, Y_val = load(data, n_rows)
+    median = kernels.median_distance(X, np.random.RandomState(0))
+    kernel = make_kernel(kernel_name, factor * median)
+    K, K_val = kernel(X, X), kernel(X_val, X)
+    measured = K, Y, K_val, Y_val
+    zero = Curve(*measured)
+    exact = zero.relative_losses(exact_solution(K, Y), Y.mean(axis=0))
+    target = 1.05 * exact[1]
+    rows = []
+    for dtype in dtypes:
+        row = dict.fromkeys(FIELDS, "")
+        row |= {"data": data, "kernel": kernel_name, "factor": factor, "dtype": dtype}
+        row |= {"n": X.shape[0], "d": X.shape[1]}
+        row |= {"exact_train": exact[0], "exact_val": exact[1]}
+        X_ = X.astype(dtype)
+        model, curve = fit(X_, Y, kernel, measured, max_iter=N_EPOCHS)
+        losses = zero.relative_losses(model.dual_coef_, model.intercept_)
+        row |= {
+            "m": model.batch_size_,
+            "q": model.n_components_,
+            "s": model.subsample_size_,
+            "eta": model.step_size_,
+            "beta": model.beta_,
+            "lambda": model.top_eigenvalue_,
+            "halvings": model.n_step_halvings_,
+            "train": losses[0],
+            "val": losses[1],
+            "epochs": curve.epochs_to(target, 1),
+            "seconds": curve.seconds_to(target, 1),
+            "setup": curve.setup_seconds,
+        }
+        if with_sgd:
+            sgd, sgd_curve = fit(
+                X_, Y, kernel, measured, max_iter=N_EPOCHS, algorithm="sgd"
+            )
+            losses = zero.relative_losses(sgd.dual_coef_, sgd.intercept_)
+            row |= {
+                "sgd_train": losses[0],
+                "sgd_val": losses[1],
+                "sgd_epochs": sgd_curve.epochs_to(target, 1),
+                "sgd_seconds": sgd_curve.seconds_to(target, 1),
+                "sgd_halvings": sgd.n_step_halvings_,
+            }
+        if with_grid:
+            row |= grid_of_steps(X_, Y, kernel, measured, model, curve, exact)
+        rows.append(row)
+    return rows
+
+
+def grid_of_steps(X, Y, kernel, measured, model, curve, exact):
+    """Compare the automatic step with the best of the grid."""
+    curves = {}
+    for step_factor in GRID:
+        curves[step_factor] = fit(
+            X,
+            Y,
+            kernel,
+            measured,
+            max_iter=N_EPOCHS_GRID,
+            step_size=step_factor * model.step_size_,
+            n_components=model.n_components_,
+            batch_size=model.batch_size_,
+            subsample_size=model.subsample_size_,
+        )[1]
+    result = {}
+    for part, name in enumerate(("ratio", "ratio_val")):
+        finals = [np.min(np.asarray(c.losses)[:, part]) for c in curves.values()]
+        # No finer than single precision tells losses apart.
+        target = 1.05 * max(min(finals), exact[part] if part else 0.0, 1e-6)
+        epochs = {f: max(c.epochs_to(target, part), 1.0) for f, c in curves.items()}
+        best = min(epochs, key=epochs.get)
+        result[name] = max(curve.epochs_to(target, part), 1.0) / epochs[best]
+        if part == 0:
+            result["best_factor"] = best
+    return result
+
+
+def problems(names):
+    """Yield (data, kernel, factor) of the suite."""
+    for data in names:
+        for kernel in KERNELS:
+            for factor in (1.0,) if kernel == "linear" else FACTORS:
+                yield data, kernel, factor
+
+
+def read(path):
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()}
+            )
+    partial.replace(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", nargs="+", default=(*REAL, *SYNTHETIC))
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--full", action="store_true", help="all rows of each set")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--dtypes", nargs="+", default=("float32", "float64"))
+    parser.add_argument("--every", type=int, default=1, help="only each k-th problem")
+    parser.add_argument("--grid-every", type=int, default=3)
+    parser.add_argument("--no-sgd", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS / "robustness.csv")
+    args = parser.parse_args()
+    n_rows = 10**9 if args.full else args.rows
+    rows = read(args.out)
+    done = {(r["data"], r["kernel"], float(r["factor"])) for r in rows}
+    start = time.perf_counter()
+    with ProcessPoolExecutor(args.jobs) as pool:
+        futures = {}
+        for i, problem in enumerate(problems(args.data)):
+            if i % args.every or problem in done:
+                continue
+            with_grid = (i // args.every) % args.grid_every == 0
+            future = pool.submit(
+                run_problem, *problem, n_rows, with_grid, args.dtypes, not args.no_sgd
+            )
+            futures[future] = problem
+        try:
+            for k, future in enumerate(as_completed(futures), 1):
+                try:
+                    new = future.result()
+                except Exception as error:
+                    print(*futures[future], "FAILED", repr(error), flush=True)
+                    continue
+                rows += new
+                write(args.out, rows)
+                seconds = time.perf_counter() - start
+                print(f"{k}/{len(futures)} {seconds:.0f} s", *futures[future])
+                for row in new:
+                    print(
+                        "    ",
+                        " ".join(
+                            f"{f}={row[f]:.3g}"
+                            if isinstance(row[f], float)
+                            else f"{f}={row[f]}"
+                            for f in FIELDS[3:]
+                        ),
+                        flush=True,
+                    )
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+if __name__ == "__main__":
+    main()

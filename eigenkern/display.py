@@ -1,0 +1,234 @@
+"""Plots of fitted models, in scikit-learn's Display convention."""
+
+import numpy as np
+
+from ._base import check_has_fitted
+
+__all__ = ["ConvergenceDisplay", "SpectrumDisplay"]
+
+
+def _axes(ax):
+    """Return (figure, axes); matplotlib is imported only here."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(
+            "plotting needs matplotlib: install the extra, eigenkern[plot]"
+        ) from error
+    if ax is None:
+        return plt.subplots(layout="constrained")
+    return ax.figure, ax
+
+
+class SpectrumDisplay:
+    """Eigenvalues that the preconditioner was chosen by.
+
+    The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
+    preconditioned kernel as measured on other rows, and the chosen q. Where the second
+    curve leaves the first, the eigenvectors fit the subsample and no longer the
+    population: the step must suit the second.
+
+    It is recommended to use `from_estimator`; all parameters are stored as attributes.
+
+    Parameters
+    ----------
+    n_components : array of shape (k,)
+        The q that were measured.
+    in_sample : array of shape (k,)
+        lambda_{q+1} of the subsample.
+    held_out : array of shape (k,)
+        The largest eigenvalue of the preconditioned kernel on other rows.
+    chosen : int
+        q in use.
+    name : str, default=None
+        For the title.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    ConvergenceDisplay : Loss of the epochs.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from eigenkern import EigenProRegressor, SpectrumDisplay
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = EigenProRegressor(random_state=0).fit(X, y)
+    >>> display = SpectrumDisplay.from_estimator(model)
+    """
+
+    def __init__(self, *, n_components, in_sample, held_out, chosen, name=None):
+        self.n_components = n_components
+        self.in_sample = in_sample
+        self.held_out = held_out
+        self.chosen = chosen
+        self.name = name
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, name=None):
+        """Plot what a fit measured.
+
+        Parameters
+        ----------
+        estimator : fitted EigenProRegressor or EigenProClassifier
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+        name : str, default=None
+            For the title; None: that of the estimator's class.
+
+        Returns
+        -------
+        SpectrumDisplay
+
+        Raises
+        ------
+        ValueError
+            If the estimator is of another kind.
+        """
+        check_has_fitted(estimator, "tuning_results_", cls.__name__)
+        results = estimator.tuning_results_
+        return cls(
+            n_components=results["n_components"],
+            in_sample=results["in_sample_eigenvalue"],
+            held_out=results["top_eigenvalue"],
+            chosen=estimator.n_components_,
+            name=type(estimator).__name__ if name is None else name,
+        ).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+
+        Returns
+        -------
+        SpectrumDisplay
+        """
+        self.figure_, self.ax_ = _axes(ax)
+        ax = self.ax_
+        order = np.argsort(self.n_components)
+        q = np.asarray(self.n_components)[order]
+        for values, marker, label in (
+            (self.in_sample, "o", "on the subsample, $\\lambda_{q+1}$"),
+            (self.held_out, "s", "measured on other rows"),
+        ):
+            ax.plot(q, np.asarray(values)[order], marker=marker, label=label)
+        ax.axvline(self.chosen, color="grey", linestyle=":", label=f"q = {self.chosen}")
+        ax.set_xscale("symlog", linthresh=5)
+        ax.set_yscale("log")
+        ax.set(
+            xlabel="eigenvectors q in the preconditioner",
+            ylabel="largest eigenvalue",
+            title=self.name,
+        )
+        ax.legend()
+        return self
+
+
+class ConvergenceDisplay:
+    """Training loss, and validation score if there is one, of every epoch.
+
+    It is recommended to use `from_estimator`; all parameters are stored as attributes.
+
+    Parameters
+    ----------
+    loss_curve : array of shape (n_epochs,)
+        Training loss.
+    validation_scores : array of shape (n_epochs,), default=None
+    name : str, default=None
+        For the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    score_ax_ : matplotlib Axes or None
+        Axis on the right with the scores.
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    SpectrumDisplay : What the step was chosen by.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from eigenkern import ConvergenceDisplay, EigenProRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = EigenProRegressor(random_state=0).fit(X, y)
+    >>> display = ConvergenceDisplay.from_estimator(model)
+    """
+
+    def __init__(self, *, loss_curve, validation_scores=None, name=None):
+        self.loss_curve = loss_curve
+        self.validation_scores = validation_scores
+        self.name = name
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, name=None, **line_kwargs):
+        """Plot the epochs of a fit.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            With the attribute ``loss_curve_``.
+        ax : matplotlib Axes, default=None
+            None: a new figure. Pass that of another display to compare.
+        name : str, default=None
+            For the legend; None: that of the estimator's class.
+        **line_kwargs : dict
+            For `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        ConvergenceDisplay
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no ``loss_curve_``.
+        """
+        check_has_fitted(estimator, "loss_curve_", cls.__name__)
+        return cls(
+            loss_curve=estimator.loss_curve_,
+            validation_scores=getattr(estimator, "validation_scores_", None),
+            name=type(estimator).__name__ if name is None else name,
+        ).plot(ax=ax, **line_kwargs)
+
+    def plot(self, ax=None, **line_kwargs):
+        """Draw the curves.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+        **line_kwargs : dict
+            For `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        ConvergenceDisplay
+        """
+        self.figure_, self.ax_ = _axes(ax)
+        ax = self.ax_
+        losses = np.asarray(self.loss_curve, dtype=np.float64)
+        epochs = np.arange(1, len(losses) + 1)
+        (line,) = ax.plot(epochs, losses, **({"label": self.name} | line_kwargs))
+        ax.set_yscale("log")
+        ax.set(xlabel="epoch", ylabel="mean squared residual")
+        self.score_ax_ = None
+        if self.validation_scores is not None:
+            self.score_ax_ = ax.twinx()
+            self.score_ax_.plot(
+                epochs, self.validation_scores, linestyle="--", color=line.get_color()
+            )
+            self.score_ax_.set_ylabel("validation score (dashed)")
+        if line.get_label() and not line.get_label().startswith("_"):
+            ax.legend()
+        return self

@@ -1,0 +1,82 @@
+"""What the displays draw."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from sklearn.linear_model import LinearRegression
+
+from eigenkern import ConvergenceDisplay, EigenProRegressor, SpectrumDisplay
+
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((200, 3))
+    return EigenProRegressor(max_iter=5, early_stopping=True, random_state=0).fit(
+        X, np.sin(X[:, 0])
+    )
+
+
+def test_spectrum(model):
+    display = SpectrumDisplay.from_estimator(model)
+    in_sample, held_out, chosen = display.ax_.get_lines()
+    results = model.tuning_results_
+    assert_array_equal(in_sample.get_xdata(), results["n_components"])
+    assert_array_equal(in_sample.get_ydata(), results["in_sample_eigenvalue"])
+    assert_array_equal(held_out.get_ydata(), results["top_eigenvalue"])
+    assert chosen.get_xdata()[0] == model.n_components_
+    assert display.figure_ is display.ax_.figure
+    assert display.ax_.get_title() == "EigenProRegressor"
+
+
+def test_convergence(model):
+    display = ConvergenceDisplay.from_estimator(model, name="ours", color="red")
+    (line,) = display.ax_.get_lines()
+    assert_array_equal(line.get_ydata(), model.loss_curve_)
+    assert_array_equal(line.get_xdata(), np.arange(1, model.n_iter_ + 1))
+    assert (line.get_label(), line.get_color()) == ("ours", "red")
+    (scores,) = display.score_ax_.get_lines()
+    assert_array_equal(scores.get_ydata(), model.validation_scores_)
+
+
+def test_axes_are_shared(model):
+    first = ConvergenceDisplay(loss_curve=[3.0, 2.0]).plot()
+    second = ConvergenceDisplay.from_estimator(model, ax=first.ax_)
+    assert second.ax_ is first.ax_ and second.figure_ is first.figure_
+    assert len(first.ax_.get_lines()) == 2
+    assert first.score_ax_ is None
+
+
+@pytest.mark.parametrize(
+    "display, attribute",
+    [(SpectrumDisplay, "tuning_results_"), (ConvergenceDisplay, "loss_curve_")],
+)
+def test_another_estimator(display, attribute):
+    other = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(ValueError, match=f"{attribute}.*got LinearRegression"):
+        display.from_estimator(other)
+
+
+def test_without_matplotlib():
+    code = (
+        "import sys; sys.modules['matplotlib.pyplot'] = None\n"
+        "from eigenkern import ConvergenceDisplay\n"
+        "try: ConvergenceDisplay(loss_curve=[1.0]).plot()\n"
+        "except ImportError as error: print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "needs matplotlib: install the extra, eigenkern[plot]" in run.stdout
