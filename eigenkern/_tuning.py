@@ -157,13 +157,11 @@ def tune(
     )
     adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
     if step_size == "auto":
-        near = adapted.step_size(m)
-        # Of fewer rows than all, several batches: one alone has no noise.
-        m_simulated = m if n <= _N_MEASURED else min(m, _N_MEASURED // 4)
-        edge = spectrum.largest_stable_step(adapted.n_components, m_simulated, near)
-        # A full batch has no noise. Two thirds of its edge, 2 / lambda, bring the
-        # leading error down to a third in each epoch.
-        step_size = (_SAFETY if m < n else 2 / 3) * edge
+        step_size = adapted.step_size(m)
+        if m < n:  # a full batch has no noise that could be seen
+            step_size = _SAFETY * spectrum.largest_stable_step(
+                adapted.n_components, _simulated_batch_size(m, n), step_size
+            )
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,
@@ -242,12 +240,23 @@ def _max_components(n, s, weights):
     return min(supported // (2 if s == n else 4), 500)
 
 
+def _simulated_batch_size(m, n):
+    """Return the rows of a batch where only some of n rows are at hand.
+
+    Of fewer rows than all there must be several batches: one alone has no noise.
+    """
+    return m if n <= _N_MEASURED else min(m, _N_MEASURED // 4)
+
+
 def _spectrum(operator, preconditioner, weights):
-    """Return the spectrum outside the subsample, or on all rows of a small set."""
+    """Return the spectrum on rows with as large a part of the subsample as all have.
+
+    Where n is large that is next to none of it.
+    """
     n, s = operator.shape[0], preconditioner.subsample_size
-    start, stop = (0, n) if n <= _N_MEASURED else (s, min(s + _N_MEASURED, n))
-    if stop - start < s:  # a large subsample leaves too few others
-        start, stop = 0, min(n, 2 * _N_MEASURED)
+    n_measured = min(n, max(_N_MEASURED, 2 * s))
+    start = s - n_measured * s // n
+    stop = start + n_measured
     return HeldOutSpectrum(
         operator.block(start, stop, start, stop),
         operator.block(start, stop, 0, s),
