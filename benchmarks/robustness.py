@@ -8,7 +8,7 @@ sqrt(2) apart, is run as well. Run ::
 
     EIGENKERN_DATA=/folder/of/npz python benchmarks/robustness.py          # hours
     python benchmarks/robustness.py --rows 3000 --data ijcnn1 d=1 --out some.csv
-    python benchmarks/robustness.py --report       # the table and the plot once more
+    python benchmarks/robustness.py --report       # summary and plot once more
 
 Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
 on where it stopped. ``results/robustness.txt`` and ``.png`` sum them up.
@@ -22,9 +22,11 @@ epochs.
 import argparse
 import csv
 import os
+import platform
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import date
 from pathlib import Path
 
 for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -33,6 +35,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import scipy.linalg  # noqa: E402
+from kernel_product import processor  # noqa: E402
 from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 from eigenkern import EigenProRegressor, kernels  # noqa: E402
@@ -341,6 +344,88 @@ def write(path, rows):
     partial.replace(path)
 
 
+def numbers(rows, field):
+    """Values of a column as floats, NaN where there is none."""
+    return np.array([float(row[field]) if row[field] else np.nan for row in rows])
+
+
+def report(rows, text_path, figure_path):
+    """Write the summary and the plot of the table."""
+    train, val = numbers(rows, "train"), numbers(rows, "val")
+    halvings, ratio = numbers(rows, "halvings"), numbers(rows, "ratio")
+    ratio_val, sgd_train = numbers(rows, "ratio_val"), numbers(rows, "sgd_train")
+    seconds, sgd_seconds = numbers(rows, "seconds"), numbers(rows, "sgd_seconds")
+    setup = numbers(rows, "setup")
+    exact_val = numbers(rows, "exact_val")
+    grid = np.isfinite(ratio_val)
+    slower = np.isfinite(sgd_seconds) & (sgd_seconds > 0)
+    slower &= sgd_seconds * 1.1 < seconds
+    lines = [
+        f"{date.today()}; {platform.machine()}, {processor()}, one core a case, NumPy "
+        f"{np.__version__}",
+        "",
+        f"cases                                          {len(rows)}",
+        f"NaN                                            {np.isnan(train).sum()}",
+        f"training loss above that of the mean           {(train > 1.001).sum()}",
+        f"step halved by the guard                       {(halvings > 0).sum()}",
+        f"sgd: step halved by the guard                  "
+        f"{(numbers(rows, 'sgd_halvings') > 0).sum()}",
+        f"validation loss at most 1.05 x exact solver's  "
+        f"{np.isfinite(numbers(rows, 'epochs')).sum()} (sgd "
+        f"{np.isfinite(numbers(rows, 'sgd_epochs')).sum()})",
+        f"validation loss, median over exact solver's    "
+        f"{np.nanmedian(val / exact_val):.3f}",
+        f"seconds before the first epoch, median, most   "
+        f"{np.nanmedian(setup):.1f}, {np.nanmax(setup):.1f} (kernel matrix included)",
+        f"sgd in less than 1/1.1 of the seconds          {slower.sum()}, by at most "
+        f"{np.max((seconds - sgd_seconds)[slower], initial=0):.1f} s",
+        "",
+        f"Epochs over those of the best step of the grid, {grid.sum()} cases:",
+        f"{'':18} {'<= 1.25':>8} {'<= 1.5':>8} {'<= 2':>8} {'median':>8} {'worst':>8}",
+    ]
+    for name, values in (("training loss", ratio), ("validation loss", ratio_val)):
+        values = values[grid]
+        parts = (f"{100 * np.mean(values <= bound):6.1f} %" for bound in (1.25, 1.5, 2))
+        lines.append(
+            f"{name:18} {' '.join(parts)} {np.median(values):8.2f} {values.max():8.2f}"
+        )
+    lines += ["", "Training loss slower than 1.25 times the best step:"]
+    for i in np.flatnonzero(grid & ~(ratio <= 1.25)):
+        row = rows[i]
+        lines.append(
+            f"  {row['data']:>18} {row['kernel']:>12} x {row['factor']:<4} "
+            f"{row['dtype']}: {ratio[i]:.2f} (best step x {row['best_factor']}), "
+            f"m {row['m']}, q {row['q']}, loss {train[i]:.2g}"
+        )
+    text_path.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    for name, values in (("training loss", ratio), ("validation loss", ratio_val)):
+        values = np.sort(np.minimum(values[grid], 10))
+        left.step(values, np.arange(1, len(values) + 1) / len(values), label=name)
+    left.axvline(1.25, color="grey", linestyle=":")
+    left.set(
+        xscale="log",
+        xlabel="epochs, automatic step over best of grid",
+        ylabel="part of the cases",
+    )
+    left.legend()
+    both = np.isfinite(sgd_train)
+    right.loglog(
+        np.maximum(sgd_train[both], 1e-12), np.maximum(train[both], 1e-12), ".", ms=4
+    )
+    right.plot([1e-12, 1], [1e-12, 1], color="grey", linestyle=":")
+    right.set(
+        xlabel="training loss, sgd",
+        ylabel="training loss, eigenpro2",
+        title="20 epochs",
+    )
+    figure.savefig(figure_path, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", default=(*REAL, *SYNTHETIC))
@@ -352,9 +437,13 @@ def main():
     parser.add_argument("--grid-every", type=int, default=3)
     parser.add_argument("--no-sgd", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS / "robustness.csv")
+    parser.add_argument("--report", action="store_true", help="fit nothing")
     args = parser.parse_args()
     n_rows = 10**9 if args.full else args.rows
     rows = read(args.out)
+    if args.report:
+        report(rows, args.out.with_suffix(".txt"), args.out.with_suffix(".png"))
+        return
     done = {(r["data"], r["kernel"], float(r["factor"])) for r in rows}
     start = time.perf_counter()
     with ProcessPoolExecutor(args.jobs) as pool:
@@ -392,6 +481,7 @@ def main():
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
+    report(read(args.out), args.out.with_suffix(".txt"), args.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

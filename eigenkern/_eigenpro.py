@@ -161,10 +161,13 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
     batch_size : int or "auto", default="auto"
-        m, rows of a step.
+        m, rows of a step. "auto": as many as keep this machine busy (a short
+        calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float or "auto", default="auto"
-        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto" measures it.
-        Either is halved when the iteration diverges.
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
+        largest step that the iteration is seen to bear on up to 4000 rows; when the
+        residual of an output stalls, half of it is tried for an epoch, and kept if that
+        pays. Either is halved when the iteration diverges.
     damping : float in [0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -222,14 +225,18 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured on rows outside the subsample: the noise
-        of a step, and the largest eigenvalue.
+        Of the preconditioned kernel, measured mostly on rows outside the subsample: the
+        noise of a step, and the largest eigenvalue.
+    tuning_results_ : dict of lists
+        What was measured for each number of eigenvectors that was considered:
+        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
+        "beta", and the "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
         beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
         batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that either bears.
+        the steps that beta and top eigenvalue predict for either.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     n_iter_ : int
@@ -293,10 +300,13 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
     batch_size : int or "auto", default="auto"
-        m, rows of a step.
+        m, rows of a step. "auto": as many as keep this machine busy (a short
+        calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float or "auto", default="auto"
-        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto" measures it.
-        Either is halved when the iteration diverges.
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
+        largest step that the iteration is seen to bear on up to 4000 rows; when the
+        residual of an output stalls, half of it is tried for an epoch, and kept if that
+        pays. Either is halved when the iteration diverges.
     damping : float in [0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -356,14 +366,18 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured on rows outside the subsample: the noise
-        of a step, and the largest eigenvalue.
+        Of the preconditioned kernel, measured mostly on rows outside the subsample: the
+        noise of a step, and the largest eigenvalue.
+    tuning_results_ : dict of lists
+        What was measured for each number of eigenvectors that was considered:
+        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
+        "beta", and the "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
         beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
         batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that either bears.
+        the steps that beta and top eigenvalue predict for either.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     n_iter_ : int
