@@ -158,7 +158,8 @@ def tune(
     adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
     if step_size == "auto":
         step_size = adapted.step_size(m)
-        if m < n:  # a full batch has no noise that could be seen
+        # A full batch has no noise that could be seen, the zero kernel no edge.
+        if m < n and adapted.top_eigenvalue > 0:
             step_size = _SAFETY * spectrum.largest_stable_step(
                 adapted.n_components, _simulated_batch_size(m, n), step_size
             )

@@ -63,6 +63,30 @@ def test_fitted_attributes(dtype, regression):
     assert not hasattr(model, "feature_names_in_")
 
 
+def test_sgd_is_eigenpro_without_eigenvectors(regression):
+    X, y, *_ = regression
+    sgd = EigenProRegressor(algorithm="sgd", random_state=0).fit(X, y)
+    assert sgd.n_components_ == 0 and sgd.acceleration_ == 1.0
+    same = EigenProRegressor(n_components=0, random_state=0).fit(X, y)
+    assert_array_equal(sgd.dual_coef_, same.dual_coef_)
+    faster = EigenProRegressor(random_state=0).fit(X, y)
+    assert faster.loss_curve_[-1] < 0.1 * sgd.loss_curve_[-1]
+
+
+def test_tuning_results(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(random_state=0, subsample_size=100).fit(X, y)
+    results = model.tuning_results_
+    assert len({len(column) for column in results.values()}) == 1
+    assert results["n_components"][:3] == [0, 5, 10]
+    i = results["n_components"].index(model.n_components_)
+    assert results["in_sample_eigenvalue"][i] == pytest.approx(model.eigenvalues_[-1])
+    assert results["top_eigenvalue"][i] == model.top_eigenvalue_
+    assert results["beta"][i] == model.beta_
+    predicted = results["step_size"][i] / results["step_size"][0]
+    assert model.acceleration_ == pytest.approx(predicted)
+
+
 def test_loss_curve_falls(regression):
     X, y, *_ = regression
     losses = EigenProRegressor(random_state=0).fit(X, y).loss_curve_

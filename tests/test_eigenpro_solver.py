@@ -11,7 +11,7 @@ from eigenkern._operator import KernelOperator
 from eigenkern._tuning import tune
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
 from eigenkern.preconditioners import Spectral
-from eigenkern.solvers.eigenpro import eigenpro2
+from eigenkern.solvers.eigenpro import _Trials, eigenpro2
 
 N, M = 110, 25  # the last batch is smaller
 
@@ -227,3 +227,57 @@ def test_other_libraries_agree_with_numpy(other_xp, data):
         return to_numpy(last.coef)
 
     assert_allclose(run(other_xp), run(np), atol=1e-10)
+
+
+def losses_to_factors(losses):
+    trials = _Trials()
+    factors = []
+    for loss in losses:
+        trials.update(loss)
+        factors.append(trials.factor)
+    return factors
+
+
+def test_a_falling_residual_needs_no_trial():
+    assert losses_to_factors([1.0, 0.9, 0.8, 0.7]) == [1.0] * 4
+
+
+def test_half_the_step_is_kept_where_it_lowers_the_noise():
+    factors = losses_to_factors([1.0, 0.5, 0.499, 0.3, 0.299, 0.2])
+    assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_the_step_is_doubled_again_where_the_problem_is_flat():
+    flat = 0.99 ** np.arange(12)
+    # A trial, back, one epoch's wait, a trial, back, two epochs' wait.
+    expected = [1, 0.5, 1, 1, 0.5, 1, 1, 1, 0.5, 1, 1, 1]
+    assert losses_to_factors(flat) == expected
+
+
+def test_trials_lower_the_noise_of_contradictory_targets(rng):
+    X = np.repeat(rng.standard_normal((N // 2, 3)), 2, axis=0)[rng.permutation(N)]
+    Y = rng.standard_normal((N, 1))
+    Y -= Y.mean()
+    operator = KernelOperator(Laplacian(1.0), X)
+    tuning = tune(operator, 3, 1, batch_size=M)
+    K = operator.block()
+    options = {"step_size": tuning.step_size}
+    # The best that a function of X can do: the mean of the two targets of a row.
+    exact = K @ np.linalg.lstsq(K, Y, rcond=1e-10)[0]
+    floor = np.mean((exact - Y) ** 2)
+
+    def excess(trials):
+        last = solve(operator, Y, tuning.preconditioner, 40, trials=trials, **options)
+        return np.mean((K @ last[-1].coef - Y) ** 2) - floor
+
+    assert 0 < excess(True) < 0.5 * excess(False)
+
+
+def test_outputs_have_trials_of_their_own(data):
+    X, Y = data
+    operator = KernelOperator(Laplacian(2.0), X)
+    P = Spectral.from_subsample(operator.block(0, 40, 0, 40), 5)
+    both = solve(operator, Y, P, 15, trials=True)[-1].coef
+    for i in range(2):
+        alone = solve(operator, Y[:, i : i + 1], P, 15, trials=True)[-1].coef
+        assert_allclose(both[:, i : i + 1], alone, rtol=1e-9)

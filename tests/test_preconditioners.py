@@ -154,3 +154,43 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
     found = run(*(None if a is None else other_xp.asarray(a) for a in arrays))
     for a, b in zip(found, expected):
         assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_the_edge_of_full_batches_is_that_of_gradient_descent(rng):
+    K = Gaussian(2.0)(rng.standard_normal((200, 4)))
+    P = Spectral.from_subsample(K[:80, :80], 10)
+    spectrum = HeldOutSpectrum(K, K[:, :80], P)
+    for q in (0, 10):
+        truncated = P.truncate(q)
+        U = K[:, :80] @ truncated.vectors
+        top = np.linalg.eigvalsh(K - (U * truncated.scales) @ U.T)[-1]
+        edge = 2 / (top / 200)
+        for guess in (edge, edge / 50, 50 * edge):
+            found = spectrum.largest_stable_step(q, 200, guess)
+            assert edge / 2 ** (1 / 6) < found <= edge * (1 + 1e-3)
+
+
+def test_the_edge_of_one_row_at_a_time(rng):
+    """Rows that do not meet are each stable up to 2 / (w k(x, x)); m = 1."""
+    K = np.diag(rng.uniform(0.5, 2.0, size=60))
+    weights = rng.uniform(0.5, 1.5, size=60)
+    P = Spectral.from_subsample(K[:10, :10], 0)
+    spectrum = HeldOutSpectrum(K, K[:, :10], P, weights)
+    edge = 2 / np.max(weights * np.diag(K))
+    found = spectrum.largest_stable_step(0, 1, edge)
+    assert edge / 2 ** (1 / 6) < found <= edge * (1 + 1e-3)
+
+
+def test_the_edge_scales_with_the_kernel(rng):
+    K = Gaussian(2.0)(rng.standard_normal((200, 4))).astype(np.float32)
+    P = Spectral.from_subsample(K[:80, :80], 10)
+    one = HeldOutSpectrum(K, K[:, :80], P)
+    edge = one.largest_stable_step(10, 25, 100.0)
+    scale = np.float32(2.0**80)
+    scaled = Spectral.from_subsample(scale * K[:80, :80], 10)
+    other = HeldOutSpectrum(scale * K, scale * K[:, :80], scaled)
+    assert_allclose(
+        float(scale) * other.largest_stable_step(10, 25, 100.0 / float(scale)), edge
+    )
+    beta, top = one.measure(10)
+    assert_allclose(np.divide(other.measure(10), scale), (beta, top), rtol=1e-3)

@@ -29,6 +29,26 @@ def test_zero_kernel_takes_any_step():
     assert measured.critical_batch_size == float("inf")
 
 
+def test_zero_kernel_is_tuned():
+    tuning = tune(KernelOperator.from_matrix(np.zeros((40, 40))), 2, 1)
+    assert (tuning.step_size, tuning.preconditioner.n_components) == (1.0, 0)
+
+
+def test_full_batches_take_the_predicted_step(operator):
+    tuning = tune(operator, 4, 1, batch_size=300)
+    assert tuning.step_size == tuning.adapted.step_size(300)
+
+
+def test_the_step_is_a_part_of_the_edge(operator):
+    tuning = tune(operator, 4, 1, n_components=10)
+    given = tune(operator, 4, 1, n_components=10, step_size=7.0)
+    assert given.step_size == 7.0
+    # Of a kernel with r times the values the step is a r-th.
+    scaled = KernelOperator.from_matrix(1e3 * operator.block())
+    other = tune(scaled, 4, 1, n_components=10)
+    assert_allclose(1e3 * other.step_size, tuning.step_size, rtol=1e-6)
+
+
 def test_everything_given(operator):
     tuning = tune(
         operator,

@@ -10,8 +10,8 @@ from .._array import device_of, namespace, to_numpy
 
 # A residual that grew beyond this factor times that of f = 0 is no noise.
 _TRIP = 4.0
-# An epoch's residual that grew by this factor over the best one is no noise either.
-_GROWTH = 1.5
+# An epoch's residual that grew to this multiple of the best one's is no noise either.
+_GROWTH = 3.0
 _MAX_HALVINGS = 40
 # An epoch that lowers the residual by less than this fraction has stalled.
 _STALL = 0.03
@@ -112,8 +112,8 @@ def eigenpro2(
     the iterates of its second half, which has less of the steps' noise than the last.
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
-    f = 0 on the same rows, are not finite, or have grown by half over the best epoch,
-    the coefficients go back to where the best epoch began and eta is halved.
+    f = 0 on the same rows, are not finite, or three times those of the best epoch, the
+    coefficients go back to where the best epoch began and eta is halved.
 
     Parameters
     ----------
