@@ -536,10 +536,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             value = -scores[-1] if scores else losses[-1]
             margin = self.tol * (1.0 if scores else losses[0])
             waited = 0 if value < best - margin else waited + 1
-            if not scores:
+            if not scores or coef is None or value < best:
                 coef = state.coef
-            elif coef is None or value < best:
-                coef = problem.xp.asarray(state.coef, copy=True)
             best = min(best, value)
             stop = epoch.call_on_fit_task_end(
                 estimator=self,

@@ -102,7 +102,7 @@ class _EigenPro(KernelModel):
             batch_size=tuning.batch_size,
             step_size=tuning.step_size,
             rng=problem.rng,
-            trials=is_auto(self.step_size),
+            try_half_steps=is_auto(self.step_size),
         )
         return solver, {
             "batch_size_": tuning.batch_size,
@@ -185,7 +185,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X.
+        Go on from the coefficients of the previous fit, which must have had the same X;
+        the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     cache_size : float or "auto", default="auto"
@@ -324,7 +325,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X.
+        Go on from the coefficients of the previous fit, which must have had the same X;
+        the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     class_weight : dict, "balanced" or None, default=None

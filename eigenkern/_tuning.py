@@ -9,7 +9,6 @@ are those of `preconditioners.HeldOutSpectrum`.
 import math
 import time
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from ._array import available_memory, namespace
@@ -29,7 +28,7 @@ _SAFETY = 0.8
 
 @dataclass(frozen=True)
 class Measured:
-    """Step and critical batch size of one preconditioner, outside its subsample.
+    """Step and critical batch size of one preconditioner, as the rows at large have it.
 
     Attributes
     ----------
@@ -87,7 +86,7 @@ class Tuning:
 
     @property
     def acceleration(self):
-        """Predicted gain over plain SGD an epoch: the ratio of their measured steps."""
+        """Predicted gain over plain SGD an epoch: the ratio of predicted steps."""
         m = self.batch_size
         return self.adapted.step_size(m) / self.plain.step_size(m)
 
@@ -160,9 +159,12 @@ def tune(
         step_size = adapted.step_size(m)
         # A full batch has no noise that could be seen, the zero kernel no edge.
         if m < n and adapted.top_eigenvalue > 0:
-            step_size = _SAFETY * spectrum.largest_stable_step(
-                adapted.n_components, _simulated_batch_size(m, n), step_size
+            simulated = _simulated_batch_size(m, n)
+            predicted = adapted.step_size(simulated)
+            edge = spectrum.largest_stable_step(
+                adapted.n_components, simulated, predicted
             )
+            step_size *= _SAFETY * edge / predicted
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,
@@ -187,7 +189,6 @@ def max_batch_size(operator, n_features, n_columns):
     return int(max(1, min(filling, holding, n)))
 
 
-@cache
 def filling_work(xp, device, dtype):
     """Return C_G, multiply-adds beside which the fixed cost of a step is negligible.
 
@@ -196,7 +197,17 @@ def filling_work(xp, device, dtype):
     process, in some 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
     measurement seldom changes what is chosen.
     """
+    place = xp.__name__, str(device), str(dtype)
+    if place not in _measured_work:
+        work = _measure_filling_work(xp, device, dtype)
+        _measured_work[place] = 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
+    return _measured_work[place]
 
+
+_measured_work = {}
+
+
+def _measure_filling_work(xp, device, dtype):
     def best_seconds(function):
         seconds = []
         for _ in range(5):
@@ -211,8 +222,7 @@ def filling_work(xp, device, dtype):
     tiny = KernelOperator(Gaussian(), A[:64, :2])
     with tiny.exclusive_threads():
         fixed = best_seconds(lambda: tiny @ A[:64, :1])
-    work = rate * fixed / _FIXED_COST
-    return 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
+    return rate * fixed / _FIXED_COST
 
 
 def _check_at_most(name, value, largest, noun):
@@ -244,7 +254,8 @@ def _max_components(n, s, weights):
 def _simulated_batch_size(m, n):
     """Return the rows of a batch where only some of n rows are at hand.
 
-    Of fewer rows than all there must be several batches: one alone has no noise.
+    Of fewer rows than all there must be several batches: one alone has no noise. The
+    edge of larger batches is larger as the formula has it.
     """
     return m if n <= _N_MEASURED else min(m, _N_MEASURED // 4)
 
@@ -255,7 +266,7 @@ def _spectrum(operator, preconditioner, weights):
     Where n is large that is next to none of it.
     """
     n, s = operator.shape[0], preconditioner.subsample_size
-    n_measured = min(n, max(_N_MEASURED, 2 * s))
+    n_measured = min(n, _N_MEASURED)
     start = s - n_measured * s // n
     stop = start + n_measured
     return HeldOutSpectrum(

@@ -24,7 +24,7 @@ class SpectrumDisplay:
     """Eigenvalues that the preconditioner was chosen by.
 
     The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
-    preconditioned kernel as measured on other rows, and the chosen q. Where the second
+    preconditioned kernel as measured on rows at large, and the chosen q. Where the second
     curve leaves the first, the eigenvectors fit the subsample and no longer the
     population: the step must suit the second.
 
@@ -33,11 +33,12 @@ class SpectrumDisplay:
     Parameters
     ----------
     n_components : array of shape (k,)
-        The q that were measured.
+        The q that were measured, increasing.
     in_sample : array of shape (k,)
         lambda_{q+1} of the subsample.
     held_out : array of shape (k,)
-        The largest eigenvalue of the preconditioned kernel on other rows.
+        The largest eigenvalue of the preconditioned kernel, measured on rows that hold
+        no larger a part of the subsample than the data do.
     chosen : int
         q in use.
     name : str, default=None
@@ -113,15 +114,15 @@ class SpectrumDisplay:
         """
         self.figure_, self.ax_ = _axes(ax)
         ax = self.ax_
-        order = np.argsort(self.n_components)
-        q = np.asarray(self.n_components)[order]
+        q = self.n_components
         for values, marker, label in (
             (self.in_sample, "o", "on the subsample, $\\lambda_{q+1}$"),
-            (self.held_out, "s", "measured on other rows"),
+            (self.held_out, "s", "measured on rows at large"),
         ):
-            ax.plot(q, np.asarray(values)[order], marker=marker, label=label)
+            ax.plot(q, values, marker=marker, label=label)
         ax.axvline(self.chosen, color="grey", linestyle=":", label=f"q = {self.chosen}")
         ax.set_xscale("symlog", linthresh=5)
+        ax.set_xlim(-1, 1.3 * max(q[-1], 5))
         ax.set_yscale("log")
         ax.set(
             xlabel="eigenvectors q in the preconditioner",
@@ -171,15 +172,18 @@ class ConvergenceDisplay:
         self.name = name
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, name=None, **line_kwargs):
+    def from_estimator(
+        cls, estimator, *, ax=None, score_ax=None, name=None, **line_kwargs
+    ):
         """Plot the epochs of a fit.
 
         Parameters
         ----------
         estimator : fitted estimator
             With the attribute ``loss_curve_``.
-        ax : matplotlib Axes, default=None
-            None: a new figure. Pass that of another display to compare.
+        ax, score_ax : matplotlib Axes, default=None
+            For the losses and the scores; None: new ones. Pass ``ax_`` and
+            ``score_ax_`` of another display to compare.
         name : str, default=None
             For the legend; None: that of the estimator's class.
         **line_kwargs : dict
@@ -199,15 +203,15 @@ class ConvergenceDisplay:
             loss_curve=estimator.loss_curve_,
             validation_scores=getattr(estimator, "validation_scores_", None),
             name=type(estimator).__name__ if name is None else name,
-        ).plot(ax=ax, **line_kwargs)
+        ).plot(ax=ax, score_ax=score_ax, **line_kwargs)
 
-    def plot(self, ax=None, **line_kwargs):
+    def plot(self, ax=None, *, score_ax=None, **line_kwargs):
         """Draw the curves.
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            None: a new figure.
+        ax, score_ax : matplotlib Axes, default=None
+            For the losses and the scores; None: new ones.
         **line_kwargs : dict
             For `matplotlib.axes.Axes.plot`.
 
@@ -222,9 +226,10 @@ class ConvergenceDisplay:
         (line,) = ax.plot(epochs, losses, **({"label": self.name} | line_kwargs))
         ax.set_yscale("log")
         ax.set(xlabel="epoch", ylabel="mean squared residual")
-        self.score_ax_ = None
+        self.score_ax_ = score_ax
         if self.validation_scores is not None:
-            self.score_ax_ = ax.twinx()
+            if score_ax is None:
+                self.score_ax_ = ax.twinx()
             self.score_ax_.plot(
                 epochs, self.validation_scores, linestyle="--", color=line.get_color()
             )

@@ -129,7 +129,7 @@ def _scales(sigma, q, damping, dtype):
 
 
 class HeldOutSpectrum:
-    """What the stochastic step may be, measured on rows outside the subsample.
+    """What the stochastic step may be, measured on rows not only of the subsample.
 
     With N rows H, G = k_P(H, H) / N and w = diag k_P on H,
 
@@ -189,23 +189,21 @@ class HeldOutSpectrum:
         Returns
         -------
         float
+            `near` where no grid finds the edge.
         """
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
-        below, above = False, False  # whether stable, unstable grids were seen
+        below = above = None  # the nearest grids that were stable, unstable throughout
         for _ in range(20):
             stable = self._stable(q, batch_size, grid)
             if stable.all():
-                if above:
-                    break
-                below, grid = True, 4 * grid
+                below, grid = grid, 4 * grid
             elif not stable[0]:
-                grid = grid / 4
-                if below:
-                    break
-                above = True
+                above, grid = grid, grid / 4
             else:  # the first unstable step ends the range, whatever noise says beyond
                 return float(grid[np.argmin(stable) - 1])
-        return float(grid[-1])
+            if below is not None and above is not None:
+                return float(below[-1])
+        return near
 
     def _stable(self, q, m, steps):
         """Return which of `steps` keep the iteration for zero targets bounded."""
@@ -215,10 +213,10 @@ class HeldOutSpectrum:
         rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
         start = self._start[:, None] / self._unit
         f = K @ start - P @ (D * (P.T @ start))
-        f = f / xp.linalg.vector_norm(f) + xp.zeros_like(rates)[None, :]
         weights = (self._root * self._root)[:, None]
         rng, norms, n_epochs = np.random.RandomState(0), [], 16
         with np.errstate(over="ignore", invalid="ignore"):
+            f = f / xp.linalg.vector_norm(f) + xp.zeros_like(rates)[None, :]
             for _ in range(n_epochs):
                 for i in rng.permutation(np.arange(0, n_rows, m)):
                     b = slice(int(i), min(int(i) + m, n_rows))

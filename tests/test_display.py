@@ -57,6 +57,11 @@ def test_axes_are_shared(model):
     assert second.ax_ is first.ax_ and second.figure_ is first.figure_
     assert len(first.ax_.get_lines()) == 2
     assert first.score_ax_ is None
+    third = ConvergenceDisplay.from_estimator(
+        model, ax=second.ax_, score_ax=second.score_ax_
+    )
+    assert third.score_ax_ is second.score_ax_
+    assert len(second.score_ax_.get_lines()) == 2
 
 
 @pytest.mark.parametrize(

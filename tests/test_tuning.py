@@ -99,14 +99,37 @@ def test_subsample_size(n, expected):
     assert _tuning._subsample_size(n) == expected
 
 
-def test_filling_work_is_measured_once(operator):
-    where = operator.xp, operator.device, operator.dtype
-    work = _tuning.filling_work(*where)
-    assert _tuning.filling_work(*where) == work
-    # A power of 4 times 5e8, between a slow core and a large GPU.
-    power = np.log(work / 5e8) / np.log(4)
-    assert power == pytest.approx(round(power), abs=1e-9)
+def test_filling_work_is_measured_once(monkeypatch):
+    class Device:  # CuPy's cannot be hashed
+        __hash__ = None
+
+        def __str__(self):
+            return "a GPU of a test"
+
+    measured = iter([3e8, 9e9])
+    monkeypatch.setattr(_tuning, "_measured_work", {})
+    monkeypatch.setattr(
+        _tuning, "_measure_filling_work", lambda xp, device, dtype: next(measured)
+    )
+    for _ in range(2):
+        assert _tuning.filling_work(np, Device(), np.float32) == 5e8
+    assert _tuning.filling_work(np, Device(), np.float64) == 4**2 * 5e8
+
+
+def test_filling_work_of_this_machine(operator):
+    work = _tuning.filling_work(operator.xp, operator.device, operator.dtype)
     assert 1e6 < work < 1e14
+
+
+def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
+    monkeypatch.setattr(_tuning, "_N_MEASURED", 200)
+    operator = KernelOperator(Laplacian(2.0), rng.standard_normal((600, 4)))
+    sizes = {"subsample_size": 100, "n_components": 10}
+    small, large = (
+        tune(operator, 4, 1, batch_size=m, **sizes) for m in (50, 300)
+    )  # 50 of 200 rows are simulated for both
+    ratio = small.adapted.step_size(300) / small.adapted.step_size(50)
+    assert large.step_size / small.step_size == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class EpochState:
     loss : float
         Mean squared residual of the epoch, each batch taken before its update.
     step_size : float
-        eta in use.
+        eta in use, before half steps on trial.
     n_step_halvings : int
         Times that the guard went back and halved the step.
     failed : bool
@@ -43,7 +43,7 @@ class EpochState:
     failed: bool = False
 
 
-class _Trials:
+class _StepTrials:
     """Try half the step for an epoch when the residual stalls; keep it if that pays.
 
     The residual stalls in one of two ways. Where it cannot vanish, on noisy targets,
@@ -60,16 +60,18 @@ class _Trials:
     def __init__(self):
         self.factor = 1.0
         self._wait, self._patience = 0, 1
-        self.forget()
+        self._previous_loss = self._stalled_at = None
 
     def forget(self):
-        """Start anew after the iteration went back."""
+        """Start anew after the iteration went back; a trial under way is over."""
+        if self._stalled_at is not None:
+            self.factor *= 2
         self._previous_loss = self._stalled_at = None
 
     def update(self, loss):
         """Take in the loss of an epoch."""
         previous, self._previous_loss = self._previous_loss, loss
-        if previous is None or not loss > 0:
+        if previous is None or not (previous > 0 and loss > 0):
             return
         drop = math.log(previous / loss)
         if self._stalled_at is not None:
@@ -96,7 +98,7 @@ def eigenpro2(
     batch_size,
     step_size,
     rng,
-    trials=True,
+    try_half_steps=True,
 ):
     """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., X) a by EigenPro 2.
 
@@ -106,14 +108,16 @@ def eigenpro2(
         a_b -= (eta / m) g
         a_s += (eta / m) V D V' K(X_s, X_b) g
 
-    It costs n m (d + l) multiply-adds for the first line (n m l where K is cached) and
-    s m l + 2 s q l for the last. The batches are slices of the given order of rows and
-    are visited in a new random order every epoch. The model of an epoch is the mean of
-    the iterates of its second half, which has less of the steps' noise than the last.
+    It costs n m (d + l) multiply-adds for the first line (n m l where K is cached),
+    s m l + 2 s q l for the last, and n l for the mean. The batches are slices of the
+    given order of rows and are visited in a new random order every epoch. The model of
+    an epoch is the mean of the iterates of its second half, which has less of the
+    steps' noise than the last.
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
-    f = 0 on the same rows, are not finite, or three times those of the best epoch, the
-    coefficients go back to where the best epoch began and eta is halved.
+    f = 0 on the same rows or are not finite, or those of a whole epoch exceed three
+    times the best epoch's, the coefficients go back to where the best epoch began and
+    eta is halved.
 
     Parameters
     ----------
@@ -133,8 +137,8 @@ def eigenpro2(
         eta.
     rng : numpy.random.RandomState
         Order of the batches.
-    trials : bool, default=True
-        Whether to try half the step when the residual of an output stalls.
+    try_half_steps : bool, default=True
+        Whether to try half the step, for the output whose residual stalls.
 
     Yields
     ------
@@ -154,41 +158,51 @@ def eigenpro2(
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
     best_loss = np.inf
-    trials = [_Trials() for _ in range(coef.shape[1])] if trials else []
-    factors = xp.ones_like(targets[0, :])
+    trials = [_StepTrials() for _ in range(coef.shape[1])]
+    kept = s if preconditioner.n_components else 0
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = float(xp.sum(zero_losses)) / n
 
-    def run_epoch(total):
-        """Return the squared residual of an epoch, by output, and the steps made.
+    def run_epoch():
+        """Run one epoch, or the part of it until it diverges.
 
-        NaN once it diverges. The iterates of the second half go to `total`.
+        Returns
+        -------
+        losses : ndarray of shape (l,)
+            Sum of the squared residuals, NaN if it diverged.
+        mean : array of shape (n, l)
+            Of the iterates of the second half.
+        n_steps : int
+            Steps made.
         """
-        residual, baseline = xp.zeros_like(factors), 0.0
+        factors = [trial.factor for trial in trials]
+        rates = rate * xp.asarray(factors, dtype=coef.dtype, device=device_of(coef))
+        residual, baseline = np.zeros(len(trials)), 0.0
+        mean, first = xp.zeros_like(coef), len(starts) // 2
         for n_steps, start in enumerate(rng.permutation(starts)):
             b = slice(int(start), min(int(start) + batch_size, n))
-            F, K_bs = operator.product(coef, b.start, b.stop, n_kept=s)
+            F, K_bs = operator.product(coef, b.start, b.stop, n_kept=kept)
             error = F - targets[b, :]
             g = weights[b, None] * error
-            residual += xp.sum(g * error, axis=0)
+            residual += to_numpy(xp.sum(g * error, axis=0))
             # Heavy targets raise both sides; a batch of zeros counts as an average one.
-            mean = zero_loss * (b.stop - b.start)
-            baseline += max(float(xp.sum(zero_losses[b])), mean)
-            if not float(xp.sum(residual)) <= _TRIP * baseline:
-                return residual * np.nan, n_steps
-            step = rate * factors * g
+            average = zero_loss * (b.stop - b.start)
+            baseline += max(float(xp.sum(zero_losses[b])), average)
+            if not residual.sum() <= _TRIP * baseline:
+                return residual * np.nan, mean, n_steps
+            step = rates * g
             coef[b, :] -= step
-            coef[:s, :] += preconditioner.correction(K_bs, step)
-            if n_steps >= len(starts) // 2:
-                total += coef
-        return residual, len(starts)
+            if kept:
+                coef[:s, :] += preconditioner.correction(K_bs, step)
+            if n_steps >= first:
+                mean += (coef - mean) / (n_steps - first + 1)
+        return residual, mean, len(starts)
 
     while True:
-        mean = xp.zeros_like(coef)
         with operator.exclusive_threads():
-            losses, n_steps = run_epoch(mean)
-        loss = float(xp.sum(losses)) / n
+            losses, mean, n_steps = run_epoch()
+        loss = losses.sum() / n
         # Growth below the rounding of the residual is none.
         grew = loss > _GROWTH * best_loss + 1e-6 * zero_loss
         if grew or np.isnan(loss):
@@ -208,13 +222,8 @@ def eigenpro2(
             best_loss = loss
             good[...] = begin
         begin[...] = coef
-        mean /= len(starts) - len(starts) // 2
-        yield EpochState(mean, loss / targets.shape[1], rate * batch_size, n_halvings)
-        if trials:
-            for trial, output_loss in zip(trials, to_numpy(losses), strict=True):
+        loss = float(loss / targets.shape[1])
+        yield EpochState(mean, loss, rate * batch_size, n_halvings)
+        if try_half_steps:
+            for trial, output_loss in zip(trials, losses, strict=True):
                 trial.update(float(output_loss))
-            factors = xp.asarray(
-                [trial.factor for trial in trials],
-                dtype=coef.dtype,
-                device=device_of(coef),
-            )
