@@ -136,10 +136,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
     Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
     training rows; early stopping regularises. A spectral preconditioner, computed on a
-    subsample, lets large batches take large steps; the step is measured on rows outside
-    the subsample, and a guard halves it if the iteration diverges all the same. An
-    epoch costs n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in
-    memory.
+    subsample, lets large batches take large steps; the step is measured on up to 4000
+    rows, and a guard halves it if the iteration diverges all the same. An epoch costs
+    n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in memory.
 
     Parameters
     ----------
@@ -226,8 +225,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured mostly on rows outside the subsample: the
-        noise of a step, and the largest eigenvalue.
+        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
+        and the largest eigenvalue.
     tuning_results_ : dict of lists
         What was measured for each number of eigenvectors that was considered:
         "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
@@ -368,8 +367,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured mostly on rows outside the subsample: the
-        noise of a step, and the largest eigenvalue.
+        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
+        and the largest eigenvalue.
     tuning_results_ : dict of lists
         What was measured for each number of eigenvectors that was considered:
         "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",

@@ -2,8 +2,8 @@
 
 The papers choose m as what the resource holds and fills, and q as the largest for which
 the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
-Here m is chosen likewise, and q where the measured step stops growing; beta and lambda
-are those of `preconditioners.HeldOutSpectrum`.
+Here m is chosen likewise, and q where the step that beta and lambda predict stops
+growing; `preconditioners.HeldOutSpectrum` measures these, and the step itself.
 """
 
 import math

@@ -24,8 +24,8 @@ class SpectrumDisplay:
     """Eigenvalues that the preconditioner was chosen by.
 
     The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
-    preconditioned kernel as measured on rows at large, and the chosen q. Where the second
-    curve leaves the first, the eigenvectors fit the subsample and no longer the
+    preconditioned kernel as measured on rows at large, and the chosen q. Where the
+    second curve leaves the first, the eigenvectors fit the subsample and no longer the
     population: the step must suit the second.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.

@@ -8,8 +8,8 @@ hardly move. EigenPro brings the q largest eigenvalues down to the next one, so
 that the step can grow, and the solution stays the same.
 
 Here the same regression problem is fitted with more and more eigenvectors. Everything
-else is chosen automatically; the step is measured on rows outside the subsample that
-the eigenvectors come from.
+else is chosen automatically; the step is measured, mostly on rows outside the subsample
+that the eigenvectors come from.
 """
 
 # %%

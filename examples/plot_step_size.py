@@ -30,9 +30,9 @@ for q, step_size in zip(results["n_components"], results["step_size"]):
 print(f"chosen: q = {model.n_components_}, step {model.step_size_:.1f}")
 
 # %%
-# Shorter steps are slower. Of the much longer ones that the subsample's own eigenvalue
-# would allow, the guard notices the first within the epoch, goes back and halves it
-# until the residual stays bounded; being bounded is not yet being fast.
+# A shorter step is slower. A step as long as the subsample would have it, or longer, is
+# noticed by the guard within the epoch, which goes back and halves it until the
+# residual stays bounded; bounded is not yet fast.
 m, beta, eigenvalue = model.batch_size_, model.beta_, float(model.eigenvalues_[-1])
 print(f"the subsample's own eigenvalue: step {2 * m / (beta + m * eigenvalue):.1f}")
 steps = {
