@@ -126,7 +126,10 @@ def tune(
         If a given size is impossible for so many rows.
     """
     n = operator.shape[0]
-    s = _subsample_size(n) if subsample_size == "auto" else subsample_size
+    affordable = _affordable_rows(operator)
+    s = subsample_size
+    if s == "auto":
+        s = max(min(_subsample_size(n), affordable), 1)
     _check_at_most("subsample_size", s, n, "training rows")
     if batch_size != "auto":
         _check_at_most("batch_size", batch_size, n, "training rows")
@@ -145,7 +148,8 @@ def tune(
         weights=weights_s,
         damping=damping,
     )
-    spectrum = _spectrum(operator, full, weights)
+    n_measured = max(min(n, _N_MEASURED, affordable), 1)
+    spectrum = _spectrum(operator, full, weights, n_measured)
     q_max = full.n_components
     grid = {0, q_max}
     if n_components == "auto":
@@ -159,7 +163,9 @@ def tune(
         step_size = adapted.step_size(m)
         # A full batch has no noise that could be seen, the zero kernel no edge.
         if m < n and adapted.top_eigenvalue > 0:
-            simulated = _simulated_batch_size(m, n)
+            # Of fewer rows than all several batches: one alone has no noise. The edge
+            # of larger ones is larger as the formula has it.
+            simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
             edge = spectrum.largest_stable_step(
                 adapted.n_components, simulated, predicted
@@ -230,6 +236,12 @@ def _check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
+def _affordable_rows(operator):
+    """Return r so that six matrices of r x r in float64 take half the free memory."""
+    free = available_memory(operator.xp, operator.device)
+    return int((free / 2 / 6 / 8) ** 0.5)
+
+
 def _subsample_size(n):
     """Return s for n rows: all of a small data set, where nothing need be estimated."""
     if n <= 1000:
@@ -251,22 +263,12 @@ def _max_components(n, s, weights):
     return min(supported // (2 if s == n else 4), 500)
 
 
-def _simulated_batch_size(m, n):
-    """Return the rows of a batch where only some of n rows are at hand.
-
-    Of fewer rows than all there must be several batches: one alone has no noise. The
-    edge of larger batches is larger as the formula has it.
-    """
-    return m if n <= _N_MEASURED else min(m, _N_MEASURED // 4)
-
-
-def _spectrum(operator, preconditioner, weights):
+def _spectrum(operator, preconditioner, weights, n_measured):
     """Return the spectrum on rows with as large a part of the subsample as all have.
 
     Where n is large that is next to none of it.
     """
     n, s = operator.shape[0], preconditioner.subsample_size
-    n_measured = min(n, _N_MEASURED)
     start = s - n_measured * s // n
     stop = start + n_measured
     return HeldOutSpectrum(

@@ -29,6 +29,16 @@ def test_zero_kernel_takes_any_step():
     assert measured.critical_batch_size == float("inf")
 
 
+def test_little_memory_takes_fewer_rows(operator, monkeypatch):
+    monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: 1e6)
+    tuning = tune(operator, 4, 1, batch_size=30)
+    s = tuning.preconditioner.subsample_size
+    assert 0.9e6 / 2 < 6 * 8 * s**2 <= 1e6 / 2
+    monkeypatch.undo()
+    ample = tune(operator, 4, 1, batch_size=30, n_components=10)
+    assert ample.preconditioner.subsample_size == 300
+
+
 def test_zero_kernel_is_tuned():
     tuning = tune(KernelOperator.from_matrix(np.zeros((40, 40))), 2, 1)
     assert (tuning.step_size, tuning.preconditioner.n_components) == (1.0, 0)
