@@ -31,6 +31,9 @@ from ._array import (
 from ._operator import KernelOperator, cache_budget, cache_pays
 from .kernels import check_bandwidth, check_kernel, make_kernel
 
+# Training rows that are predicted at the end of a fit, to see that it ended well.
+_N_CHECKED = 10_000
+
 
 def _floats(X):
     """Return the data types that X is computed in, of the library that X stays in."""
@@ -297,15 +300,15 @@ class Problem:
             budget -= operator.cache_bytes
         return (kept - budget) / 1e6
 
-    def loss(self, coef):
-        """Return the weighted mean squared residual of the training rows."""
-        if not bool(self.xp.any(coef != 0)):
-            residual = self.targets
-        else:
-            residual = self.operator @ coef - self.targets
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean squared residual of the first `n_rows`, or of all."""
+        rows = slice(0, min(n_rows or len(self._train), len(self._train)))
+        residual = self.targets[rows, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = self.operator.product(coef, 0, rows.stop)[0] - residual
         squares = self.xp.mean(residual * residual, axis=1)
         if self.weights is not None:
-            squares = squares * self.weights
+            squares = squares * self.weights[rows]
         return float(self.xp.mean(squares))
 
     def at_home(self, values):
@@ -523,6 +526,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         """
         losses, scores = [], []
         coef, best, waited = None, np.inf, 0
+        # Where an epoch with the least loss began; the last one can end badly.
+        begin = fallback = problem.initial_coef()
         progress.start_epochs()
         for _ in range(self.max_iter):
             epoch = context.subcontext(task_name="epoch")
@@ -538,6 +543,9 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             waited = 0 if value < best - margin else waited + 1
             if not scores or coef is None or value < best:
                 coef = state.coef
+            if losses[-1] <= min(losses):
+                fallback = begin
+            begin = state.coef
             best = min(best, value)
             stop = epoch.call_on_fit_task_end(
                 estimator=self,
@@ -548,7 +556,18 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             if stop or state.failed or exact or waited >= self.n_iter_no_change:
                 break
         progress.close()
-        coef = self._no_worse_than_mean(coef, problem, state, losses, validate, best)
+        if state.failed:
+            warnings.warn(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                f"bounded: halved {state.n_step_halvings} times; the best coefficients "
+                "before that are kept. Is the kernel positive semi-definite?",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        if validate is None:
+            coef = self._no_worse_than_mean((coef, fallback), problem, state, losses)
+        elif -validate(problem.initial_coef()) < best:
+            coef = problem.initial_coef()
         model = problem.model(coef)
         context.call_on_fit_task_end(
             estimator=self, reconstruction_attributes=model, **given
@@ -560,31 +579,28 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             "n_step_halvings_": state.n_step_halvings,
         }
 
-    def _no_worse_than_mean(self, coef, problem, state, losses, validate, best):
-        """Return `coef`, or zero where predicting the mean is better."""
+    def _no_worse_than_mean(self, candidates, problem, state, losses):
+        """Return the first of `candidates` that is better than zero, or else zero."""
+        coef, fallback = candidates
         zero = problem.initial_coef()
-        if state.failed:
-            warnings.warn(
-                f"{type(self).__name__} found no step size that keeps the iteration "
-                f"bounded: halved {state.n_step_halvings} times; the best coefficients "
-                "before that are kept. Is the kernel positive semi-definite?",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        if validate is not None:
-            return zero if -validate(zero) < best else coef
-        # The loss of an epoch is measured on its way: only if it is high, look closer.
-        limit = problem.loss(zero)
-        if losses[-1] <= 0.9 * limit or problem.loss(coef) <= limit:
+        # The loss of an epoch is measured on its way: only if it is high, or some rows
+        # are worse off at the end, look closer.
+        low = losses[-1] <= 0.9 * problem.loss(zero)
+        if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
             return coef
+        limit = problem.loss(zero)
+        if problem.loss(coef) <= limit:
+            return coef
+        better = problem.loss(fallback) < limit
         warnings.warn(
             f"{type(self).__name__} stopped after {len(losses)} epochs with a training "
-            "loss above that of predicting the mean, which it now predicts; pass a "
-            "smaller step_size, or more epochs (max_iter)",
+            "loss above that of predicting the mean; "
+            + ("an earlier epoch's model is kept" if better else "it predicts the mean")
+            + "; pass a smaller step_size, or more epochs (max_iter)",
             ConvergenceWarning,
             stacklevel=4,
         )
-        return zero
+        return fallback if better else zero
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""

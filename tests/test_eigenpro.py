@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from eigenkern import EigenProClassifier, EigenProRegressor, _base
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.solvers.eigenpro import EpochState
 
 # Epochs until the coefficients stand still.
 CONVERGED = {"max_iter": 1000, "tol": 0.0, "n_iter_no_change": 1000}
@@ -507,6 +508,25 @@ def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
     assert_allclose(model.predict(X), y.mean())
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
+    """The loss of an epoch is measured on its way and tells nothing of its end."""
+    X, y, *_ = regression
+
+    def solver(operator, targets, preconditioner, **ignored):
+        exact = np.linalg.solve(operator.block(), targets)
+        yield EpochState(0.9 * exact if good else 9 * exact, 0.5, 1.0, 0)
+        yield EpochState(50 * exact, 0.01, 1.0, 0)
+
+    monkeypatch.setattr("eigenkern._eigenpro.eigenpro2", solver)
+    model = EigenProRegressor(max_iter=2, random_state=0)
+    kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
+    with pytest.warns(ConvergenceWarning, match=kept):
+        model.fit(X, y)
+    expected = 0.1 * y.mean() + 0.9 * y if good else np.full(y.shape, y.mean())
+    assert_allclose(model.predict(X), expected, atol=1e-6)
 
 
 def test_an_absurd_step_recovers_without_a_warning(regression):
