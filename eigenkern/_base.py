@@ -301,7 +301,7 @@ class Problem:
         return (kept - budget) / 1e6
 
     def loss(self, coef, n_rows=None):
-        """Return the weighted mean squared residual of the first `n_rows`, or of all."""
+        """Return the weighted mean squared residual of the first rows, or of all."""
         rows = slice(0, min(n_rows or len(self._train), len(self._train)))
         residual = self.targets[rows, :]
         if bool(self.xp.any(coef != 0)):
