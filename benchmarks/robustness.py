@@ -11,7 +11,7 @@ sqrt(2) apart, is run as well. Run ::
     python benchmarks/robustness.py --report       # summary and plot once more
 
 Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
-on where it stopped. ``results/robustness.txt`` and ``.png`` sum them up.
+on where it stopped; remove the file to start anew. ``results/robustness.txt`` and ``.png`` sum them up.
 
 Losses are mean squared errors as fractions of those of predicting the mean. The epochs
 to a loss are interpolated in its logarithm. A step's figure of merit is the number of
@@ -30,22 +30,20 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from pathlib import Path
 
-for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # one case a process, one process a core
+import datasets
+import numpy as np
+import scipy.linalg
+from kernel_product import processor
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
-import datasets  # noqa: E402
-import numpy as np  # noqa: E402
-import scipy.linalg  # noqa: E402
-from kernel_product import processor  # noqa: E402
-from sklearn.exceptions import ConvergenceWarning  # noqa: E402
-
-from eigenkern import EigenProRegressor, kernels  # noqa: E402
+from eigenkern import EigenProRegressor, kernels
 
 RESULTS = Path(__file__).parent / "results"
 N_EPOCHS, N_EPOCHS_GRID = 20, 10
 # Steps of the grid over the automatic one: from 1/16 to 4 times.
 GRID = 2.0 ** (np.arange(-8, 5) / 2)
-FACTORS = (0.25, 1.0, 4.0)
+FACTORS, DTYPES = (0.25, 1.0, 4.0), ("float32", "float64")
 KERNELS = (
     "gaussian",
     "laplacian",
@@ -237,7 +235,7 @@ def exact_solution(K, Y):
             jitter *= 10
 
 
-def run_problem(data, kernel_name, factor, n_rows, with_grid, dtypes, with_sgd=True):
+def run_problem(data, kernel_name, factor, n_rows, with_grid):
     """Return the rows of the table of one problem, one for each precision."""
     load = real if data in REAL else synthetic
     X, Y, X_val, Y_val = load(data, n_rows)
@@ -249,7 +247,7 @@ def run_problem(data, kernel_name, factor, n_rows, with_grid, dtypes, with_sgd=T
     exact = zero.relative_losses(exact_solution(K, Y), Y.mean(axis=0))
     target = 1.05 * exact[1]
     rows = []
-    for dtype in dtypes:
+    for dtype in DTYPES:
         row = dict.fromkeys(FIELDS, "")
         row |= {"data": data, "kernel": kernel_name, "factor": factor, "dtype": dtype}
         row |= {"n": X.shape[0], "d": X.shape[1]}
@@ -271,18 +269,17 @@ def run_problem(data, kernel_name, factor, n_rows, with_grid, dtypes, with_sgd=T
             "seconds": curve.seconds_to(target, 1),
             "setup": curve.setup_seconds,
         }
-        if with_sgd:
-            sgd, sgd_curve = fit(
-                X_, Y, kernel, measured, max_iter=N_EPOCHS, algorithm="sgd"
-            )
-            losses = zero.relative_losses(sgd.dual_coef_, sgd.intercept_)
-            row |= {
-                "sgd_train": losses[0],
-                "sgd_val": losses[1],
-                "sgd_epochs": sgd_curve.epochs_to(target, 1),
-                "sgd_seconds": sgd_curve.seconds_to(target, 1),
-                "sgd_halvings": sgd.n_step_halvings_,
-            }
+        sgd, sgd_curve = fit(
+            X_, Y, kernel, measured, max_iter=N_EPOCHS, algorithm="sgd"
+        )
+        losses = zero.relative_losses(sgd.dual_coef_, sgd.intercept_)
+        row |= {
+            "sgd_train": losses[0],
+            "sgd_val": losses[1],
+            "sgd_epochs": sgd_curve.epochs_to(target, 1),
+            "sgd_seconds": sgd_curve.seconds_to(target, 1),
+            "sgd_halvings": sgd.n_step_halvings_,
+        }
         if with_grid:
             row |= grid_of_steps(X_, Y, kernel, measured, model, curve, exact)
         rows.append(row)
@@ -422,7 +419,7 @@ def report(rows, text_path, figure_path):
     right.set(
         xlabel="training loss, sgd",
         ylabel="training loss, eigenpro2",
-        title="20 epochs",
+        title=f"{N_EPOCHS} epochs",
     )
     figure.savefig(figure_path, dpi=120)
 
@@ -433,10 +430,8 @@ def main():
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--full", action="store_true", help="all rows of each set")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--dtypes", nargs="+", default=("float32", "float64"))
     parser.add_argument("--every", type=int, default=1, help="only each k-th problem")
     parser.add_argument("--grid-every", type=int, default=3)
-    parser.add_argument("--no-sgd", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS / "robustness.csv")
     parser.add_argument("--report", action="store_true", help="fit nothing")
     args = parser.parse_args()
@@ -447,15 +442,15 @@ def main():
         return
     done = {(r["data"], r["kernel"], float(r["factor"])) for r in rows}
     start = time.perf_counter()
-    with ProcessPoolExecutor(args.jobs) as pool:
+    failed = []
+    # One case a process, one process a core.
+    with ProcessPoolExecutor(args.jobs, None, threadpool_limits, (1,)) as pool:
         futures = {}
         for i, problem in enumerate(problems(args.data)):
             if i % args.every or problem in done:
                 continue
             with_grid = (i // args.every) % args.grid_every == 0
-            future = pool.submit(
-                run_problem, *problem, n_rows, with_grid, args.dtypes, not args.no_sgd
-            )
+            future = pool.submit(run_problem, *problem, n_rows, with_grid)
             futures[future] = problem
         try:
             for k, future in enumerate(as_completed(futures), 1):
@@ -463,6 +458,7 @@ def main():
                     new = future.result()
                 except Exception as error:
                     print(*futures[future], "FAILED", repr(error), flush=True)
+                    failed.append(futures[future])
                     continue
                 rows += new
                 write(args.out, rows)
@@ -483,6 +479,8 @@ def main():
             pool.shutdown(cancel_futures=True)
             raise
     report(read(args.out), args.out.with_suffix(".txt"), args.out.with_suffix(".png"))
+    if failed:
+        raise SystemExit(f"{len(failed)} problems failed: {failed}")
 
 
 if __name__ == "__main__":

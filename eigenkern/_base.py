@@ -565,7 +565,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 stacklevel=3,
             )
         if validate is None:
-            coef = self._no_worse_than_mean((coef, fallback), problem, state, losses)
+            coef = self._no_worse_than_mean(coef, fallback, problem, losses)
         elif -validate(problem.initial_coef()) < best:
             coef = problem.initial_coef()
         model = problem.model(coef)
@@ -579,16 +579,15 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             "n_step_halvings_": state.n_step_halvings,
         }
 
-    def _no_worse_than_mean(self, candidates, problem, state, losses):
-        """Return the first of `candidates` that is better than zero, or else zero."""
-        coef, fallback = candidates
+    def _no_worse_than_mean(self, coef, fallback, problem, losses):
+        """Return `coef` if it is no worse than zero, or else `fallback` or zero."""
         zero = problem.initial_coef()
+        limit = problem.loss(zero)
         # The loss of an epoch is measured on its way: only if it is high, or some rows
         # are worse off at the end, look closer.
-        low = losses[-1] <= 0.9 * problem.loss(zero)
+        low = losses[-1] <= 0.9 * limit
         if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
             return coef
-        limit = problem.loss(zero)
         if problem.loss(coef) <= limit:
             return coef
         better = problem.loss(fallback) < limit

@@ -116,17 +116,7 @@ class _EigenPro(KernelModel):
             "top_eigenvalue_": tuning.adapted.top_eigenvalue,
             "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
             "acceleration_": tuning.acceleration,
-            "tuning_results_": {
-                "n_components": [c.n_components for c in tuning.candidates],
-                "in_sample_eigenvalue": [
-                    c.in_sample_eigenvalue for c in tuning.candidates
-                ],
-                "top_eigenvalue": [c.top_eigenvalue for c in tuning.candidates],
-                "beta": [c.beta for c in tuning.candidates],
-                "step_size": [
-                    c.step_size(tuning.batch_size) for c in tuning.candidates
-                ],
-            },
+            "tuning_results_": tuning.results,
             "cache_size_": cached,
         }
 

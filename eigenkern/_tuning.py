@@ -8,7 +8,7 @@ growing; `preconditioners.HeldOutSpectrum` measures these, and the step itself.
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ._array import available_memory, namespace
@@ -22,7 +22,8 @@ _FIXED_COST = 0.05
 _MIN_ROWS = 256
 # Rows on which beta and lambda are measured.
 _N_MEASURED = 4000
-# theta, the step over the largest stable one; calibrated by benchmarks/robustness.py.
+# theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
+# epochs on problems of the kind of benchmarks/robustness.py.
 _SAFETY = 0.8
 
 
@@ -83,6 +84,16 @@ class Tuning:
     def plain(self):
         """What was measured of the kernel itself."""
         return self.candidates[0]
+
+    @property
+    def results(self):
+        """The candidates as a dict of columns, with the predicted step."""
+        columns = {
+            field.name: [getattr(here, field.name) for here in self.candidates]
+            for field in fields(Measured)
+        }
+        steps = [here.step_size(self.batch_size) for here in self.candidates]
+        return columns | {"step_size": steps}
 
     @property
     def acceleration(self):

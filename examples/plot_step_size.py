@@ -13,7 +13,8 @@ difference is plain to see.
 
 # %%
 # The two curves part where eigenvectors begin to describe the subsample and no longer
-# the digits: from there on a larger q allows hardly any longer step.
+# the digits: from there on a larger q lengthens the step less than the subsample
+# promises.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_digits
 
@@ -30,9 +31,8 @@ for q, step_size in zip(results["n_components"], results["step_size"]):
 print(f"chosen: q = {model.n_components_}, step {model.step_size_:.1f}")
 
 # %%
-# A shorter step is slower. A step as long as the subsample would have it, or longer, is
-# noticed by the guard within the epoch, which goes back and halves it until the
-# residual stays bounded; bounded is not yet fast.
+# A shorter step is slower. A much longer one diverges: the guard notices, goes back and
+# halves it until the residual stays bounded; bounded is not yet fast.
 m, beta, eigenvalue = model.batch_size_, model.beta_, float(model.eigenvalues_[-1])
 print(f"the subsample's own eigenvalue: step {2 * m / (beta + m * eigenvalue):.1f}")
 steps = {

@@ -309,7 +309,7 @@ def test_a_residual_that_underflows_is_no_error():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_mean_of_many_iterates_is_exact_at_a_fixed_point(dtype, rng):
+def test_the_mean_of_many_iterates_is_exact_at_a_fixed_point(dtype):
     """One row a step: thousands of iterates that are all the same."""
     n, value = 4000, 1 / 3
     K, Y = np.eye(n, dtype=dtype), np.full((n, 1), value, dtype=dtype)

@@ -115,9 +115,7 @@ def test_where_the_subsample_is_trusted_the_fit_diverges():
     tuning = tune(
         KernelOperator(Gaussian(4.0), X), D, 1, subsample_size=200, n_components=50
     )
-    adapted, m = tuning.adapted, tuning.batch_size
-    in_sample = adapted.in_sample_eigenvalue
-    trusting = 1.6 * m / (in_sample * (m - 1) + adapted.beta * in_sample)
+    m, trusting = tuning.batch_size, 1.6 / tuning.adapted.in_sample_eigenvalue
     assert trusting > 10 * tuning.step_size
     common = {"bandwidth": 4.0, "subsample_size": 200, "n_components": 50}
     common |= {"batch_size": m, "random_state": 0}

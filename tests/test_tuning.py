@@ -8,6 +8,7 @@ from eigenkern import _tuning
 from eigenkern._operator import KernelOperator
 from eigenkern._tuning import Measured, max_batch_size, tune
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.preconditioners import HeldOutSpectrum
 
 
 @pytest.fixture
@@ -83,7 +84,10 @@ def test_everything_automatic(operator):
     assert m == min(tuning.max_batch_size, 300 // 8)
     assert 0 <= q <= 300 // 2
     predicted = tuning.adapted.step_size(m)
-    assert predicted / 2 < tuning.step_size < 3 * predicted
+    K = operator.block()
+    spectrum = HeldOutSpectrum(K, K, tuning.preconditioner)
+    edge = spectrum.largest_stable_step(q, m, predicted)
+    assert tuning.step_size == pytest.approx(0.8 * edge)
     assert_allclose(
         tuning.acceleration, predicted / tuning.plain.step_size(m), rtol=1e-12
     )
