@@ -11,7 +11,8 @@ sqrt(2) apart, is run as well. Run ::
     python benchmarks/robustness.py --report       # summary and plot once more
 
 Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
-on where it stopped; remove the file to start anew. ``results/robustness.txt`` and ``.png`` sum them up.
+on where it stopped; remove the file to start anew. ``results/robustness.txt`` and
+``.png`` sum them up.
 
 Losses are mean squared errors as fractions of those of predicting the mean. The epochs
 to a loss are interpolated in its logarithm. A step's figure of merit is the number of
@@ -376,7 +377,7 @@ def report(rows, text_path, figure_path):
         f"seconds before the first epoch, median, most   "
         f"{np.nanmedian(setup):.1f}, {np.nanmax(setup):.1f} (kernel matrix included)",
         f"sgd in less than 1/1.1 of the seconds          {slower.sum()}, by at most "
-        f"{np.max((seconds - sgd_seconds)[slower], initial=0):.1f} s",
+        f"{np.max(seconds[slower] - sgd_seconds[slower], initial=0):.1f} s",
         "",
         f"Epochs over those of the best step of the grid, {grid.sum()} cases:",
         f"{'':18} {'<= 1.25':>8} {'<= 1.5':>8} {'<= 2':>8} {'median':>8} {'worst':>8}",

@@ -95,7 +95,7 @@ def chosen(model):
         (
             "step",
             f"{model.step_size_:.3g}",
-            f"measured: beta {model.beta_:.3g}, top eigenvalue "
+            f"0.8 of the longest stable one; beta {model.beta_:.3g}, top eigenvalue "
             f"{model.top_eigenvalue_:.3g}",
         ),
         (
