@@ -2,6 +2,13 @@
 
 from . import kernels
 from ._eigenpro import EigenProClassifier, EigenProRegressor
+from ._falkon import FalkonLikeClassifier, FalkonLikeRegressor
+from ._nystrom import (
+    NystromClassifier,
+    NystromRegressor,
+    NytroClassifier,
+    NytroRegressor,
+)
 from ._show_versions import show_versions
 from .display import ConvergenceDisplay, SpectrumDisplay
 
@@ -11,6 +18,12 @@ __all__ = [
     "ConvergenceDisplay",
     "EigenProClassifier",
     "EigenProRegressor",
+    "FalkonLikeClassifier",
+    "FalkonLikeRegressor",
+    "NystromClassifier",
+    "NystromRegressor",
+    "NytroClassifier",
+    "NytroRegressor",
     "SpectrumDisplay",
     "kernels",
     "show_versions",

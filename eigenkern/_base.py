@@ -20,7 +20,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ._array import (
-    available_memory,
     compute_location,
     device_of,
     is_numpy,
@@ -28,8 +27,9 @@ from ._array import (
     namespace,
     to_numpy,
 )
-from ._operator import KernelOperator, cache_budget, cache_pays
-from .kernels import check_bandwidth, check_kernel, make_kernel
+from ._operator import KernelOperator
+from ._problem import CenterProblem, Data, Problem, hold_out, rows_with_weight
+from .kernels import check_bandwidth, check_kernel
 
 # Training rows that are predicted at the end of a fit, to see that it ended well.
 _N_CHECKED = 10_000
@@ -113,6 +113,20 @@ class RegressionTargets(RegressorMixin):
         self._one_dimensional = y.ndim == 1
         return X, y.reshape(len(y), -1), y
 
+    def _encode_validation(self, X, y):
+        """Return (X, Y) of validation rows, after `_encode_targets`."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            multi_output=True,
+            y_numeric=True,
+            reset=False,
+        )
+        y = to_numpy(y).astype(np.float64)
+        return X, y.reshape(len(y), -1)
+
     def _weights_of_classes(self, y):
         return None
 
@@ -155,6 +169,19 @@ class ClassificationTargets(ClassifierMixin):
         if len(self.classes_) <= 2:
             return X, (2.0 * codes - 1.0)[:, None], codes
         return X, np.eye(len(self.classes_))[codes], codes
+
+    def _encode_validation(self, X, y):
+        X, y = validate_data(self, X, y, dtype=_floats(X), reset=False)
+        y = to_numpy(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y_val must hold only classes of y; got {unknown[0]!r} besides"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        if len(self.classes_) <= 2:
+            return X, (2.0 * codes - 1.0)[:, None]
+        return X, np.eye(len(self.classes_))[codes]
 
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
@@ -218,142 +245,12 @@ class ClassificationTargets(ClassifierMixin):
         return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
 
 
-class Problem:
-    """The training problem where it is computed: arrays, operators, kernel.
-
-    Attributes
-    ----------
-    xp, device
-        Where the computation is.
-    targets : array of shape (n, l)
-        Centred, of the training rows in the solver's order.
-    weights : array of shape (n,) or None
-        With mean 1.
-    intercept : ndarray of shape (l,)
-        Weighted mean of the targets, on the host.
-    operator : KernelOperator
-        K(X, X) of the training rows.
-    validation : KernelOperator or None
-        K(X_val, X) of the validation rows.
-    n_features : int
-    rng : numpy.random.RandomState
-    """
-
-    def __init__(self, estimator, X, Y, weights, train, held_out, rng):
-        self._home = namespace(X), device_of(X)
-        self._X, self._train = X, train
-        self.xp, self.device = compute_location(estimator.device, X)
-        self.rng = rng
-        self.n_features = X.shape[1]
-        moved = move(X, self.xp, self.device)
-        self._dtype = moved.dtype
-        w = None if weights is None else weights[train]
-        self.intercept = np.average(Y[train], axis=0, weights=w)
-        self.targets = self.array(Y[train] - self.intercept)
-        self.weights = None if w is None else self.array(w / w.mean())
-        rows = self._take(moved, train)
-        validation_rows = None if held_out is None else self._take(moved, held_out)
-        self.kernel = self.validation = None
-        if estimator.kernel == "precomputed":
-            self.operator = KernelOperator.from_matrix(self._take(rows, train, axis=1))
-            if held_out is not None:
-                K = self._take(validation_rows, train, axis=1)
-                self.validation = KernelOperator.from_matrix(K)
-            return
-        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
-        self.operator = KernelOperator(self.kernel, rows)
-        if held_out is not None:
-            self.validation = KernelOperator(self.kernel, rows, validation_rows)
-
-    @property
-    def n_rows(self):
-        """Rows of X, those without weight included."""
-        return self._X.shape[0]
-
-    def has_rows(self, centers):
-        """Whether X has the values of `centers`."""
-        if centers is None:
-            return self.kernel is None
-        if centers is self._X:
-            return True
-        return np.array_equal(to_numpy(centers), to_numpy(self._X))
-
-    def fill_caches(self, cache_size, n_epochs):
-        """Keep the kernel matrices in memory where they fit and pay; return the MB."""
-        budget = kept = cache_budget(cache_size, self.operator)
-        for operator in (self.operator, self.validation):
-            if operator is None or operator.cache_bytes > budget:
-                continue
-            pays = not operator.kernel.factored and cache_pays(
-                n_epochs, self.n_features, operator.itemsize, operator.n_workers
-            )
-            if cache_size == "auto" and not pays:
-                continue
-            free = available_memory(operator.xp, operator.device)
-            if operator.cache_bytes > free:
-                raise ValueError(
-                    f"cache_size={cache_size} MB allows a kernel matrix of "
-                    f"{operator.cache_bytes / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
-                    "memory are free; pass cache_size='auto' or a smaller number"
-                )
-            operator.fill_cache()
-            budget -= operator.cache_bytes
-        return (kept - budget) / 1e6
-
-    def loss(self, coef, n_rows=None):
-        """Return the weighted mean squared residual of the first rows, or of all."""
-        rows = slice(0, min(n_rows or len(self._train), len(self._train)))
-        residual = self.targets[rows, :]
-        if bool(self.xp.any(coef != 0)):
-            residual = self.operator.product(coef, 0, rows.stop)[0] - residual
-        squares = self.xp.mean(residual * residual, axis=1)
-        if self.weights is not None:
-            squares = squares * self.weights[rows]
-        return float(self.xp.mean(squares))
-
-    def at_home(self, values):
-        """Return `values` of the computation where X lives."""
-        return move(values, *self._home)
-
-    def array(self, values):
-        """Return `values` of the host in the data type and place of the computation."""
-        values = self.xp.asarray(values, device=self.device)
-        return self.xp.astype(values, self._dtype, copy=False)
-
-    def _take(self, values, index, axis=0):
-        return self.xp.take(
-            values, self.xp.asarray(index, device=self.device), axis=axis
-        )
-
-    def initial_coef(self, dual_coef=None):
-        """Return coefficients of the training rows in the solver's order."""
-        shape = tuple(self.targets.shape)
-        if dual_coef is None:
-            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
-        moved = move(dual_coef, self.xp, self.device)
-        return self._take(self.xp.astype(moved, self._dtype, copy=False), self._train)
-
-    def model(self, coef):
-        """Return the attributes that prediction needs; rows follow those of X."""
-        n = len(self._train)
-        place = np.full(self.n_rows, n)
-        place[self._train] = np.arange(n)
-        zero = self.xp.zeros_like(coef[:1, :])
-        dual_coef = self._take(self.xp.concat([coef, zero]), place)
-        return {
-            "dual_coef_": self.at_home(dual_coef),
-            "intercept_": self.at_home(self.array(self.intercept)),
-            "kernel_": self.kernel,
-            "bandwidth_": getattr(self.kernel, "bandwidth", None),
-            "centers_": None if self.kernel is None else self._X,
-        }
-
-
 class KernelModel(CallbackSupportMixin, BaseEstimator):
     """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
 
-    A subclass defines ``_check_parameters()``, and ``_make_solver(problem)``, which
-    returns a solver for `_run` and a dict of fitted attributes.
+    A subclass defines ``_check_parameters()``, ``_max_subtasks()`` (of scikit-learn's
+    callbacks), and ``_solve(data, context, given)``, which returns a dict of fitted
+    attributes.
     """
 
     def fit(self, X, y, sample_weight=None):
@@ -384,22 +281,38 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
+        return self._fit_or_restore(X, y, sample_weight)
+
+    def _fit_or_restore(self, *args, **options):
+        """Fit, or leave everything as it was and raise."""
         before = dict(vars(self))
         try:
-            return self._fit(X, y, sample_weight)
+            return self._fit(*args, **options)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
 
     @with_callbacks
-    def _fit(self, X, y, sample_weight):
+    def _fit(self, X, y, sample_weight, **validation):
         check_kernel_parameters(self)
         self._check_parameters()
         given = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
-        context = self._init_callback_context(max_subtasks=self.max_iter)
+        context = self._init_callback_context(max_subtasks=self._max_subtasks())
         context.call_on_fit_task_begin(estimator=self, **given)
-        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        data = self._encode(X, y, sample_weight, **validation)
+        attributes = self._solve(data, context, given)
+        context.call_on_fit_task_end(
+            estimator=self, reconstruction_attributes=attributes, **given
+        )
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        return self
+
+    def _encode(
+        self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
+    ):
+        """Return the validated training data."""
         X, Y, y = self._encode_targets(X, y)
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
@@ -415,9 +328,149 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                     "sample_weight and class_weight must leave a row with weight: "
                     "their product is zero for every sample"
                 )
+        validation = None
+        if X_val is not None:
+            X_val, Y_val = self._encode_validation(X_val, y_val)
+            if Y_val.shape[1] != Y.shape[1]:
+                raise ValueError(
+                    f"y_val must have as many outputs as y, {Y.shape[1]}; "
+                    f"got {Y_val.shape[1]}"
+                )
+            name = "sample_weight_val"
+            weights_val = self._check_weights(sample_weight_val, len(Y_val), name)
+            validation = X_val, Y_val, weights_val
+        elif y_val is not None or sample_weight_val is not None:
+            raise ValueError("y_val and sample_weight_val need X_val; got X_val=None")
         rng = check_random_state(self.random_state)
-        train, held_out = self._split(y, weights, rng)
-        problem = Problem(self, X, Y, weights, train, held_out, rng)
+        return Data(X, Y, y, weights, rng, validation)
+
+    def _make_center_problem(self, data, *, fraction=None, one_matrix=True):
+        """Return the problem on centres; hold out a `fraction` of the rows."""
+        if self.n_centers is not None:
+            check_number("n_centers", self.n_centers, 1, integer=True)
+        centers = self._check_centers(data.X)
+        rows, held = rows_with_weight(data), None
+        if fraction is not None:
+            grouped = self.kernel != "precomputed"
+            labels = self._stratify(data.labels)
+            rows, held = hold_out(data, rows, labels, fraction, grouped=grouped)
+        if centers is None and (self.n_centers or 0) > len(rows):
+            raise ValueError(
+                "n_centers must be at most the number of training rows with weight"
+                + (" that are not held out" if fraction is not None else "")
+                + f", {len(rows)}; got {self.n_centers}"
+            )
+        return CenterProblem(self, data, rows, held, centers, one_matrix=one_matrix)
+
+    def _check_centers(self, X):
+        """Return the centres that the parameter `centers` gives, or None."""
+        if isinstance(self.centers, str):
+            if self.centers == "uniform":
+                return None
+            raise ValueError(
+                "centers must be 'uniform' or an array of shape (n_centers, "
+                f"n_features); got {self.centers!r}"
+            )
+        if self.kernel == "precomputed":
+            raise ValueError(
+                "centers must be 'uniform' with kernel='precomputed': a kernel matrix "
+                f"has no rows for others; got {type(self.centers).__name__}"
+            )
+        centers = check_array(
+            self.centers, dtype=_floats(self.centers), input_name="centers"
+        )
+        if centers.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"centers must have the {X.shape[1]} features of X; "
+                f"got shape {tuple(centers.shape)}"
+            )
+        if self.n_centers not in (None, centers.shape[0]):
+            raise ValueError(
+                f"n_centers must be None or {centers.shape[0]}, the number of centers "
+                f"that are given; got {self.n_centers!r}"
+            )
+        return centers
+
+    def _say(self, text):
+        """Show a line of progress if ``verbose``."""
+        if self.verbose:
+            print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
+
+    def _check_weights(self, sample_weight, n, name="sample_weight"):
+        """Return the weights as a float64 array on the host, or None."""
+        if sample_weight is None:
+            return None
+        weights = check_array(
+            sample_weight,
+            ensure_2d=False,
+            dtype=_floats(sample_weight),
+            input_name=name,
+        )
+        weights = to_numpy(weights).astype(np.float64)
+        if weights.shape != (n,):
+            raise ValueError(
+                f"{name} must have shape ({n},), one weight a row of X; "
+                f"got shape {weights.shape}"
+            )
+        if (weights < 0).any():
+            raise ValueError(
+                f"{name} must not be negative; the smallest is {float(weights.min())!r}"
+            )
+        if not (weights > 0).any():
+            raise ValueError(
+                f"{name} must have a positive weight; got zero for every sample"
+            )
+        return weights
+
+    def _values(self, X, method):
+        """Return f(X), shape (m, l), where X lives."""
+        check_is_fitted(self, "dual_coef_")
+        X = validate_data(self, X, dtype=_floats(X), reset=False)
+        home = namespace(X), device_of(X)
+        self._check_same_namespace(home, method)
+        xp, device = compute_location(self.device, X)
+        coef = move(self.dual_coef_, xp, device)
+        X = move(X, xp, device)
+        if self.kernel_ is None:
+            F = xp.astype(X, coef.dtype, copy=False) @ coef
+        else:
+            centers = move(self.centers_, xp, device)
+            rows = xp.astype(X, centers.dtype, copy=False)
+            F = KernelOperator(self.kernel_, centers, rows) @ coef
+        return move(F, *home) + self.intercept_
+
+    def _check_same_namespace(self, home, method):
+        fitted = namespace(self.dual_coef_), device_of(self.dual_coef_)
+        if home != fitted:
+            name = type(self).__name__
+            raise ValueError(
+                f"Inputs passed to {name}.{method}() must use the same namespace and "
+                f"the same device as those passed to fit(): {fitted[0].__name__} on "
+                f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
+            )
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+
+class EpochModel(KernelModel):
+    """Kernel machine of an iteration over epochs: early stopping and the epoch loop.
+
+    A subclass defines ``_check_parameters()``, and ``_make_solver(problem)``, which
+    returns a solver for `_run` and a dict of fitted attributes.
+    """
+
+    def _max_subtasks(self):
+        return self.max_iter
+
+    def _solve(self, data, context, given):
+        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        y, weights = data.labels, data.weights
+        train, held_out = self._split(y, weights, data.rng)
+        problem = Problem(self, data, train, held_out)
         solver, tuned = self._make_solver(problem)
         validate = None
         if held_out is not None:
@@ -427,10 +480,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 F = to_numpy(problem.validation @ coef) + problem.intercept
                 return self._score_values(F, y[held_out], w)
 
-        result = self._run(solver, problem, validate, context, given, progress)
-        for name, value in (tuned | result).items():
-            setattr(self, name, value)
-        return self
+        return tuned | self._run(solver, problem, validate, context, given, progress)
 
     def _previous_coef(self, problem):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""
@@ -446,33 +496,6 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 + (" and other rows" if same else "")
             )
         return self.dual_coef_
-
-    def _check_weights(self, sample_weight, n):
-        """Return the weights as a float64 array on the host, or None."""
-        if sample_weight is None:
-            return None
-        weights = check_array(
-            sample_weight,
-            ensure_2d=False,
-            dtype=_floats(sample_weight),
-            input_name="sample_weight",
-        )
-        weights = to_numpy(weights).astype(np.float64)
-        if weights.shape != (n,):
-            raise ValueError(
-                f"sample_weight must have shape ({n},), one weight a row of X; "
-                f"got shape {weights.shape}"
-            )
-        if (weights < 0).any():
-            raise ValueError(
-                "sample_weight must not be negative; the smallest is "
-                f"{float(weights.min())!r}"
-            )
-        if not (weights > 0).any():
-            raise ValueError(
-                "sample_weight must have a positive weight; got zero for every sample"
-            )
-        return weights
 
     def _split(self, y, weights, rng):
         """Return the shuffled training rows and the validation rows (or None).
@@ -568,11 +591,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             coef = self._no_worse_than_mean(coef, fallback, problem, losses)
         elif -validate(problem.initial_coef()) < best:
             coef = problem.initial_coef()
-        model = problem.model(coef)
-        context.call_on_fit_task_end(
-            estimator=self, reconstruction_attributes=model, **given
-        )
-        return model | {
+        return problem.model(coef) | {
             "n_iter_": len(losses),
             "loss_curve_": losses,
             "validation_scores_": scores if scores else None,
@@ -600,39 +619,6 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             stacklevel=4,
         )
         return fallback if better else zero
-
-    def _values(self, X, method):
-        """Return f(X), shape (m, l), where X lives."""
-        check_is_fitted(self, "dual_coef_")
-        X = validate_data(self, X, dtype=_floats(X), reset=False)
-        home = namespace(X), device_of(X)
-        self._check_same_namespace(home, method)
-        xp, device = compute_location(self.device, X)
-        coef = move(self.dual_coef_, xp, device)
-        X = move(X, xp, device)
-        if self.kernel_ is None:
-            F = xp.astype(X, coef.dtype, copy=False) @ coef
-        else:
-            centers = move(self.centers_, xp, device)
-            rows = xp.astype(X, centers.dtype, copy=False)
-            F = KernelOperator(self.kernel_, centers, rows) @ coef
-        return move(F, *home) + self.intercept_
-
-    def _check_same_namespace(self, home, method):
-        fitted = namespace(self.dual_coef_), device_of(self.dual_coef_)
-        if home != fitted:
-            name = type(self).__name__
-            raise ValueError(
-                f"Inputs passed to {name}.{method}() must use the same namespace and "
-                f"the same device as those passed to fit(): {fitted[0].__name__} on "
-                f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
-            )
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.array_api_support = True
-        tags.input_tags.pairwise = self.kernel == "precomputed"
-        return tags
 
 
 class _ProgressLine:

@@ -2,7 +2,7 @@
 
 from ._base import (
     ClassificationTargets,
-    KernelModel,
+    EpochModel,
     RegressionTargets,
     check_number,
     is_auto,
@@ -11,7 +11,7 @@ from ._tuning import tune
 from .solvers.eigenpro import eigenpro2
 
 
-class _EigenPro(KernelModel):
+class _EigenPro(EpochModel):
     def __init__(
         self,
         kernel="laplacian",

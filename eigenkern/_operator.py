@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from ._array import available_memory, device_of, is_numpy, namespace
@@ -257,14 +258,21 @@ class KernelOperator:
         )
         return _sum(F_parts), kept
 
-    def block(self, start=0, stop=None, first=0, last=None):
-        """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None):
+        """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
+
+        It is a view of a matrix that is given or cached, and of that data type.
+        `dtype` (default: that of the rows) is the type of the array only: the values
+        are computed in the rows' type.
+        """
         stop = self.shape[0] if stop is None else stop
         last = self.shape[1] if last is None else last
+        dtype = self.dtype if dtype is None else dtype
         if self._matrix is not None:
-            return self._matrix[start:stop, first:last]
+            K = self._matrix[start:stop, first:last]
+            return self.xp.astype(K, dtype, copy=False)
         m = stop - start
-        K = self.xp.empty((m, last - first), dtype=self.dtype, device=self.device)
+        K = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
         plan = self._plan(m)
 
         def task(i):
@@ -274,9 +282,146 @@ class KernelOperator:
             for j in range(first, last, plan.center_tile):
                 columns = slice(j, min(j + plan.center_tile, last))
                 tile = self._tile(left, start + rows.start, columns, tile)
-                K[rows, columns.start - first : columns.stop - first] = tile
+                target = slice(columns.start - first, columns.stop - first)
+                K[rows, target] = self.xp.astype(tile, dtype, copy=False)
 
         self._run(task, [(i,) for i in range(0, m, plan.row_tile)])
+        return K
+
+    def gram_rows(self, budget=None):
+        """Return how many rows of K(X, Z) fit into `budget` bytes in float64.
+
+        None: the memory of the tiles. `gram` holds as many, or with weights or a
+        `transform` twice as many.
+        """
+        budget = self._budget if budget is None else budget
+        return int(min(max(budget // (8 * self.shape[1]), 16), max(self.shape[0], 1)))
+
+    def gram(self, T, weights=None, *, transform=None):
+        """Return C' W C and C' W T in float64, C = K(X, Z).
+
+        Summing in float64 is what keeps C' W C positive definite: its eigenvalues are
+        the squares of those of C. Costs m p^2 multiply-adds beside the kernel.
+
+        Parameters
+        ----------
+        T : array of shape (m, l)
+            In float64.
+        weights : array of shape (m,), default=None
+            Diagonal of W, not negative, in float64.
+        transform : array of shape (p, r), default=None
+            Take C = K(X, Z) @ transform, which costs another m p r.
+
+        Returns
+        -------
+        gram : array of shape (p, p), or (r, r)
+        cross : array of shape (p, l), or (r, l)
+        """
+        xp = self.xp
+        m = self.shape[0]
+        size = self.shape[1] if transform is None else transform.shape[1]
+        options = {"dtype": xp.float64, "device": self.device}
+        G = xp.zeros((size, size), **options)
+        c = xp.zeros((size, T.shape[1]), **options)
+        n_rows = self.gram_rows()
+        for i in range(0, m, n_rows):
+            end = min(i + n_rows, m)
+            C = self.block(i, end, dtype=xp.float64)
+            if transform is not None:
+                C = self._transformed(C, transform)
+            T_b = T[i:end, :]
+            if weights is not None:
+                root = xp.sqrt(weights[i:end])[:, None]
+                C, T_b = C * root, T_b * root
+            self._add_gram(G, c, C, T_b)
+        if self._threaded:  # `_add_gram` filled the lower triangle
+            G = np.tril(G) + np.tril(G, -1).T
+        return G, c
+
+    def _transformed(self, C, transform):
+        if not self._threaded:
+            return C @ transform
+        out = self.xp.empty((C.shape[0], transform.shape[1]), dtype=transform.dtype)
+
+        def task(i):
+            np.matmul(C[i : i + 512, :], transform, out=out[i : i + 512, :])
+
+        self._run(task, [(i,) for i in range(0, C.shape[0], 512)])
+        return out
+
+    def _add_gram(self, G, c, C, T):
+        """Add C' C to G, on threads only to its lower triangle, and C' T to c."""
+        if not self._threaded:
+            G += C.T @ C
+            c += C.T @ T
+            return
+
+        def task(rows, columns):
+            G[rows, columns] += C[:, rows].T @ C[:, columns]
+            if rows == columns:
+                c[rows, :] += C[:, rows].T @ T
+
+        bounds = [slice(i, min(i + 256, len(G))) for i in range(0, len(G), 256)]
+        self._run(task, [(a, b) for i, a in enumerate(bounds) for b in bounds[: i + 1]])
+
+    def normal_product(self, V, targets=None, weights=None):
+        """Return K' W (K V - targets), K = K(X, Z), in float64.
+
+        One pass: a block of rows is computed (or read) once and used twice.
+
+        Parameters
+        ----------
+        V : array of shape (p, l)
+        targets : array of shape (m, l), default=None
+            None: zero.
+        weights : array of shape (m,), default=None
+            Diagonal of W; None: ones.
+        """
+        xp = self.xp
+        V = xp.astype(V, self.dtype, copy=False)
+        if targets is not None:
+            targets = xp.astype(targets, self.dtype, copy=False)
+        if weights is not None:
+            weights = xp.astype(weights, self.dtype, copy=False)
+        if self.symmetric and self._triangle is not None:
+            U = self._weighted(self @ V, targets, weights, slice(0, self.shape[0]))
+            return xp.astype(self @ U, xp.float64)
+        m, p = self.shape
+        n_rows = max(min(self.gram_rows(self._budget / self.n_workers), 1024), 1)
+        parts = [
+            xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
+            for _ in range(self.n_workers)
+        ]
+        starts = range(0, m, n_rows)
+
+        def task(part):
+            for i in starts[part :: self.n_workers]:
+                rows = slice(i, min(i + n_rows, m))
+                K = self._whole_rows(rows)
+                U = self._weighted(K @ V, targets, weights, rows)
+                parts[part][...] += xp.astype(K.T @ U, xp.float64)
+
+        self._run(task, [(part,) for part in range(self.n_workers)])
+        return _sum(parts)
+
+    def _weighted(self, U, targets, weights, rows):
+        """Return W (U - targets) of a range of rows."""
+        if targets is not None:
+            U = U - targets[rows, :]
+        return U if weights is None else U * weights[rows, None]
+
+    def _whole_rows(self, rows):
+        """Return rows of K(X, Z), computed in this thread."""
+        if self._matrix is not None:
+            return self._matrix[rows, :]
+        shape = (rows.stop - rows.start, self.shape[1])
+        K = self.xp.empty(shape, dtype=self.dtype, device=self.device)
+        left = self._left(rows.start, rows.stop)
+        tile = None
+        for j in range(0, self.shape[1], 1024):
+            columns = slice(j, min(j + 1024, self.shape[1]))
+            tile = self._tile(left, rows.start, columns, tile)
+            K[:, columns] = tile
         return K
 
     @property
@@ -444,7 +589,7 @@ def cache_budget(cache_size, operator):
         MB. "auto": 70 % of the memory that is free now, cgroup limits included. A
         process that is allowed only a share of the cores, as a worker of
         ``GridSearchCV(n_jobs=...)`` is, takes only that share.
-    operator : KernelOperator
+    operator : object with xp and device
         Where the memory is.
     """
     if cache_size != "auto":
@@ -453,6 +598,50 @@ def cache_budget(cache_size, operator):
     if is_numpy(operator.xp):
         share = min(1.0, _single_threaded_blas.n_threads() / _n_cores())
     return 0.7 * share * available_memory(operator.xp, operator.device)
+
+
+def fill_caches(operators, cache_size, n_epochs, n_features):
+    """Keep kernel matrices in memory where they fit and pay.
+
+    Parameters
+    ----------
+    operators : list of KernelOperator
+        The more often used ones first.
+    cache_size : "auto" or float
+        MB for all of them.
+    n_epochs : int
+        Products that are to come.
+    n_features : int
+
+    Returns
+    -------
+    float
+        MB that are kept.
+
+    Raises
+    ------
+    ValueError
+        If `cache_size` allows a matrix that the free memory does not hold.
+    """
+    budget = kept = cache_budget(cache_size, operators[0])
+    for operator in operators:
+        if operator.cache_bytes > budget:
+            continue
+        pays = not operator.kernel.factored and cache_pays(
+            n_epochs, n_features, operator.itemsize, operator.n_workers
+        )
+        if cache_size == "auto" and not pays:
+            continue
+        free = available_memory(operator.xp, operator.device)
+        if operator.cache_bytes > free:
+            raise ValueError(
+                f"cache_size={cache_size} MB allows a kernel matrix of "
+                f"{operator.cache_bytes / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+                "memory are free; pass cache_size='auto' or a smaller number"
+            )
+        operator.fill_cache()
+        budget -= operator.cache_bytes
+    return (kept - budget) / 1e6
 
 
 def cache_pays(n_epochs, n_features, itemsize, n_threads):

@@ -1,4 +1,4 @@
-"""Preconditioners: the spectral one of EigenPro."""
+"""Preconditioners: the spectral one of EigenPro, the two-Cholesky one of Falkon."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ._array import device_of, namespace, to_numpy
-from ._linalg import largest_eigenvalue, top_eigh
+from ._linalg import cholesky, largest_eigenvalue, solve_triangular, top_eigh
 
 
 @dataclass(frozen=True)
@@ -252,3 +252,74 @@ class HeldOutSpectrum:
             preconditioned(self._root * self._root * xp.sqrt(w)), self._start
         )
         return noisy / top * self._unit, top * self._unit
+
+
+@dataclass(frozen=True)
+class TwoCholesky:
+    """Falkon's preconditioner of kernel ridge regression on centres.
+
+    With T' T = K_mm the features R' K(Z, x), R = T^-1, have the second moment ::
+
+        B = R' K_nm' W K_nm R / N, about T W_m T' / sum(W_m) = A' A - lambda I
+
+    because the centres are a sample of the rows. R A^-1 therefore brings B + lambda I
+    near to I, at the price of two Cholesky factors.
+
+    Attributes
+    ----------
+    L : array of shape (p, p)
+        T', lower triangular.
+    C : array of shape (p, p)
+        A', lower triangular.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017: section 3.
+    """
+
+    L: Any
+    C: Any
+
+    @classmethod
+    def of(cls, L, alpha, weights):
+        """Return the preconditioner.
+
+        Parameters
+        ----------
+        L : array of shape (p, p)
+            Lower Cholesky factor of K_mm, in float64.
+        alpha : float
+            lambda.
+        weights : array of shape (p,)
+            W_m, what each centre stands for.
+        """
+        xp = namespace(L)
+        identity = xp.eye(L.shape[0], dtype=L.dtype, device=device_of(L))
+        A = L.T @ (weights[:, None] * L) / float(xp.sum(weights))
+        rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
+        C, shift = None, alpha
+        while C is None:  # rounding can make A indefinite if alpha is tiny
+            C = cholesky(A + shift * identity)
+            shift = max(10 * shift, rounding)
+        return cls(L, C)
+
+    def inner(self, c):
+        """Return A^-1 c, coefficients b of the features."""
+        return solve_triangular(self.C, c, transposed=True)
+
+    def inner_transposed(self, g):
+        """Return A'^-1 g."""
+        return solve_triangular(self.C, g)
+
+    def expand(self, b):
+        """Return R b, coefficients of the centres."""
+        return solve_triangular(self.L, b, transposed=True)
+
+    def reduce(self, g):
+        """Return R' g."""
+        return solve_triangular(self.L, g)
+
+    def preimage(self, coef):
+        """Return c with R A^-1 c = coef."""
+        return self.C.T @ (self.L.T @ coef)

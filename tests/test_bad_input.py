@@ -248,7 +248,7 @@ def test_distinct_rows_of_a_tiny_bandwidth_are_fitted_apart():
 
 
 def test_a_cache_that_does_not_fit_in_memory(three_classes, monkeypatch):
-    monkeypatch.setattr("eigenkern._base.available_memory", lambda xp, device: 1e5)
+    monkeypatch.setattr("eigenkern._operator.available_memory", lambda xp, device: 1e5)
     model = EigenProRegressor(cache_size=5.0)
     message = "cache_size=5.0 MB allows .* of 0 MB, but 0 MB of memory are free"
     with pytest.raises(ValueError, match=message):

@@ -25,6 +25,7 @@ LAYERS = [
     {"preconditioners"},
     {"_tuning"},
     {"solvers.*"},
+    {"_problem"},
     {"_base"},
     {"_eigenpro", "_linear_eigenpro", "_nystrom", "_falkon"},
     {"_doubly_stochastic", "_features"},

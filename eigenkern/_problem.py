@@ -1,0 +1,427 @@
+"""The training problem of an estimator, where it is computed."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._array import compute_location, device_of, move, namespace, to_numpy
+from ._operator import KernelOperator, fill_caches
+from .centers import distinct_rows, uniform
+from .kernels import make_kernel
+
+
+class Data(NamedTuple):
+    """Validated training data.
+
+    Attributes
+    ----------
+    X : array of shape (n, d)
+    targets : ndarray of shape (n, l)
+        In float64, on the host.
+    labels : ndarray of shape (n,) or (n, l)
+        What is scored: targets as given, or codes of the classes.
+    weights : ndarray of shape (n,) or None
+        `sample_weight` times `class_weight`, as given.
+    rng : numpy.random.RandomState
+    validation : tuple (X, targets, weights) or None
+        Rows to select by, where the user gave some.
+    """
+
+    X: Any
+    targets: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray | None
+    rng: np.random.RandomState
+    validation: tuple | None = None
+
+
+def rows_with_weight(data):
+    """Return the indices of the rows of `Data` that have a weight."""
+    if data.weights is None:
+        return np.arange(len(data.targets))
+    return np.flatnonzero(data.weights > 0)
+
+
+def hold_out(data, rows, labels, fraction, *, grouped=True):
+    """Split rows into those to train with and those to select by.
+
+    Equal rows with equal targets are on the same side, and are chosen by content and
+    seed alone: a row that is repeated, or has an integer weight, changes nothing.
+
+    Parameters
+    ----------
+    data : Data
+    rows : ndarray of int
+    labels : ndarray of shape (n,) or None
+        Classes of all rows of `data`: the same fraction of each is held out.
+    fraction : float
+    grouped : bool, default=True
+        Whether equal rows of X are copies; not so for a kernel matrix.
+
+    Returns
+    -------
+    train, held_out : ndarray of int
+        Increasing.
+    """
+    first = which = np.arange(len(rows))
+    if grouped:
+        first, which = distinct_rows(to_numpy(data.X)[rows], data.targets[rows])
+    order = data.rng.permutation(len(first))
+    groups = np.zeros(len(first)) if labels is None else labels[rows][first]
+    held = np.zeros(len(first), dtype=bool)
+    for group in np.unique(groups):
+        members = order[groups[order] == group]
+        n_held = round(fraction * len(members))
+        held[members[: min(n_held, len(members) - 1)]] = True
+    if not held.any():  # few rows: one of the largest group that can spare one
+        sizes = {group: (groups == group).sum() for group in np.unique(groups)}
+        largest = max(sizes, key=sizes.get)
+        if sizes[largest] > 1:
+            held[order[groups[order] == largest][0]] = True
+    if not held.any():
+        raise ValueError(
+            f"validation_fraction={fraction} leaves no row to select by: the "
+            f"{len(rows)} training rows hold {len(first)} distinct ones"
+        )
+    return rows[~held[which]], rows[held[which]]
+
+
+class _Located:
+    """Arrays moved to where they are computed with, and back to where X lives."""
+
+    def __init__(self, device, X):
+        self._home = namespace(X), device_of(X)
+        self._X = X
+        self.xp, self.device = compute_location(device, X)
+        self.n_features = X.shape[1]
+
+    def at_home(self, values):
+        """Return `values` of the computation where X lives."""
+        return move(values, *self._home)
+
+    def array(self, values):
+        """Return `values` of the host in the data type and place of the computation."""
+        values = self.xp.asarray(values, device=self.device)
+        return self.xp.astype(values, self._dtype, copy=False)
+
+    def _take(self, values, index, axis=0):
+        return self.xp.take(
+            values, self.xp.asarray(index, device=self.device), axis=axis
+        )
+
+    def _scatter(self, values, index, n):
+        """Return `n` rows: `values` at the places `index`, zero elsewhere."""
+        place = np.full(n, len(index))
+        place[index] = np.arange(len(index))
+        zero = self.xp.zeros_like(values[:1, :])
+        return self._take(self.xp.concat([values, zero]), place)
+
+    def _model(self, dual_coef, intercept, centers):
+        """Return the attributes that prediction needs."""
+        return {
+            "dual_coef_": self.at_home(dual_coef),
+            "intercept_": self.at_home(self.array(intercept)),
+            "kernel_": self.kernel,
+            "bandwidth_": getattr(self.kernel, "bandwidth", None),
+            "centers_": None if self.kernel is None else centers,
+        }
+
+
+class Problem(_Located):
+    """A kernel machine's training problem: arrays, operators, kernel.
+
+    Attributes
+    ----------
+    xp, device
+        Where the computation is.
+    targets : array of shape (n, l)
+        Centred, of the training rows in the solver's order.
+    weights : array of shape (n,) or None
+        With mean 1.
+    intercept : ndarray of shape (l,)
+        Weighted mean of the targets, on the host.
+    operator : KernelOperator
+        K(X, X) of the training rows.
+    validation : KernelOperator or None
+        K(X_val, X) of the validation rows.
+    n_features : int
+    rng : numpy.random.RandomState
+    """
+
+    def __init__(self, estimator, data, train, held_out):
+        super().__init__(estimator.device, data.X)
+        X, Y, weights = data.X, data.targets, data.weights
+        self._train = train
+        self.rng = rng = data.rng
+        moved = move(X, self.xp, self.device)
+        self._dtype = moved.dtype
+        w = None if weights is None else weights[train]
+        self.intercept = np.average(Y[train], axis=0, weights=w)
+        self.targets = self.array(Y[train] - self.intercept)
+        self.weights = None if w is None else self.array(w / w.mean())
+        rows = self._take(moved, train)
+        validation_rows = None if held_out is None else self._take(moved, held_out)
+        self.kernel = self.validation = None
+        if estimator.kernel == "precomputed":
+            self.operator = KernelOperator.from_matrix(self._take(rows, train, axis=1))
+            if held_out is not None:
+                K = self._take(validation_rows, train, axis=1)
+                self.validation = KernelOperator.from_matrix(K)
+            return
+        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
+        self.operator = KernelOperator(self.kernel, rows)
+        if held_out is not None:
+            self.validation = KernelOperator(self.kernel, rows, validation_rows)
+
+    @property
+    def n_rows(self):
+        """Rows of X, those without weight included."""
+        return self._X.shape[0]
+
+    def has_rows(self, centers):
+        """Whether X has the values of `centers`."""
+        if centers is None:
+            return self.kernel is None
+        if centers is self._X:
+            return True
+        return np.array_equal(to_numpy(centers), to_numpy(self._X))
+
+    def fill_caches(self, cache_size, n_epochs):
+        """Keep the kernel matrices in memory where they fit and pay; return the MB."""
+        operators = [self.operator]
+        if self.validation is not None:
+            operators.append(self.validation)
+        return fill_caches(operators, cache_size, n_epochs, self.n_features)
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean squared residual of the first rows, or of all."""
+        rows = slice(0, min(n_rows or len(self._train), len(self._train)))
+        residual = self.targets[rows, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = self.operator.product(coef, 0, rows.stop)[0] - residual
+        squares = self.xp.mean(residual * residual, axis=1)
+        if self.weights is not None:
+            squares = squares * self.weights[rows]
+        return float(self.xp.mean(squares))
+
+    def initial_coef(self, dual_coef=None):
+        """Return coefficients of the training rows in the solver's order."""
+        shape = tuple(self.targets.shape)
+        if dual_coef is None:
+            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
+        moved = move(dual_coef, self.xp, self.device)
+        return self._take(self.xp.astype(moved, self._dtype, copy=False), self._train)
+
+    def model(self, coef):
+        """Return the attributes that prediction needs; rows follow those of X."""
+        dual_coef = self._scatter(coef, self._train, self.n_rows)
+        return self._model(dual_coef, self.intercept, self._X)
+
+
+class Rows(NamedTuple):
+    """Rows of a least-squares problem.
+
+    Attributes
+    ----------
+    X : array of shape (n, d)
+    targets : array of shape (n, l)
+        In float64, as all of the linear algebra with them.
+    weights : array of shape (n,)
+        In float64.
+    index : ndarray of shape (n,)
+        Their places in the X of the user.
+    """
+
+    X: Any
+    targets: Any
+    weights: Any
+    index: np.ndarray
+
+
+class CenterProblem(_Located):
+    """A least-squares problem on centres: rows, centres, kernel.
+
+    Parameters
+    ----------
+    estimator : estimator with kernel, bandwidth, n_centers and device
+    data : Data
+    train, held_out : ndarray of int
+        Rows to train with; rows to select by (None: those of `data.validation`).
+    centers : array of shape (p, d), default=None
+        Centres that were given.
+    one_matrix : bool, default=True
+        Whether `full` means K(X, X) of the rows; otherwise the centres are then all
+        distinct rows.
+
+    Attributes
+    ----------
+    xp, device
+        Where the computation is.
+    kernel : Kernel or None
+        None for "precomputed".
+    train, validation, all : Rows
+        `all` are train and held-out rows; `validation` may be None.
+    full : bool
+        Whether every row is a centre.
+    n_centers : int or None
+        None if `full`.
+    center_indices : ndarray of shape (p,) or None
+        Rows of X that are centres; None if `full` or for centres that were given.
+    center_weights : array of shape (p,)
+        What the rows weigh together that are equal to a centre; ones for centres that
+        were given.
+    shift : ndarray of shape (l,)
+        What was subtracted from all targets, so that sums of squares are accurate.
+    """
+
+    def __init__(
+        self, estimator, data, train, held_out, centers=None, *, one_matrix=True
+    ):
+        super().__init__(estimator.device, data.X)
+        X = move(data.X, self.xp, self.device)
+        self._dtype = X.dtype
+        self.full = estimator.n_centers is None and centers is None
+        weights = data.weights if data.weights is not None else np.ones(X.shape[0])
+        order = train if held_out is None else np.concatenate([train, held_out])
+        if not np.array_equal(order, np.arange(X.shape[0])):
+            X = self._take(X, order)
+        self.shift = np.average(data.targets[order], axis=0, weights=weights[order])
+        self.all = self._rows(X, data.targets[order], weights[order], order)
+        self.train = Rows(*(part[: len(train), ...] for part in self.all))
+        self.validation = None
+        if held_out is not None:
+            self.validation = Rows(*(part[len(train) :, ...] for part in self.all))
+        elif data.validation is not None:
+            X_val, Y_val, w_val = data.validation
+            w_val = np.ones(len(Y_val)) if w_val is None else w_val
+            X_val = self.xp.astype(move(X_val, self.xp, self.device), self._dtype)
+            self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
+        self.kernel = self._centers = self.center_indices = None
+        self._choose_kernel(estimator, data.rng)
+        self._choose_centers(estimator.n_centers, centers, data.rng, one_matrix)
+
+    def _rows(self, X, targets, weights, index):
+        xp = self.xp
+        options = {"dtype": xp.float64, "device": self.device}
+        targets = xp.asarray(targets - self.shift, **options)
+        return Rows(X, targets, xp.asarray(weights, **options), index)
+
+    @property
+    def dtype(self):
+        """Data type of the kernel's values."""
+        return self._dtype
+
+    def _choose_kernel(self, estimator, rng):
+        if estimator.kernel == "precomputed":
+            return
+        X = self.all.X
+        if isinstance(estimator.bandwidth, str) and isinstance(estimator.kernel, str):
+            X = self._take(X, distinct_rows(X)[0])
+        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, X, rng)
+
+    def _choose_centers(self, n_centers, centers, rng, one_matrix):
+        xp = self.xp
+        self.n_centers = self.center_weights = None
+        if self.full and one_matrix:
+            return
+        if centers is not None:
+            centers = move(centers, xp, self.device)
+            self._centers = xp.astype(centers, self._dtype, copy=False)
+            self.n_centers = centers.shape[0]
+            self.center_weights = xp.ones_like(self._centers[:, 0], dtype=xp.float64)
+            return
+        first = which = np.arange(len(self.train.index))
+        if self.kernel is not None:
+            first, which = distinct_rows(self.train.X)
+        n_centers = len(first) if n_centers is None else n_centers
+        chosen = uniform(len(first), n_centers, rng)
+        totals = np.bincount(which, weights=to_numpy(self.train.weights))
+        self.center_weights = xp.asarray(totals[chosen], device=self.device)
+        self._places = first[chosen]
+        self.center_indices = self.train.index[self._places]
+        self.n_centers = len(chosen)
+        if self.kernel is not None:
+            self._centers = self._take(self.train.X, self._places)
+
+    def center_matrix(self):
+        """Return K(Z, Z) in float64."""
+        xp = self.xp
+        if self.kernel is None:
+            K = self._take(self.all.X, self._places)
+            K = self._take(K, self.center_indices, axis=1)
+            return xp.astype(K, xp.float64)
+        return KernelOperator(self.kernel, xp.astype(self._centers, xp.float64)).block()
+
+    def operator(self, rows, kept):
+        """Return K(X, Z) of some rows and of the centres with indices `kept`."""
+        if self.kernel is None:
+            K = self._take(rows.X, self.center_indices[kept], axis=1)
+            return KernelOperator.from_matrix(K)
+        return KernelOperator(self.kernel, self._take(self._centers, kept), rows.X)
+
+    def full_operator(self, centers, rows=None):
+        """Return K(X, X) of the rows `centers`, or of other rows and them."""
+        if self.kernel is None:
+            X = (centers if rows is None else rows).X
+            return KernelOperator.from_matrix(self._take(X, centers.index, axis=1))
+        return KernelOperator(self.kernel, centers.X, None if rows is None else rows.X)
+
+    def center_model(self, coef, intercept, kept):
+        """Return the attributes that prediction needs, of coefficients of centres."""
+        coef = self.xp.astype(coef, self._dtype, copy=False)
+        if self.full or self.kernel is None:
+            coef = self._scatter(coef, self.center_indices[kept], self._X.shape[0])
+        else:
+            coef = self._scatter(coef, np.arange(self.n_centers)[kept], self.n_centers)
+        if self.full:
+            return self._model(coef, self._unshifted(intercept), self._X) | {
+                "center_indices_": None
+            }
+        centers = None if self._centers is None else self.at_home(self._centers)
+        indices = self.center_indices
+        if indices is not None:
+            indices = self.at_home(self.xp.asarray(indices, device=self.device))
+        return self._model(coef, self._unshifted(intercept), centers) | {
+            "center_indices_": indices
+        }
+
+    def home_floats(self, values):
+        """Return values of the host (or None) in float64 where X lives."""
+        if values is None:
+            return None
+        return self.at_home(self.xp.asarray(values, device=self.device))
+
+    def has_centers(self, centers, indices):
+        """Whether the fitted `centers_` and `center_indices_` are this problem's."""
+        if self.kernel is None or not self.full:
+            mine = self.center_indices
+            if (indices is None) != (mine is None):
+                return False
+            if mine is not None and not np.array_equal(to_numpy(indices), mine):
+                return False
+        if self.kernel is None or centers is None:
+            return centers is None and self.kernel is None
+        mine = self._X if self.full else self._centers
+        return np.array_equal(to_numpy(centers), to_numpy(mine))
+
+    def weights_of_centers(self, kept):
+        """Return `center_weights` of the centres with indices `kept`."""
+        return self._take(self.center_weights, kept)
+
+    def center_coef(self, dual_coef, kept):
+        """Return coefficients of the centres `kept`, of `dual_coef_` of a model."""
+        dual_coef = move(dual_coef, self.xp, self.device)
+        rows = self.full or self.kernel is None
+        index = self.center_indices[kept] if rows else kept
+        return self.xp.astype(self._take(dual_coef, index), self.xp.float64)
+
+    def full_model(self, coef, intercept, rows):
+        """Return the attributes that prediction needs, of coefficients of rows of X."""
+        coef = self.xp.astype(coef, self._dtype, copy=False)
+        coef = self._scatter(coef, rows.index, self._X.shape[0])
+        return self._model(coef, self._unshifted(intercept), self._X) | {
+            "center_indices_": None
+        }
+
+    def _unshifted(self, intercept):
+        return to_numpy(intercept) + self.shift

@@ -1,0 +1,535 @@
+"""Nystrom kernel ridge regression and NYTRO: whole paths from one factorisation.
+
+Notation of the papers: Z holds the m centres, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
+of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
+
+    phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
+
+so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
+
+    NKRLS  b = (B + lambda I)^-1 q
+    NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
+
+With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
+factorisation gives every lambda and every t. On the full kernel (Z = X: KRLS, early
+stopping) the same holds for B = W^1/2 K W^1/2 / N, q = W^1/2 y / N and
+phi(x) = W^1/2 K(X, x), without squaring the condition of K.
+
+Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+AISTATS 2016: equations 15 to 21. In its equation 20 a factor R is missing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._array import device_of, is_numpy, namespace
+from .._linalg import cholesky, eigh, pivoted_cholesky, solve_triangular
+
+_EPS = float(np.finfo(np.float64).eps)
+# Bytes that the coefficients of a path may take at a time.
+_PATH_BYTES = 64e6
+
+
+@dataclass(frozen=True)
+class NystromPlan:
+    """The memory that a fit takes, in float64 matrices of the size of K_mm.
+
+    With p centres, blocks of b rows and c columns of candidates, a plan has ::
+
+        8 (k p^2 + 3 b p + c p) <= budget
+
+    for k square matrices: K_mm or its factor, the sums over the training rows and over
+    the validation rows, a whitened copy, and the eigenvectors with their workspace.
+
+    Attributes
+    ----------
+    n_squares : int
+        k.
+    bytes : int
+        The left-hand side.
+    """
+
+    n_squares: int
+    bytes: int
+
+    @classmethod
+    def make(cls, n_centers, n_block_rows, *, path, validated):
+        """Return the plan of a fit.
+
+        Parameters
+        ----------
+        n_centers : int
+            p.
+        n_block_rows : int
+            b.
+        path : bool
+            Whether eigenvectors are computed, or only a Cholesky factor.
+        validated : bool
+            Whether sums over validation rows are kept.
+        """
+        n_squares = (7 if path else 4) + (2 if validated else 0)
+        floats = n_squares * n_centers**2 + 3 * n_block_rows * n_centers
+        return cls(n_squares, int(8 * floats + (2 * _PATH_BYTES if path else 0)))
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """R with R R' = K_mm^+ on the centres that are kept: R = L^-T.
+
+    Attributes
+    ----------
+    kept : ndarray of shape (p,)
+        Indices of centres that span all of them, in the order of L.
+    L : array of shape (p, p)
+        Lower Cholesky factor of K_mm of those centres.
+    smallest : float
+        The smallest squared diagonal entry of L, over the largest.
+    """
+
+    kept: np.ndarray
+    L: Any
+    smallest: float
+
+    # The relative rounding error of K' K, in float64, is eps; R on both sides makes
+    # it eps / smallest. Below this limit rows are whitened before they are summed up,
+    # which leaves the error at eps / sqrt(smallest), and costs n p^2 more.
+    _LIMIT = 1e-6
+
+    @classmethod
+    def of(cls, K_mm, dtype):
+        """Return the whitening of a kernel matrix in float64.
+
+        Parameters
+        ----------
+        K_mm : array of shape (m, m)
+        dtype : data type
+            Of the kernel values of the data. In float32 their rounding, 1e-7, would
+            drown directions below it.
+        """
+        xp = namespace(K_mm)
+        relative = 1e-12 if dtype == xp.float64 else 1e-7
+        kept, L = pivoted_cholesky(
+            K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
+        )
+        if not len(kept):
+            raise ValueError(
+                "the kernel matrix of the centres is zero: choose a kernel and a "
+                "bandwidth for which k(x, x) is positive"
+            )
+        squares = xp.linalg.diagonal(L) ** 2
+        smallest = float(xp.min(squares)) / float(xp.max(squares))
+        return cls(kept, L, smallest)
+
+    def transform(self, dtype):
+        """Return R for whitening the rows one by one, or None where sums suffice."""
+        xp = namespace(self.L)
+        if self.smallest >= self._LIMIT or dtype != xp.float64:
+            return None
+        identity = xp.eye(len(self.kept), dtype=xp.float64, device=device_of(self.L))
+        return solve_triangular(self.L, identity, transposed=True)
+
+    def rounding(self, whitened_rows):
+        """Return the relative rounding error of B."""
+        return 10 * _EPS / (self.smallest**0.5 if whitened_rows else self.smallest)
+
+    def expand(self, b):
+        """Return R b, the coefficients of the kept centres."""
+        return solve_triangular(self.L, b, transposed=True)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over rows that a least-squares fit and its error depend on.
+
+    With features C (rows phi(x)', or K(x, Z)) and T = [Y, 1] they are C' W C, C' W T
+    and T' W T: sums over two sets of rows add up.
+    """
+
+    gram: Any
+    cross: Any
+    squares: Any
+
+    @classmethod
+    def of(cls, operator, Y, weights, transform=None):
+        """Return the sums over the rows of K(X, Z), or of K(X, Z) @ transform.
+
+        Parameters
+        ----------
+        operator : KernelOperator
+        Y : array of shape (n, l)
+            In float64.
+        weights : array of shape (n,)
+            In float64.
+
+        Raises
+        ------
+        ValueError
+            If the kernel has values that are not finite.
+        """
+        xp = namespace(Y)
+        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
+        gram, cross = operator.gram(T, weights, transform=transform)
+        check_finite(xp.linalg.diagonal(gram))
+        return cls(gram, cross, T.T @ (T * weights[:, None]))
+
+    def __add__(self, other):
+        return Moments(
+            self.gram + other.gram,
+            self.cross + other.cross,
+            self.squares + other.squares,
+        )
+
+    def whitened(self, L):
+        """Return the sums for the features L^-1 C."""
+        half = solve_triangular(L, self.gram)
+        gram = solve_triangular(L, half.T)
+        return Moments(gram, solve_triangular(L, self.cross), self.squares)
+
+    @property
+    def weight(self):
+        """N."""
+        return float(self.squares[-1, -1])
+
+    @property
+    def mean(self):
+        """Mean of the targets, shape (l,)."""
+        return self.squares[:-1, -1] / self.squares[-1, -1]
+
+    def centred_cross(self, intercept):
+        """Return C' W (Y - intercept)."""
+        return self.cross[:, :-1] - self.cross[:, -1:] * intercept[None, :]
+
+    def centred_squares(self, intercept):
+        """Return the sum of the squares of Y - intercept of every output, (l,)."""
+        xp = namespace(self.squares)
+        sums = self.squares[:-1, -1]
+        squares = xp.linalg.diagonal(self.squares)[:-1]
+        return squares - 2 * intercept * sums + intercept**2 * self.squares[-1, -1]
+
+
+def ridge_filter(values, alphas, floor):
+    """Return the filters of kernel ridge regression, 1 / (e + lambda).
+
+    Parameters
+    ----------
+    values : array of shape (p,)
+        Eigenvalues e.
+    alphas : array of shape (k,)
+        lambda. 0: the pseudo-inverse.
+    floor : float
+        What e + lambda must exceed, or else the filter is 0: eigenvalues below it are
+        rounding.
+
+    Returns
+    -------
+    array of shape (p, k)
+    """
+    xp = namespace(values)
+    total = values[:, None] + alphas
+    inverse = 1 / xp.where(total > floor, total, xp.ones_like(total))
+    return xp.where(total > floor, inverse, xp.zeros_like(total))
+
+
+def descent_filter(values, steps, step_size):
+    """Return the filters of gradient descent, (1 - (1 - gamma e)^t) / e.
+
+    Parameters
+    ----------
+    values : array of shape (p,)
+        Eigenvalues e; gamma e < 2.
+    steps : array of shape (k,)
+        t, floating.
+    step_size : float
+        gamma.
+
+    Returns
+    -------
+    array of shape (p, k)
+    """
+    xp = namespace(values)
+    e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
+    small = step_size * e < 0.5
+    # 1 - (1 - x)^t without cancellation for a small x.
+    x = xp.where(small, step_size * e, xp.zeros_like(e))
+    gain = -xp.expm1(steps * xp.log1p(-x))
+    gain = xp.where(small, gain, 1 - (1 - step_size * e) ** steps)
+    safe = xp.where(e > 0, e, xp.ones_like(e))
+    return xp.where(step_size * e * steps > _EPS, gain / safe, step_size * steps)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """B = V diag(e) V' and the targets in its eigenvectors.
+
+    Attributes
+    ----------
+    values : array of shape (p,)
+        e.
+    vectors : array of shape (p, p)
+        V.
+    targets : array of shape (p, l + 1)
+        V' Phi' W [Y - mean, 1] / N.
+    squares : array of shape (l,)
+        Sum of the squares of the weighted, centred targets.
+    weight : float
+        N.
+    floor : float
+        Eigenvalues below it are rounding.
+    lowest : float
+        The smallest eigenvalue before negative ones were dropped.
+    """
+
+    values: Any
+    vectors: Any
+    targets: Any
+    squares: Any
+    weight: float
+    floor: float
+    lowest: float = 0.0
+
+    @classmethod
+    def of_moments(cls, moments, rounding):
+        """Return the spectrum of whitened sums; their `gram` is overwritten."""
+        xp = namespace(moments.gram)
+        N, mean = moments.weight, moments.mean
+        values, V = eigh(moments.gram)
+        values = xp.where(values > 0, values, xp.zeros_like(values))
+        cross = xp.concat([moments.centred_cross(mean), moments.cross[:, -1:]], axis=1)
+        return cls(
+            values / N,
+            V,
+            V.T @ cross / N,
+            moments.centred_squares(mean),
+            N,
+            rounding * float(values[-1]) / N,
+        )
+
+    @classmethod
+    def of_kernel(cls, K, Y, weights, rounding):
+        """Return the spectrum of the full kernel in the basis of `kernel_matrix`.
+
+        Parameters
+        ----------
+        K : array of shape (n, n)
+            W^1/2 K W^1/2 in float64; overwritten.
+        Y : array of shape (n, l)
+            Centred targets.
+        weights : array of shape (n,)
+        rounding : float
+            Relative error of K.
+        """
+        xp = namespace(K)
+        N = float(xp.sum(weights))
+        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
+        T = xp.sqrt(weights)[:, None] * T
+        values, V = eigh(K)
+        lowest, top = float(values[0]), float(values[-1])
+        floor = rounding * top
+        negative = values < -floor
+        # Scaled by (N e)^1/2 as if the features had been R' K(X, x) with R = K^-1/2.
+        tiny = xp.full_like(values, _EPS**2 * top)
+        values = xp.where(values > tiny, values, tiny)
+        root = xp.sqrt(values)
+        squares = xp.sum(T[:, :-1] ** 2, axis=0)
+        targets = root[:, None] * (V.T @ T) / N
+        targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
+        return cls(values / N, V / root, targets, squares, N, floor / N, lowest / N)
+
+    def coef(self, g):
+        """Return b of a filter g of shape (p,): shape (p, l)."""
+        return self.vectors @ (g[:, None] * self.targets[:, :-1])
+
+
+def path_coefs(spectrum, filters):
+    """Yield (slice of candidates, their b of shape (p, k, l)) in pieces.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+    filters : array of shape (p, K)
+    """
+    xp = namespace(filters)
+    q = spectrum.targets[:, :-1]
+    (p, n_candidates), n_outputs = filters.shape, q.shape[1]
+    n_pieces = max(int(_PATH_BYTES // (8 * p * n_outputs)), 1)
+    for i in range(0, n_candidates, n_pieces):
+        piece = slice(i, min(i + n_pieces, n_candidates))
+        coefs = filters[:, piece, None] * q[:, None, :]
+        shape = coefs.shape
+        b = spectrum.vectors @ xp.reshape(coefs, (p, -1))
+        yield piece, xp.reshape(b, shape)
+
+
+def validation_errors(spectrum, filters, moments, intercept):
+    """Return the mean squared error of a path on the rows of `moments`.
+
+    It is a quadratic form in b: the validation rows are not visited again.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Of the training rows.
+    filters : array of shape (p, k)
+    moments : Moments
+        Of the validation rows, for the same features.
+    intercept : array of shape (l,)
+        Of the training rows.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Over rows and outputs, on the host.
+    """
+    xp = namespace(filters)
+    cross = moments.centred_cross(intercept)[:, None, :]
+    constant = float(xp.sum(moments.centred_squares(intercept)))
+    errors = []
+    for _, b in path_coefs(spectrum, filters):
+        G_b = xp.reshape(moments.gram @ xp.reshape(b, (b.shape[0], -1)), b.shape)
+        errors.append(constant + xp.sum(b * (G_b - 2 * cross), axis=(0, 2)))
+    return _host(xp.concat(errors)) / (moments.weight * cross.shape[2])
+
+
+def gcv_errors(spectrum, filters):
+    """Return the generalised cross-validation error of every filter, (k,).
+
+    GCV = |y - H y|^2 / N / (1 - tr H / N)^2 for the linear smoother H of the centred
+    fit: S = Phi V g V' Phi' W / N applied to centred targets, and the mean.
+    """
+    xp = namespace(filters)
+    e, N = spectrum.values, spectrum.weight
+    positive = e > spectrum.floor
+    e = xp.where(positive, e, xp.ones_like(e))
+    gains = xp.where(positive[:, None], e[:, None] * filters, xp.zeros_like(filters))
+    # Squares of the targets in the orthonormal columns of W^1/2 Phi V, N e their norm.
+    scale = xp.where(positive, N / e, xp.zeros_like(e))[:, None]
+    parts = scale * spectrum.targets**2
+    y_parts = xp.sum(parts[:, :-1], axis=1)
+    outside = float(xp.sum(spectrum.squares)) - float(xp.sum(y_parts))
+    residual = (1 - gains).T ** 2 @ y_parts + max(outside, 0.0)
+    trace = xp.sum(gains, axis=0) + 1 - gains.T @ parts[:, -1] / N
+    n_outputs = spectrum.squares.shape[0]
+    left = xp.where(trace < N, 1 - trace / N, _EPS * xp.ones_like(trace))
+    return _host(residual / (N * n_outputs * left**2))
+
+
+def loo_errors(spectrum, filters, blocks, Y, weights):
+    """Return the exact leave-one-out error of kernel ridge regression, (k,).
+
+    Leaving row i out changes its residual r_i to ::
+
+        (r_i + c_i (1 - s_i)) / (1 - h_i),   c_i = w_i y_i / (N - w_i)
+
+    with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centred
+    targets moves. The penalty lambda N is kept.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+    filters : array of shape (p, k)
+        Of `ridge_filter`.
+    blocks : iterable of (slice, array of shape (b, p))
+        Rows Phi V of the training rows, block by block.
+    Y : array of shape (n, l)
+        Centred targets.
+    weights : array of shape (n,)
+    """
+    xp = namespace(filters)
+    N = spectrum.weight
+    n_outputs = Y.shape[1]
+    q = spectrum.targets[:, None, :] * filters[:, :, None]
+    q = xp.reshape(q, (q.shape[0], -1))
+    total = xp.zeros_like(filters[0, :])
+    for rows, P in blocks:
+        w, Y_b = weights[rows], Y[rows, :]
+        leverage = w[:, None] * (P**2 @ filters) / N
+        fitted = xp.reshape(P @ q, (P.shape[0], filters.shape[1], n_outputs + 1))
+        moved = w[:, None] * Y_b / (N - w)[:, None]
+        residual = Y_b[:, None, :] - fitted[:, :, :-1]
+        residual = residual + moved[:, None, :] * (1 - fitted[:, :, -1:])
+        left = 1 - leverage
+        left = xp.where(left > _EPS, left, _EPS * xp.ones_like(left))
+        squares = xp.sum((residual / left[:, :, None]) ** 2, axis=2)
+        total = total + xp.sum(w[:, None] * squares, axis=0)
+    return _host(total / (N * n_outputs))
+
+
+def solve_ridge(B, q, alpha):
+    """Return (B + alpha I)^-1 q by a Cholesky factor, or None if B is not definite.
+
+    `B`, of shape (p, p), is overwritten.
+    """
+    L = cholesky(_add_to_diagonal(B, alpha))
+    if L is None:
+        return None
+    return solve_triangular(L, solve_triangular(L, q), transposed=True)
+
+
+def factorising_pays(
+    n_rows, n_centers, n_features, n_outputs, n_iter, *, itemsize, cached
+):
+    """Whether a factorisation gives the path of gradient descent sooner than iterating.
+
+    A model of seconds a thread: 40 Gflop/s in float64 and twice that in float32, 1 ns
+    for a value of the kernel's function, 10 GB/s to read a kernel matrix that is kept.
+
+    Parameters
+    ----------
+    n_rows, n_centers, n_features, n_outputs, n_iter : int
+        n_centers None: all rows, the full kernel.
+    itemsize : int
+        Bytes of a value of the kernel.
+    cached : bool
+        Whether the kernel matrix is kept between iterations.
+    """
+    n, p = n_rows, n_centers or n_rows
+    flop = 1 / 40e9
+    # Eigenvectors twice, on the training rows and on all of them.
+    factorise = 2 * 7 * p**3 * flop + n * p**2 * flop
+    entry = 4 * n_outputs * flop * itemsize / 8
+    if cached:
+        entry = max(entry, itemsize / 10e9)
+    else:
+        entry += (2 * n_features * flop + 1e-9) * itemsize / 8
+    return factorise < 2 * n_iter * n * p * entry
+
+
+def _add_to_diagonal(B, value):
+    xp = namespace(B)
+    if is_numpy(xp):
+        B.flat[:: len(B) + 1] += value
+        return B
+    return B + value * xp.eye(B.shape[0], dtype=B.dtype, device=device_of(B))
+
+
+def check_finite(values):
+    """Raise a ValueError unless these values of a kernel matrix are finite."""
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError(
+            "the kernel matrix has values that are not finite: scale X, or choose "
+            "another kernel or bandwidth"
+        )
+
+
+def descend(gradient, coef, step_size):
+    """Yield the coefficients after 1, 2, ... steps of gradient descent.
+
+    Parameters
+    ----------
+    gradient : callable
+        ``gradient(coef)`` returns B b - q.
+    coef : array of shape (p, l)
+        Where it starts.
+    step_size : float
+        gamma.
+    """
+    while True:
+        coef = coef - step_size * gradient(coef)
+        yield coef
+
+
+def _host(values):
+    return np.asarray([float(value) for value in values])
