@@ -129,7 +129,11 @@ class _OnCenters(_System):
     def training(self, rows):
         """Return the sums over the rows."""
         operator = self.operator_of(rows)
-        sums = Moments.of(operator, rows.targets, rows.weights, self._R)
+        return Moments.of(operator, rows.targets, rows.weights, self._R)
+
+    def whitened(self, sums):
+        """Return the sums for the features, of those of `training`."""
+        # After all sums: threads of BLAS go on spinning and slow a kernel's tiles.
         return sums if self._R is not None else sums.whitened(self._whitening.L)
 
     def validation(self, rows, training):
@@ -146,12 +150,13 @@ class _OnCenters(_System):
 
     def spectrum(self, training):
         """Return the spectrum; `training` is of no use after it."""
-        return Spectrum.of_moments(training, self._rounding)
+        return Spectrum.of_moments(self.whitened(training), self._rounding)
 
     def ridge(self, training, alpha):
         """Return b for one lambda > 0, or None if B is not definite."""
-        q = training.centred_cross(training.mean) / training.weight
-        return solve_ridge(training.gram / training.weight, q, alpha)
+        sums = self.whitened(training)
+        q = sums.centred_cross(sums.mean) / sums.weight
+        return solve_ridge(sums.gram / sums.weight, q, alpha)
 
     def scores(self, spectrum, rows):
         """Yield ranges of rows and their Phi V."""
@@ -195,6 +200,10 @@ class _OnRows(_System):
     def training(self, rows):
         """Return the rows: their kernel matrix is computed where it is consumed."""
         return rows
+
+    def whitened(self, sums):
+        """Return the sums, which are those of the features already."""
+        return sums
 
     def validation(self, rows, training):
         """Return the sums over the rows for the features of `training`."""
@@ -377,8 +386,9 @@ class _PathModel(KernelModel):
         spectrum = system.spectrum(training)
         filters = filters_of(spectrum)
         if validation is not None:
-            mean = system.mean(training)
-            errors = validation_errors(spectrum, filters, validation, mean)
+            errors = validation_errors(
+                spectrum, filters, system.whitened(validation), system.mean(training)
+            )
         elif self.selection == "gcv":
             errors = gcv_errors(spectrum, filters)
         elif self.selection == "loo":
@@ -398,14 +408,14 @@ class _PathModel(KernelModel):
         """Return the coefficients of a path where X lives, (k, p, l)."""
         xp, rows = namespace(filters), system.problem.all
         pieces = []
-        for _, b in path_coefs(spectrum, filters):
+        for b in path_coefs(spectrum, filters):
             shape = b.shape
             coefs = system.coef(xp.reshape(b, (shape[0], -1)), rows)
             zero = xp.zeros_like(spectrum.squares)
             coefs = system.model(coefs, zero, rows)["dual_coef_"]
             home = namespace(coefs)
             coefs = home.reshape(coefs, (-1, *shape[1:]))
-            pieces.append(home.permute_dims(coefs, (1, 0, 2)))
+            pieces.append(home.permute_dims(coefs, (2, 0, 1)))
         return home.concat(pieces)
 
     def _warn_if_indefinite(self, spectrum):

@@ -258,12 +258,13 @@ class KernelOperator:
         )
         return _sum(F_parts), kept
 
-    def block(self, start=0, stop=None, first=0, last=None, dtype=None):
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
 
-        It is a view of a matrix that is given or cached, and of that data type.
+        It is a view of a matrix that is given or cached, if that has the data type.
         `dtype` (default: that of the rows) is the type of the array only: the values
-        are computed in the rows' type.
+        are computed in the rows' type. A computed block is written to the first rows
+        of `out`, where it is given.
         """
         stop = self.shape[0] if stop is None else stop
         last = self.shape[1] if last is None else last
@@ -272,7 +273,9 @@ class KernelOperator:
             K = self._matrix[start:stop, first:last]
             return self.xp.astype(K, dtype, copy=False)
         m = stop - start
-        K = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
+        if out is None:
+            out = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
+        K = out[:m, :]
         plan = self._plan(m)
 
         def task(i):
@@ -319,14 +322,20 @@ class KernelOperator:
         """
         xp = self.xp
         m = self.shape[0]
+        if weights is not None and bool(xp.all(weights == 1)):
+            weights = None
         size = self.shape[1] if transform is None else transform.shape[1]
         options = {"dtype": xp.float64, "device": self.device}
         G = xp.zeros((size, size), **options)
         c = xp.zeros((size, T.shape[1]), **options)
         n_rows = self.gram_rows()
+        # One buffer: touching new memory takes as long as computing what goes there.
+        buffer = None
+        if self._matrix is None:
+            buffer = xp.empty((n_rows, self.shape[1]), **options)
         for i in range(0, m, n_rows):
             end = min(i + n_rows, m)
-            C = self.block(i, end, dtype=xp.float64)
+            C = self.block(i, end, dtype=xp.float64, out=buffer)
             if transform is not None:
                 C = self._transformed(C, transform)
             T_b = T[i:end, :]

@@ -343,7 +343,7 @@ class Spectrum:
 
 
 def path_coefs(spectrum, filters):
-    """Yield (slice of candidates, their b of shape (p, k, l)) in pieces.
+    """Yield the coefficients b of a path in pieces of shape (p, l, k).
 
     Parameters
     ----------
@@ -356,10 +356,9 @@ def path_coefs(spectrum, filters):
     n_pieces = max(int(_PATH_BYTES // (8 * p * n_outputs)), 1)
     for i in range(0, n_candidates, n_pieces):
         piece = slice(i, min(i + n_pieces, n_candidates))
-        coefs = filters[:, piece, None] * q[:, None, :]
-        shape = coefs.shape
+        coefs = q[:, :, None] * filters[:, None, piece]
         b = spectrum.vectors @ xp.reshape(coefs, (p, -1))
-        yield piece, xp.reshape(b, shape)
+        yield xp.reshape(b, coefs.shape)
 
 
 def validation_errors(spectrum, filters, moments, intercept):
@@ -383,13 +382,13 @@ def validation_errors(spectrum, filters, moments, intercept):
         Over rows and outputs, on the host.
     """
     xp = namespace(filters)
-    cross = moments.centred_cross(intercept)[:, None, :]
+    cross = moments.centred_cross(intercept)[:, :, None]
     constant = float(xp.sum(moments.centred_squares(intercept)))
     errors = []
-    for _, b in path_coefs(spectrum, filters):
+    for b in path_coefs(spectrum, filters):
         G_b = xp.reshape(moments.gram @ xp.reshape(b, (b.shape[0], -1)), b.shape)
-        errors.append(constant + xp.sum(b * (G_b - 2 * cross), axis=(0, 2)))
-    return _host(xp.concat(errors)) / (moments.weight * cross.shape[2])
+        errors.append(constant + xp.sum(b * (G_b - 2 * cross), axis=(0, 1)))
+    return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
 
 
 def gcv_errors(spectrum, filters):
