@@ -140,11 +140,203 @@ class _Falkon(KernelModel):
 
 
 class FalkonLikeRegressor(RegressionTargets, _Falkon):
-    """TODO"""
+    """Kernel ridge regression on centres by preconditioned conjugate gradients.
+
+    The model of `NystromRegressor` for many centres: the normal equations are solved
+    iteratively with Falkon's preconditioner, two Cholesky factors of matrices of the
+    centres. Time is n m for each of some 20 iterations and m^3 for the factors, memory
+    some m^2 numbers, and the n m kernel values only where they fit.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all
+        distinct rows.
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    alpha : float, default=1e-6
+        lambda, of lambda |f|^2 beside the *mean* squared error:
+        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+    max_iter : int, default=20
+        Iterations, at most.
+    tol : float, default=1e-7
+        An output is done when the norm of its residual is below `tol` times that of its
+        right-hand side, both preconditioned.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same
+        centres: pass `centers`, or the same X and an int as `random_state`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        Iterations run.
+    residuals_ : list of float
+        The largest relative residual of the outputs after each iteration.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    FalkonLikeClassifier : The same for class labels.
+    NystromRegressor : The same model in closed form, with its path.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`. Each centre counts
+    in the preconditioner with the weight of the rows that are equal to it: with all
+    rows as centres one iteration solves the problem, whatever the weights.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017 (arXiv:1705.10958).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import FalkonLikeRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = FalkonLikeRegressor(n_centers=200, alpha=1e-5, max_iter=50)
+    >>> model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.85
+    True
+    """
 
 
 class FalkonLikeClassifier(ClassificationTargets, _Falkon):
-    """TODO"""
+    """Kernel ridge classification on centres by preconditioned conjugate gradients.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all
+        distinct rows.
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    alpha : float, default=1e-6
+        lambda, of lambda |f|^2 beside the *mean* squared error:
+        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+    max_iter : int, default=20
+        Iterations, at most.
+    tol : float, default=1e-7
+        An output is done when the norm of its residual is below `tol` times that of its
+        right-hand side, both preconditioned.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same
+        centres: pass `centers`, or the same X and an int as `random_state`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        Iterations run.
+    residuals_ : list of float
+        The largest relative residual of the outputs after each iteration.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    FalkonLikeRegressor : The same for real targets.
+    NystromClassifier : The same model in closed form, with its path.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017 (arXiv:1705.10958).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import FalkonLikeClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = FalkonLikeClassifier(n_centers=300, max_iter=50, random_state=0)
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
 
     def __init__(
         self,

@@ -121,6 +121,7 @@ class _OnCenters(_System):
         self.n_centers = len(self._whitening.kept)
         self._R = self._whitening.transform(problem.dtype)
         self._rounding = self._whitening.rounding(self._R is not None)
+        self._of_train = None
 
     def operator_of(self, rows):
         """Return K(X, Z) of the rows and of the centres that are kept."""
@@ -128,8 +129,16 @@ class _OnCenters(_System):
 
     def training(self, rows):
         """Return the sums over the rows."""
-        operator = self.operator_of(rows)
+        operator = self._operator(rows)
         return Moments.of(operator, rows.targets, rows.weights, self._R)
+
+    def _operator(self, rows):
+        """Return `operator_of` the rows; that of the training rows is kept."""
+        if rows is not self.problem.train:
+            return self.operator_of(rows)
+        if self._of_train is None:
+            self._of_train = self.cached(self.operator_of(rows))
+        return self._of_train
 
     def whitened(self, sums):
         """Return the sums for the features, of those of `training`."""
@@ -160,7 +169,7 @@ class _OnCenters(_System):
 
     def scores(self, spectrum, rows):
         """Yield ranges of rows and their Phi V."""
-        operator = self.operator_of(rows)
+        operator = self._operator(rows)
         R_V = self.coef(spectrum.vectors, rows)
         size = operator.gram_rows()
         for i in range(0, len(rows.index), size):
@@ -721,11 +730,232 @@ def _decrease(errors, t):
 
 
 class NystromRegressor(RegressionTargets, _Nystrom):
-    """TODO"""
+    """Kernel ridge regression on all rows or on Nystrom centres, with its path.
+
+    Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centres z_j, that has the
+    least ::
+
+        mean_i (y_i - f(x_i))^2 + alpha |f|^2
+
+    in closed form: with all rows as centres this is kernel ridge regression (KRLS),
+    with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs
+    one eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
+    values are computed in blocks and never kept.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all rows
+        (kernel ridge regression).
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    alpha : float or "path", default=1e-6
+        lambda, of lambda |f|^2 beside the *mean* squared error: alpha n on the diagonal
+        of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is
+        alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
+        `alphas`, then fitted to all rows.
+    alphas : array-like or None, default=None
+        The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
+    selection : {"holdout", "gcv", "loo"}, default="holdout"
+        What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
+        of `fit`), generalised cross-validation, or the exact leave-one-out error, both
+        in closed form and on all rows.
+    validation_fraction : float, default=0.2
+        Fraction of the rows to hold out. Equal rows stay together.
+    store_coef_path : bool, default=False
+        Whether to keep `coef_path_`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory for
+        ``selection="loo"``, which reads it twice. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, validation rows, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
+    alphas_ : array of shape (n_alphas,)
+        Values of the path; only with ``alpha="path"``, as `validation_path_`.
+    validation_path_ : array of shape (n_alphas,)
+        Their mean squared errors, of the criterion `selection`.
+    coef_path_ : array of shape (n_alphas, n_centers, n_outputs)
+        `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    NystromClassifier : The same for class labels.
+    NytroRegressor : Early stopping in place of a penalty.
+    FalkonLikeRegressor : The same model by conjugate gradients, for many centres.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
+    the same row twice; only ``selection="loo"`` leaves a row out with all its weight,
+    and generalised cross-validation takes copies of a row for more than they are.
+
+    Centres that are nearly dependent are found by a pivoted Cholesky factor of their
+    kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).
+    Sums over rows are float64 throughout.
+
+    References
+    ----------
+    Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+    AISTATS 2016: equations 10 and 18.
+
+    Williams and Seeger, "Using the Nystrom method to speed up kernel machines", NIPS
+    2000.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import NystromRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = NystromRegressor(n_centers=200, alpha="path", random_state=0)
+    >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
+    0.9
+    """
 
 
 class NystromClassifier(ClassificationTargets, _Nystrom):
-    """TODO"""
+    """Kernel ridge classification on all rows or on Nystrom centres, with its path.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `NystromRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all rows
+        (kernel ridge regression).
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    alpha : float or "path", default=1e-6
+        lambda, of lambda |f|^2 beside the *mean* squared error: alpha n on the diagonal
+        of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is
+        alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
+        `alphas`, then fitted to all rows.
+    alphas : array-like or None, default=None
+        The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
+    selection : {"holdout", "gcv", "loo"}, default="holdout"
+        What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
+        of `fit`), generalised cross-validation, or the exact leave-one-out error, both
+        in closed form and on all rows.
+    validation_fraction : float, default=0.2
+        Fraction of the rows to hold out, the same of every class. Equal rows stay
+        together.
+    store_coef_path : bool, default=False
+        Whether to keep `coef_path_`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory for
+        ``selection="loo"``, which reads it twice. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, validation rows, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
+    alphas_ : array of shape (n_alphas,)
+        Values of the path; only with ``alpha="path"``, as `validation_path_`.
+    validation_path_ : array of shape (n_alphas,)
+        Their mean squared errors, of the criterion `selection`.
+    coef_path_ : array of shape (n_alphas, n_centers, n_outputs)
+        `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    NystromRegressor : The same for real targets.
+    NytroClassifier : Early stopping in place of a penalty.
+
+    References
+    ----------
+    Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+    AISTATS 2016: equations 10 and 18.
+
+    Williams and Seeger, "Using the Nystrom method to speed up kernel machines", NIPS
+    2000.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import NystromClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = NystromClassifier(n_centers=300, alpha="path", random_state=0)
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
 
     def __init__(
         self,
@@ -764,11 +994,223 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
 
 class NytroRegressor(RegressionTargets, _Nytro):
-    """TODO"""
+    """Kernel regression by early-stopped gradient descent on Nystrom centres.
+
+    Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
+    intercept``, from zero, in the geometry of the kernel; the number of iterations is
+    what regularises, and is selected in the same fit. With all rows as centres this is
+    early stopping (ES). The path of all iterations comes from one eigendecomposition,
+    n m^2 + m^3, or from iterating, n m each, whichever is cheaper.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all rows
+        (early stopping on the full kernel).
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    max_iter : int, default=500
+        t, iterations at most.
+    step_size : float or "auto", default="auto"
+        gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
+        paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
+    tol : float or None, default=None
+        None: the iteration with the least error. Otherwise the first one that lowers
+        the error by less than this fraction of it, as in the paper.
+    selection : {"holdout", "gcv", None}, default="holdout"
+        What the number of iterations is selected by: the error on rows held out (or on
+        `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
+        `max_iter` iterations.
+    validation_fraction : float, default=0.2
+        Fraction of the rows to hold out. Equal rows stay together.
+    store_coef_path : bool, default=False
+        Whether to keep `coef_path_`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, validation rows, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        t in use; 0 predicts the mean.
+    step_size_ : float
+        gamma in use.
+    validation_path_ : array of shape (max_iter + 1,) or None
+        Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
+        shorter where iterating was stopped by `tol`.
+    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs)
+        `dual_coef_` after each iteration, fitted to all rows; with
+        ``store_coef_path=True``.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    NytroClassifier : The same for class labels.
+    NystromRegressor : A penalty in place of early stopping.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
+    the same row twice. After the selection the model is fitted to all rows, with as
+    many iterations of the same step.
+
+    References
+    ----------
+    Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+    AISTATS 2016: equations 12 and 19 to 21.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import NytroRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = NytroRegressor(n_centers=200, random_state=0)
+    >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
+    0.88
+    """
 
 
 class NytroClassifier(ClassificationTargets, _Nytro):
-    """TODO"""
+    """Kernel classification by early-stopped gradient descent on Nystrom centres.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `NytroRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres. None: all rows
+        (early stopping on the full kernel).
+    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
+        How rows are chosen, or the centres themselves, which need not be rows of X.
+    max_iter : int, default=500
+        t, iterations at most.
+    step_size : float or "auto", default="auto"
+        gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
+        paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
+    tol : float or None, default=None
+        None: the iteration with the least error. Otherwise the first one that lowers
+        the error by less than this fraction of it, as in the paper.
+    selection : {"holdout", "gcv", None}, default="holdout"
+        What the number of iterations is selected by: the error on rows held out (or on
+        `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
+        `max_iter` iterations.
+    validation_fraction : float, default=0.2
+        Fraction of the rows to hold out, the same of every class. Equal rows stay
+        together.
+    store_coef_path : bool, default=False
+        Whether to keep `coef_path_`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Centres, validation rows, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, or an array, are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        t in use; 0 predicts the mean.
+    step_size_ : float
+        gamma in use.
+    validation_path_ : array of shape (max_iter + 1,) or None
+        Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
+        shorter where iterating was stopped by `tol`.
+    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs)
+        `dual_coef_` after each iteration, fitted to all rows; with
+        ``store_coef_path=True``.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    NytroRegressor : The same for real targets.
+    NystromClassifier : A penalty in place of early stopping.
+
+    References
+    ----------
+    Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+    AISTATS 2016: equations 12 and 19 to 21.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import NytroClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = NytroClassifier(n_centers=300, random_state=0)
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
 
     def __init__(
         self,
