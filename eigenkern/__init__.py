@@ -10,7 +10,11 @@ from ._nystrom import (
     NytroRegressor,
 )
 from ._show_versions import show_versions
-from .display import ConvergenceDisplay, SpectrumDisplay
+from .display import (
+    ConvergenceDisplay,
+    RegularizationPathDisplay,
+    SpectrumDisplay,
+)
 
 __version__ = "0.1.0.dev0"
 
@@ -24,6 +28,7 @@ __all__ = [
     "NystromRegressor",
     "NytroClassifier",
     "NytroRegressor",
+    "RegularizationPathDisplay",
     "SpectrumDisplay",
     "kernels",
     "show_versions",

@@ -80,13 +80,13 @@ def check_kernel_parameters(estimator):
         check_number("cache_size", estimator.cache_size, 0)
 
 
-def check_has_fitted(estimator, attribute, user):
+def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
     """Raise an error unless `estimator` is fitted and has `attribute`."""
     check_is_fitted(estimator)
-    if not hasattr(estimator, attribute):
+    if getattr(estimator, attribute, None) is None:
         raise ValueError(
             f"{user} needs an estimator with the attribute {attribute}, such as "
-            f"EigenProRegressor; got {type(estimator).__name__}"
+            f"{example}; got {type(estimator).__name__}"
         )
 
 

@@ -24,11 +24,13 @@ from .solvers.nystrom import (
     check_finite,
     descend,
     descent_filter,
+    descent_kept,
     factorising_pays,
     gcv_errors,
     loo_errors,
     path_coefs,
     ridge_filter,
+    ridge_kept,
     solve_ridge,
     validation_errors,
 )
@@ -168,14 +170,18 @@ class _OnCenters(_System):
         return solve_ridge(sums.gram / sums.weight, q, alpha)
 
     def scores(self, spectrum, rows):
-        """Yield ranges of rows and their Phi V."""
+        """Yield ranges of rows and their W^1/2 Phi V, columns of norm 1."""
+        xp = self.problem.xp
         operator = self._operator(rows)
-        R_V = self.coef(spectrum.vectors, rows)
+        inside, e = spectrum.inside, spectrum.values
+        scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
+        scale = xp.where(inside, scale, xp.zeros_like(scale))
+        R_V = self.coef(spectrum.vectors * scale, rows)
         size = operator.gram_rows()
         for i in range(0, len(rows.index), size):
             block = slice(i, min(i + size, len(rows.index)))
             K = operator.block(block.start, block.stop, dtype=R_V.dtype)
-            yield block, K @ R_V
+            yield block, xp.sqrt(rows.weights[block])[:, None] * (K @ R_V)
 
     def gradient(self, operator, b, targets, rows):
         """Return Phi' W (Phi b - targets)."""
@@ -254,13 +260,9 @@ class _OnRows(_System):
         return K
 
     def scores(self, spectrum, rows):
-        """Yield ranges of rows and their Phi V: W^-1/2 times eigenvectors, scaled."""
-        xp = namespace(rows.targets)
-        scale = spectrum.values * spectrum.weight
-        yield (
-            slice(0, len(rows.index)),
-            spectrum.vectors * scale / xp.sqrt(rows.weights)[:, None],
-        )
+        """Yield all rows and their W^1/2 Phi V, columns of norm 1."""
+        scale = (spectrum.values * spectrum.weight) ** 0.5
+        yield slice(0, len(rows.index)), spectrum.vectors * scale
 
     def gradient(self, operator, b, targets, rows):
         """Return W^1/2 (K W^1/2 b - targets)."""
@@ -367,7 +369,7 @@ class _PathModel(KernelModel):
             )
         return plan
 
-    def _select(self, system, training, filters_of):
+    def _select(self, system, training, filters_of, kept_of):
         """Return the errors of a path, and what else a refit can use.
 
         Parameters
@@ -377,6 +379,8 @@ class _PathModel(KernelModel):
             ``system.training(rows)``.
         filters_of : callable
             ``filters_of(spectrum)`` returns filters of shape (p, k).
+        kept_of : callable
+            ``kept_of(spectrum)`` returns what they leave of the targets.
 
         Returns
         -------
@@ -393,18 +397,20 @@ class _PathModel(KernelModel):
             if len(problem.validation.index):
                 everything = system.union(training, validation)
         spectrum = system.spectrum(training)
-        filters = filters_of(spectrum)
         if validation is not None:
             errors = validation_errors(
-                spectrum, filters, system.whitened(validation), system.mean(training)
+                spectrum,
+                filters_of(spectrum),
+                system.whitened(validation),
+                system.mean(training),
             )
         elif self.selection == "gcv":
-            errors = gcv_errors(spectrum, filters)
+            errors = gcv_errors(spectrum, kept_of(spectrum))
         elif self.selection == "loo":
             rows = problem.train
             errors = loo_errors(
                 spectrum,
-                filters,
+                kept_of(spectrum),
                 system.scores(spectrum, rows),
                 rows.targets - system.mean(training),
                 rows.weights,
@@ -512,19 +518,21 @@ class _Nystrom(_PathModel):
         system = self._make_system(problem, 2 if self.selection == "loo" else 1)
         training = system.training(problem.train)
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        everything, spectrum, fitted = training, None, {}
+        everything, spectrum = training, None
+        fitted = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         alphas = self._grid() if along_path else np.asarray([float(self.alpha)])
         alpha = float(alphas[0])
         if along_path:
             errors, spectrum, everything = self._select(
-                system, training, lambda spectrum: _ridge(spectrum, alphas)
+                system,
+                training,
+                lambda spectrum: _ridge(spectrum, alphas),
+                lambda spectrum: self._kept(spectrum, alphas),
             )
             alpha = float(alphas[np.nanargmin(errors)])
             self._say(f"path of {len(alphas)} values: alpha = {alpha:.3g}")
-            fitted = {
-                "alphas_": problem.home_floats(alphas),
-                "validation_path_": problem.home_floats(errors),
-            }
+            fitted["alphas_"] = problem.home_floats(alphas)
+            fitted["validation_path_"] = problem.home_floats(errors)
         if everything is not training:
             spectrum = None
         b = None
@@ -541,11 +549,20 @@ class _Nystrom(_PathModel):
         fitted |= {"alpha_": alpha, "n_centers_": system.n_centers}
         return system.model(coef, system.mean(everything), problem.all) | fitted
 
+    def _kept(self, spectrum, alphas):
+        leave_out = self.selection == "loo"
+        scaled = spectrum.complete if leave_out else spectrum.whole
+        return ridge_kept(spectrum, _like(spectrum, alphas), scaled=scaled)
+
+
+def _like(spectrum, values):
+    """Return values of the host as an array beside those of the spectrum."""
+    xp = namespace(spectrum.values)
+    return xp.asarray(values, dtype=xp.float64, device=device_of(spectrum.values))
+
 
 def _ridge(spectrum, alphas):
-    xp = namespace(spectrum.values)
-    alphas = xp.asarray(alphas, dtype=xp.float64, device=device_of(spectrum.values))
-    return ridge_filter(spectrum.values, alphas, spectrum.floor)
+    return ridge_filter(spectrum.values, _like(spectrum, alphas), spectrum.floor)
 
 
 class _Nytro(_PathModel):
@@ -649,6 +666,9 @@ class _Nytro(_PathModel):
             system,
             training,
             lambda spectrum: _descent(spectrum, steps, self._step(_top(spectrum))),
+            lambda spectrum: descent_kept(
+                spectrum, _like(spectrum, steps), self._step(_top(spectrum))
+            ),
         )
         step = self._step(_top(spectrum))
         t = self.max_iter if errors is None else self._choose(errors)
@@ -658,7 +678,7 @@ class _Nytro(_PathModel):
         self._warn_if_indefinite(spectrum)
         refit_step, n_steps = self._refit_step(step, _top(spectrum), t)
         b = spectrum.coef(_descent(spectrum, [n_steps], refit_step)[:, 0])
-        fitted = {}
+        fitted = {"coef_path_": None}
         if self.store_coef_path:
             filters = _descent(spectrum, steps, refit_step)
             fitted["coef_path_"] = self._coef_path(system, spectrum, filters)
@@ -703,7 +723,7 @@ class _Nytro(_PathModel):
             if self.store_coef_path:
                 coefs.append(b)
         model = system.model(descent.dual(coef), descent.mean, problem.all)
-        fitted = {}
+        fitted = {"coef_path_": None}
         if self.store_coef_path:
             zero = descent.mean * 0
             path = [
@@ -719,9 +739,7 @@ def _top(spectrum):
 
 
 def _descent(spectrum, steps, step_size):
-    xp = namespace(spectrum.values)
-    steps = xp.asarray(steps, dtype=xp.float64, device=device_of(spectrum.values))
-    return descent_filter(spectrum.values, steps, step_size)
+    return descent_filter(spectrum.values, _like(spectrum, steps), step_size)
 
 
 def _decrease(errors, t):
@@ -804,11 +822,11 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         sigma in use, where the kernel has one.
     alpha_ : float
         lambda in use.
-    alphas_ : array of shape (n_alphas,)
-        Values of the path; only with ``alpha="path"``, as `validation_path_`.
-    validation_path_ : array of shape (n_alphas,)
+    alphas_ : array of shape (n_alphas,) or None
+        Values of the path; None for a single alpha, as `validation_path_`.
+    validation_path_ : array of shape (n_alphas,) or None
         Their mean squared errors, of the criterion `selection`.
-    coef_path_ : array of shape (n_alphas, n_centers, n_outputs)
+    coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
     n_features_in_ : int
         Features of X.
@@ -921,11 +939,11 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         sigma in use, where the kernel has one.
     alpha_ : float
         lambda in use.
-    alphas_ : array of shape (n_alphas,)
-        Values of the path; only with ``alpha="path"``, as `validation_path_`.
-    validation_path_ : array of shape (n_alphas,)
+    alphas_ : array of shape (n_alphas,) or None
+        Values of the path; None for a single alpha, as `validation_path_`.
+    validation_path_ : array of shape (n_alphas,) or None
         Their mean squared errors, of the criterion `selection`.
-    coef_path_ : array of shape (n_alphas, n_centers, n_outputs)
+    coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, in NumPy whatever the library of X.
@@ -1070,7 +1088,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
     validation_path_ : array of shape (max_iter + 1,) or None
         Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
         shorter where iterating was stopped by `tol`.
-    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs)
+    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs) or None
         `dual_coef_` after each iteration, fitted to all rows; with
         ``store_coef_path=True``.
     n_features_in_ : int
@@ -1182,7 +1200,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     validation_path_ : array of shape (max_iter + 1,) or None
         Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
         shorter where iterating was stopped by `tol`.
-    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs)
+    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs) or None
         `dual_coef_` after each iteration, fitted to all rows; with
         ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from ._array import to_numpy
 from ._base import check_has_fitted
 
-__all__ = ["ConvergenceDisplay", "SpectrumDisplay"]
+__all__ = ["ConvergenceDisplay", "RegularizationPathDisplay", "SpectrumDisplay"]
 
 
 def _axes(ax):
@@ -234,6 +235,125 @@ class ConvergenceDisplay:
                 epochs, self.validation_scores, linestyle="--", color=line.get_color()
             )
             self.score_ax_.set_ylabel("validation score (dashed)")
+        if line.get_label() and not line.get_label().startswith("_"):
+            ax.legend()
+        return self
+
+
+class RegularizationPathDisplay:
+    """Validation error along a path of models, and the one that was chosen.
+
+    It is recommended to use `from_estimator`; all parameters are stored as attributes.
+
+    Parameters
+    ----------
+    values : array of shape (k,)
+        What regularises: lambda, or the number of iterations.
+    errors : array of shape (k,)
+        Mean squared errors.
+    chosen : float
+        Of `values`.
+    parameter : {"alpha", "iterations"}
+    criterion : str, default="holdout"
+        What the errors are of.
+    name : str, default=None
+        For the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from eigenkern import NystromRegressor, RegularizationPathDisplay
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = NystromRegressor(alpha="path", random_state=0).fit(X, y)
+    >>> display = RegularizationPathDisplay.from_estimator(model)
+    """
+
+    def __init__(
+        self, *, values, errors, chosen, parameter, criterion="holdout", name=None
+    ):
+        self.values = values
+        self.errors = errors
+        self.chosen = chosen
+        self.parameter = parameter
+        self.criterion = criterion
+        self.name = name
+
+    @classmethod
+    def from_estimator(cls, estimator, *, ax=None, name=None, **line_kwargs):
+        """Plot the path of a fit.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            ``NystromRegressor(alpha="path")``, `NytroRegressor`, or a classifier.
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+        name : str, default=None
+            For the legend; None: that of the estimator's class.
+        **line_kwargs : dict
+            For `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        RegularizationPathDisplay
+
+        Raises
+        ------
+        ValueError
+            If the estimator selected nothing from a path.
+        """
+        example = "NystromRegressor(alpha='path')"
+        check_has_fitted(estimator, "validation_path_", cls.__name__, example)
+        errors = to_numpy(estimator.validation_path_)
+        if hasattr(estimator, "alphas_"):
+            parameter, chosen = "alpha", estimator.alpha_
+            values = to_numpy(estimator.alphas_)
+        else:
+            parameter, chosen = "iterations", estimator.n_iter_
+            values = np.arange(len(errors))
+        return cls(
+            values=values,
+            errors=errors,
+            chosen=chosen,
+            parameter=parameter,
+            criterion=estimator.selection,
+            name=type(estimator).__name__ if name is None else name,
+        ).plot(ax=ax, **line_kwargs)
+
+    def plot(self, ax=None, **line_kwargs):
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+        **line_kwargs : dict
+            For `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        RegularizationPathDisplay
+        """
+        self.figure_, self.ax_ = _axes(ax)
+        ax = self.ax_
+        label = f"{self.name}: {self.chosen:.3g}" if self.name else f"{self.chosen:.3g}"
+        (line,) = ax.plot(self.values, self.errors, **({"label": label} | line_kwargs))
+        ax.axvline(self.chosen, color=line.get_color(), linestyle=":")
+        values = np.asarray(self.values)
+        if (values > 0).all():
+            ax.set_xscale("log")
+        else:  # 0 iterations, or lambda = 0
+            ax.set_xscale("symlog", linthresh=values[values > 0].min(initial=1.0))
+            ax.set_xlim(left=0)
+        ax.set(
+            xlabel="alpha ($\\lambda$)" if self.parameter == "alpha" else "iterations",
+            ylabel="mean squared error, " + self.criterion,
+        )
         if line.get_label() and not line.get_label().startswith("_"):
             ax.legend()
         return self

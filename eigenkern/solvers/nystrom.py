@@ -232,6 +232,23 @@ def ridge_filter(values, alphas, floor):
     return xp.where(total > floor, inverse, xp.zeros_like(total))
 
 
+def ridge_kept(spectrum, alphas, *, scaled):
+    """Return what ridge regression leaves of the targets, lambda / (e + lambda).
+
+    If `scaled` without the factor lambda, so that there is a limit for lambda = 0.
+    """
+    xp = namespace(spectrum.values)
+    total = spectrum.values[:, None] + alphas
+    floor = max(spectrum.floor, float(np.finfo(np.float64).tiny))
+    total = xp.where(total > floor, total, xp.full_like(total, floor))
+    return 1 / total if scaled else alphas / total
+
+
+def descent_kept(spectrum, steps, step_size):
+    """Return what gradient descent leaves of the targets, (1 - gamma e)^t."""
+    return (1 - step_size * spectrum.values[:, None]) ** steps
+
+
 def descent_filter(values, steps, step_size):
     """Return the filters of gradient descent, (1 - (1 - gamma e)^t) / e.
 
@@ -279,6 +296,8 @@ class Spectrum:
         Eigenvalues below it are rounding.
     lowest : float
         The smallest eigenvalue before negative ones were dropped.
+    complete : bool
+        Whether the eigenvectors span the targets of all rows, as for the full kernel.
     """
 
     values: Any
@@ -288,6 +307,7 @@ class Spectrum:
     weight: float
     floor: float
     lowest: float = 0.0
+    complete: bool = False
 
     @classmethod
     def of_moments(cls, moments, rounding):
@@ -335,7 +355,30 @@ class Spectrum:
         squares = xp.sum(T[:, :-1] ** 2, axis=0)
         targets = root[:, None] * (V.T @ T) / N
         targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
-        return cls(values / N, V / root, targets, squares, N, floor / N, lowest / N)
+        return cls(
+            values / N, V / root, targets, squares, N, floor / N, lowest / N, True
+        )
+
+    @property
+    def inside(self):
+        """Whether an eigenvector is one of the targets' space, and not rounding."""
+        xp = namespace(self.values)
+        if self.complete:
+            return xp.ones_like(self.values, dtype=xp.bool)
+        return self.values > self.floor
+
+    @property
+    def whole(self):
+        """Whether there are as many eigenvectors as the weights count rows."""
+        return self.complete and self.weight == self.values.shape[0]
+
+    @property
+    def components(self):
+        """Components of W^1/2 [Y - mean, 1] along the columns of W^1/2 Phi V."""
+        xp = namespace(self.values)
+        e = xp.where(self.inside, self.values, xp.ones_like(self.values))
+        scale = xp.where(self.inside, (self.weight / e) ** 0.5, xp.zeros_like(e))
+        return scale[:, None] * self.targets
 
     def coef(self, g):
         """Return b of a filter g of shape (p,): shape (p, l)."""
@@ -391,30 +434,40 @@ def validation_errors(spectrum, filters, moments, intercept):
     return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
 
 
-def gcv_errors(spectrum, filters):
-    """Return the generalised cross-validation error of every filter, (k,).
+def gcv_errors(spectrum, kept):
+    """Return the generalised cross-validation error of a path, (k,).
 
-    GCV = |y - H y|^2 / N / (1 - tr H / N)^2 for the linear smoother H of the centred
-    fit: S = Phi V g V' Phi' W / N applied to centred targets, and the mean.
+    GCV = |y - H y|^2 / N / (tr(I - H) / N)^2 for the linear smoother H of the centred
+    fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction
+    1 - `kept` of every component of the targets.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+    kept : array of shape (p, k)
+        1 - e g, what a filter g leaves of the targets along an eigenvector; any
+        multiple of it for ``spectrum.whole``.
     """
-    xp = namespace(filters)
-    e, N = spectrum.values, spectrum.weight
-    positive = e > spectrum.floor
-    e = xp.where(positive, e, xp.ones_like(e))
-    gains = xp.where(positive[:, None], e[:, None] * filters, xp.zeros_like(filters))
-    # Squares of the targets in the orthonormal columns of W^1/2 Phi V, N e their norm.
-    scale = xp.where(positive, N / e, xp.zeros_like(e))[:, None]
-    parts = scale * spectrum.targets**2
+    xp = namespace(kept)
+    N, parts = spectrum.weight, spectrum.components**2
+    n_outputs = parts.shape[1] - 1
+    inside = spectrum.inside
     y_parts = xp.sum(parts[:, :-1], axis=1)
-    outside = float(xp.sum(spectrum.squares)) - float(xp.sum(y_parts))
-    residual = (1 - gains).T ** 2 @ y_parts + max(outside, 0.0)
-    trace = xp.sum(gains, axis=0) + 1 - gains.T @ parts[:, -1] / N
-    n_outputs = spectrum.squares.shape[0]
-    left = xp.where(trace < N, 1 - trace / N, _EPS * xp.ones_like(trace))
-    return _host(residual / (N * n_outputs * left**2))
+    kept = xp.where(inside[:, None], kept, xp.zeros_like(kept))
+    residual = (kept**2).T @ y_parts
+    trace = xp.sum(kept, axis=0) - kept.T @ parts[:, -1] / N
+    if not spectrum.whole:
+        outside = float(xp.sum(spectrum.squares)) - float(xp.sum(y_parts))
+        residual = residual + max(outside, 0.0)
+        n_inside = float(xp.sum(xp.astype(inside, xp.float64)))
+        trace = trace + N - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
+    # All zero, 0 / 0: nothing tells how good an interpolating model is.
+    safe = xp.where(trace > 0, trace, xp.ones_like(trace))
+    errors = residual / n_outputs * N / safe**2
+    return _host(xp.where(trace > 0, errors, xp.full_like(errors, np.inf)))
 
 
-def loo_errors(spectrum, filters, blocks, Y, weights):
+def loo_errors(spectrum, kept, blocks, Y, weights):
     """Return the exact leave-one-out error of kernel ridge regression, (k,).
 
     Leaving row i out changes its residual r_i to ::
@@ -422,36 +475,40 @@ def loo_errors(spectrum, filters, blocks, Y, weights):
         (r_i + c_i (1 - s_i)) / (1 - h_i),   c_i = w_i y_i / (N - w_i)
 
     with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centred
-    targets moves. The penalty lambda N is kept.
+    targets moves. The penalty lambda N is kept. With U the orthonormal columns of
+    W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise.
 
     Parameters
     ----------
     spectrum : Spectrum
-    filters : array of shape (p, k)
-        Of `ridge_filter`.
+    kept : array of shape (p, k)
+        1 - e g = lambda / (e + lambda); any multiple of it if ``spectrum.complete``.
     blocks : iterable of (slice, array of shape (b, p))
-        Rows Phi V of the training rows, block by block.
+        Rows of U, block by block.
     Y : array of shape (n, l)
         Centred targets.
     weights : array of shape (n,)
     """
-    xp = namespace(filters)
-    N = spectrum.weight
-    n_outputs = Y.shape[1]
-    q = spectrum.targets[:, None, :] * filters[:, :, None]
-    q = xp.reshape(q, (q.shape[0], -1))
-    total = xp.zeros_like(filters[0, :])
-    for rows, P in blocks:
-        w, Y_b = weights[rows], Y[rows, :]
-        leverage = w[:, None] * (P**2 @ filters) / N
-        fitted = xp.reshape(P @ q, (P.shape[0], filters.shape[1], n_outputs + 1))
-        moved = w[:, None] * Y_b / (N - w)[:, None]
-        residual = Y_b[:, None, :] - fitted[:, :, :-1]
-        residual = residual + moved[:, None, :] * (1 - fitted[:, :, -1:])
-        left = 1 - leverage
-        left = xp.where(left > _EPS, left, _EPS * xp.ones_like(left))
-        squares = xp.sum((residual / left[:, :, None]) ** 2, axis=2)
-        total = total + xp.sum(w[:, None] * squares, axis=0)
+    xp = namespace(kept)
+    N, n_outputs = spectrum.weight, Y.shape[1]
+    components = spectrum.components
+    kept_components = components[:, :, None] * kept[:, None, :]
+    kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
+    total = xp.zeros_like(kept[0, :])
+    for rows, U in blocks:
+        w = weights[rows]
+        T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
+        T = xp.sqrt(w)[:, None] * T
+        shape = (U.shape[0], n_outputs + 1, kept.shape[1])
+        residual = xp.reshape(U @ kept_components, shape)
+        left = U**2 @ kept
+        if not spectrum.complete:
+            residual = residual + (T - U @ components)[:, :, None]
+            left = left + (1 - xp.sum(U**2, axis=1))[:, None]
+        moved = (w / (N - w))[:, None] * Y[rows, :]
+        residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
+        left = xp.where(left > 0, left, xp.full_like(left, _EPS))
+        total = total + xp.sum((residual / left[:, None, :]) ** 2, axis=(0, 1))
     return _host(total / (N * n_outputs))
 
 
