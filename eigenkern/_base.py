@@ -176,7 +176,7 @@ class ClassificationTargets(ClassifierMixin):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
-                f"y_val must hold only classes of y; got {unknown[0]!r} besides"
+                f"y_val must hold only classes of y; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
         if len(self.classes_) <= 2:

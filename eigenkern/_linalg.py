@@ -100,12 +100,15 @@ def cholesky(K):
     if is_numpy(xp):
         # The transpose is in LAPACK's order: no copy, and half the memory.
         L, failed = scipy.linalg.lapack.dpotrf(K.T, lower=0, clean=1, overwrite_a=1)
-        return None if failed else L.T
-    try:
-        L = xp.linalg.cholesky(K)
-    except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
-        return None
-    return L if bool(xp.all(xp.isfinite(xp.linalg.diagonal(L)))) else None
+        L = L.T
+    else:
+        try:
+            L, failed = xp.linalg.cholesky(K), 0
+        except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
+            return None
+    # Some say nothing of NaN.
+    finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
+    return L if finite and not failed else None
 
 
 def solve_triangular(L, B, *, transposed=False):

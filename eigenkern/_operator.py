@@ -634,7 +634,8 @@ def fill_caches(operators, cache_size, n_epochs, n_features):
     """
     budget = kept = cache_budget(cache_size, operators[0])
     for operator in operators:
-        if operator.cache_bytes > budget:
+        size = operator.cache_bytes
+        if size > budget:
             continue
         pays = not operator.kernel.factored and cache_pays(
             n_epochs, n_features, operator.itemsize, operator.n_workers
@@ -642,14 +643,14 @@ def fill_caches(operators, cache_size, n_epochs, n_features):
         if cache_size == "auto" and not pays:
             continue
         free = available_memory(operator.xp, operator.device)
-        if operator.cache_bytes > free:
+        if size > free:
             raise ValueError(
                 f"cache_size={cache_size} MB allows a kernel matrix of "
-                f"{operator.cache_bytes / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+                f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
                 "memory are free; pass cache_size='auto' or a smaller number"
             )
         operator.fill_cache()
-        budget -= operator.cache_bytes
+        budget -= size
     return (kept - budget) / 1e6
 
 

@@ -65,7 +65,11 @@ def hold_out(data, rows, labels, fraction, *, grouped=True):
     """
     first = which = np.arange(len(rows))
     if grouped:
-        first, which = distinct_rows(to_numpy(data.X)[rows], data.targets[rows])
+        which = distinct_rows(to_numpy(data.X)[rows])[1]
+        pairs = np.column_stack([which, data.targets[rows]])
+        _, first, which = np.unique(
+            pairs, axis=0, return_index=True, return_inverse=True
+        )
     order = data.rng.permutation(len(first))
     groups = np.zeros(len(first)) if labels is None else labels[rows][first]
     held = np.zeros(len(first), dtype=bool)

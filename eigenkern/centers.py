@@ -7,16 +7,16 @@ import numpy as np
 from ._array import to_numpy
 
 
-def distinct_rows(*arrays):
+def distinct_rows(X):
     """Return the first of every set of equal rows, in an order of their content.
 
-    Repeating rows, leaving out copies, or another order of the rows change nothing but
-    the indices: what is drawn from distinct rows with a given seed is the same rows.
+    Repeating rows, leaving out copies, another order of the rows or float32 in place of
+    float64 change nothing but the indices: what is drawn from distinct rows with a
+    given seed is the same rows.
 
     Parameters
     ----------
-    *arrays : arrays of shape (n, ...)
-        Rows are equal if they are so in all of them.
+    X : array of shape (n, d)
 
     Returns
     -------
@@ -25,16 +25,25 @@ def distinct_rows(*arrays):
     which : ndarray of shape (n,)
         For each row, the place of its equal in `first`.
     """
-    # Zero is added, so that -0.0 is 0.0.
-    parts = [np.ascontiguousarray(to_numpy(array) + 0.0) for array in arrays]
-    keys = np.empty(len(parts[0]), dtype=np.uint64)
-    for i, rows in enumerate(zip(*parts, strict=True)):
-        digest = blake2b(digest_size=8)
-        for row in rows:
-            digest.update(row)
-        keys[i] = int.from_bytes(digest.digest(), "little")
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    return first, which
+    X = to_numpy(X)
+    with np.errstate(over="ignore"):
+        coarse = _keys(X.astype(np.float32))
+    exact = coarse if X.dtype == np.float32 else _keys(X)
+    order = np.lexsort((exact, coarse))
+    new = np.ones(len(order), dtype=bool)
+    for keys in (coarse, exact):
+        new[1:] &= keys[order[1:]] == keys[order[:-1]]
+    new[1:] = ~new[1:]
+    which = np.empty(len(order), dtype=np.int64)
+    which[order] = np.cumsum(new) - 1
+    return order[new], which
+
+
+def _keys(rows):
+    """Return 64 bits for the content of every row."""
+    rows = np.ascontiguousarray(rows + 0.0)  # -0.0 becomes 0.0
+    digests = (blake2b(row, digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def uniform(n_rows, n_centers, rng):

@@ -3,8 +3,18 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeClassifier,
+    FalkonLikeRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroClassifier,
+    NytroRegressor,
+)
 
+STOCHASTIC = (EigenProClassifier, EigenProRegressor)
 # scikit-learn's own words for its stochastic solvers.
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -14,8 +24,20 @@ EXPECTED_FAILED_CHECKS = {
 
 
 @parametrize_with_checks(
-    [EigenProClassifier(), EigenProRegressor()],
-    expected_failed_checks=lambda estimator: EXPECTED_FAILED_CHECKS,
+    [
+        EigenProClassifier(),
+        EigenProRegressor(),
+        FalkonLikeClassifier(),
+        FalkonLikeRegressor(),
+        NystromClassifier(),
+        NystromRegressor(),
+        NystromRegressor(alpha="path"),
+        NytroClassifier(),
+        NytroRegressor(),
+    ],
+    expected_failed_checks=lambda estimator: (
+        EXPECTED_FAILED_CHECKS if isinstance(estimator, STOCHASTIC) else {}
+    ),
 )
 def test_sklearn_checks(estimator, check):
     # scikit-learn skips these only where PyTorch was built without CUDA.

@@ -8,7 +8,14 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.linear_model import LinearRegression
 
-from eigenkern import ConvergenceDisplay, EigenProRegressor, SpectrumDisplay
+from eigenkern import (
+    ConvergenceDisplay,
+    EigenProRegressor,
+    NystromRegressor,
+    NytroRegressor,
+    RegularizationPathDisplay,
+    SpectrumDisplay,
+)
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -62,6 +69,36 @@ def test_axes_are_shared(model):
     )
     assert third.score_ax_ is second.score_ax_
     assert len(second.score_ax_.get_lines()) == 2
+
+
+@pytest.mark.parametrize("selection", ["holdout", "gcv"])
+def test_path(selection):
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((60, 3))
+    y = np.sin(X[:, 0])
+    first = NystromRegressor(alpha="path", selection=selection).fit(X, y)
+    display = RegularizationPathDisplay.from_estimator(first, color="red")
+    line, chosen = display.ax_.get_lines()
+    assert_array_equal(line.get_xdata(), first.alphas_)
+    assert_array_equal(line.get_ydata(), first.validation_path_)
+    assert chosen.get_xdata()[0] == first.alpha_
+    assert line.get_color() == "red"
+    assert display.ax_.get_ylabel().endswith(selection)
+    assert display.ax_.get_xscale() == "log"
+    second = NytroRegressor(max_iter=30, selection=selection).fit(X, y)
+    display = RegularizationPathDisplay.from_estimator(second, name="ours")
+    line, chosen = display.ax_.get_lines()
+    assert_array_equal(line.get_xdata(), np.arange(31))
+    assert_array_equal(line.get_ydata(), second.validation_path_)
+    assert chosen.get_xdata()[0] == second.n_iter_
+    assert line.get_label() == f"ours: {second.n_iter_}"
+
+
+def test_no_path():
+    model = NystromRegressor().fit([[0.0], [1.0]], [0.0, 1.0])
+    message = r"validation_path_, such as NystromRegressor\(alpha='path'\); got Nystrom"
+    with pytest.raises(ValueError, match=message):
+        RegularizationPathDisplay.from_estimator(model)
 
 
 @pytest.mark.parametrize(

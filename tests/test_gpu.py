@@ -5,7 +5,13 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn import config_context
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    NystromRegressor,
+    NytroRegressor,
+)
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 
@@ -55,3 +61,24 @@ def test_host_data_on_the_device(cupy, three_classes):
     model = EigenProClassifier(device="cuda", **options).fit(X, y)
     assert isinstance(model.dual_coef_, np.ndarray)
     assert_allclose(model.decision_function(X), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FalkonLikeRegressor(alpha=1e-4, max_iter=50),
+        NystromRegressor(alpha="path"),
+        NystromRegressor(alpha="path", selection="loo"),
+        NytroRegressor(max_iter=50),
+    ],
+)
+@pytest.mark.parametrize("n_centers", [None, 40])
+def test_models_on_centers(model, n_centers, cupy, regression):
+    X, y, X_test, _ = regression
+    model.set_params(n_centers=n_centers, random_state=0)
+    expected = model.fit(X, y).predict(X_test)
+    with config_context(array_api_dispatch=True):
+        model.fit(cupy.asarray(X), cupy.asarray(y))
+        F = model.predict(cupy.asarray(X_test))
+    assert isinstance(F, cupy.ndarray) and isinstance(model.dual_coef_, cupy.ndarray)
+    assert_allclose(F.get(), expected, atol=1e-6)

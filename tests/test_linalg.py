@@ -1,11 +1,19 @@
 """Linear algebra against NumPy's."""
 
+import array_api_compat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from eigenkern._array import to_numpy
-from eigenkern._linalg import largest_eigenvalue, top_eigh
+from eigenkern._linalg import (
+    cholesky,
+    eigh,
+    largest_eigenvalue,
+    pivoted_cholesky,
+    solve_triangular,
+    top_eigh,
+)
 
 
 def symmetric(eigenvalues, rng):
@@ -56,3 +64,52 @@ def test_largest_eigenvalue_ignores_the_scale_of_the_start(rng):
     K, start = symmetric(0.9 ** np.arange(50), rng), rng.standard_normal(50)
     values = [largest_eigenvalue(lambda v: K @ v, c * start) for c in (1.0, 1e8)]
     assert_allclose(values[0], values[1], rtol=1e-10)
+
+
+@pytest.fixture(params=["numpy", "array_api_strict", "torch"])
+def any_xp(request):
+    return array_api_compat.array_namespace(pytest.importorskip(request.param).zeros(1))
+
+
+def test_eigh(any_xp, rng):
+    K = symmetric(0.5 ** np.arange(12), rng)
+    values, vectors = (to_numpy(x) for x in eigh(any_xp.asarray(K.copy())))
+    assert_allclose(values, np.linalg.eigvalsh(K), atol=1e-14)
+    assert_allclose(K @ vectors, vectors * values, atol=1e-14)
+
+
+def test_cholesky(any_xp, rng):
+    K = symmetric(0.5 ** np.arange(12), rng)
+    L = to_numpy(cholesky(any_xp.asarray(K.copy())))
+    assert_allclose(L, np.linalg.cholesky(K), atol=1e-13)
+    assert cholesky(any_xp.asarray(-K)) is None
+    assert cholesky(any_xp.asarray(np.full((3, 3), np.nan))) is None
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_solve_triangular(transposed, any_xp, rng):
+    L, B = np.tril(rng.random((9, 9))) + np.eye(9), rng.random((9, 2))
+    found = solve_triangular(
+        any_xp.asarray(L), any_xp.asarray(B), transposed=transposed
+    )
+    A = L.T if transposed else L
+    assert_allclose(to_numpy(found), np.linalg.solve(A, B), atol=1e-12)
+
+
+def test_pivoted_cholesky(any_xp, rng):
+    A = rng.standard_normal((20, 6))
+    K = A @ A.T
+    kept, L = pivoted_cholesky(any_xp.asarray(K), 1e-10)
+    L = to_numpy(L)
+    assert len(kept) == 6
+    assert_allclose(L @ L.T, K[np.ix_(kept, kept)], atol=1e-12)
+    rest = np.linalg.solve(L, K[kept])
+    assert_allclose(rest.T @ rest, K, atol=1e-9)
+    # The largest first.
+    assert kept[0] == K.diagonal().argmax()
+    assert (np.diff(L.diagonal()) <= 0).all()
+
+
+def test_pivoted_cholesky_of_nothing():
+    kept, L = pivoted_cholesky(np.zeros((4, 4)), 0.0)
+    assert len(kept) == 0 and L.shape == (0, 0)

@@ -369,3 +369,88 @@ def of_distance(kernel, r):
         return 1 / (1 + u**2)
     u = np.sqrt(2 * kernel.nu) * u
     return (1 + u + (u**2 / 3 if kernel.nu == 2.5 else 0)) * np.exp(-u)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("transformed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gram(weighted, transformed, dtype, problem, rng):
+    X, Z, _, K, _ = problem
+    w = rng.uniform(0, 2, 150) if weighted else np.ones(150)
+    T, R = rng.standard_normal((150, 2)), rng.standard_normal((1333, 30)) / 30
+    # Small tiles, so that rows come in several blocks.
+    operator = KernelOperator(
+        Gaussian(1.5), Z.astype(dtype), X.astype(dtype), tile_memory=0.2
+    )
+    assert operator.gram_rows() < 75
+    G, c = operator.gram(
+        T, w if weighted else None, transform=R if transformed else None
+    )
+    C = K @ R if transformed else K
+    atol = 1e-10 if dtype == np.float64 else 1e-3
+    assert_allclose(G, C.T @ (w[:, None] * C), atol=atol)
+    assert_allclose(c, C.T @ (w[:, None] * T), atol=atol)
+    assert G.dtype == c.dtype == np.float64
+    assert_array_equal(G, G.T)
+
+
+def test_gram_in_float64_is_definite(rng):
+    """In float32 the smallest eigenvalue would drown in the rounding of the largest."""
+    X = rng.random((3000, 2)).astype(np.float32)
+    operator = KernelOperator(Gaussian(0.25), X[:30], X)
+    G, _ = operator.gram(np.ones((3000, 1)))
+    K = operator.block().astype(np.float64)
+    smallest = np.linalg.svd(K, compute_uv=False)[-1] ** 2
+    values = np.linalg.eigvalsh(G)
+    assert smallest < 1e-7 * values[-1]
+    assert_allclose(values[0], smallest, rtol=1e-2)
+
+
+def test_gram_of_a_cached_or_given_matrix(problem, rng):
+    X, Z, _, K, _ = problem
+    T = rng.standard_normal((150, 1))
+    operator = KernelOperator(Gaussian(1.5), Z, X)
+    operator.fill_cache()
+    for whole in (operator, KernelOperator.from_matrix(K)):
+        G, c = whole.gram(T, np.full(150, 2.0))
+        assert_allclose(G, 2 * K.T @ K, atol=1e-9)
+        assert_allclose(c, 2 * K.T @ T, atol=1e-9)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_normal_product(cached, symmetric, problem, rng):
+    X, Z, A, K, K_Z = problem
+    K = K_Z if symmetric else K
+    m = len(K)
+    w, T = rng.uniform(0, 2, m), rng.standard_normal((m, 3))
+    operator = KernelOperator(
+        Gaussian(1.5), Z, None if symmetric else X, tile_memory=0.5
+    )
+    if cached:
+        operator.fill_cache()
+    assert_allclose(operator.normal_product(A), K.T @ (K @ A), rtol=1e-9, atol=1e-7)
+    expected = K.T @ (w[:, None] * (K @ A - T))
+    assert_allclose(operator.normal_product(A, T, w), expected, rtol=1e-9, atol=1e-7)
+
+
+def test_normal_equations_in_other_libraries(other_xp, problem, rng):
+    X, Z, A, K, _ = problem
+    w, T = rng.uniform(0, 2, 150), rng.standard_normal((150, 3))
+    operator = KernelOperator(Gaussian(1.5), other_xp.asarray(Z), other_xp.asarray(X))
+    w_xp, T_xp = other_xp.asarray(w), other_xp.asarray(T)
+    G, c = operator.gram(T_xp, w_xp)
+    assert_allclose(to_numpy(G), K.T @ (w[:, None] * K), atol=1e-9)
+    assert_allclose(to_numpy(c), K.T @ (w[:, None] * T), atol=1e-9)
+    found = operator.normal_product(other_xp.asarray(A), T_xp, w_xp)
+    assert_allclose(to_numpy(found), K.T @ (w[:, None] * (K @ A - T)), atol=1e-8)
+
+
+def test_block_of_another_type(problem):
+    X, Z, _, K, _ = problem
+    operator = KernelOperator(Gaussian(1.5), Z.astype(np.float32), X.astype(np.float32))
+    out = np.zeros((200, 1333))
+    block = operator.block(10, 60, dtype=np.float64, out=out)
+    assert np.shares_memory(block, out) and block.dtype == np.float64
+    assert_array_equal(block, operator.block(10, 60))
+    assert_allclose(block, K[10:60], atol=1e-5)

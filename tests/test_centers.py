@@ -1,0 +1,50 @@
+"""Which rows are distinct, and which become centres."""
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+from eigenkern.centers import distinct_rows, uniform
+
+
+def test_distinct_rows_are_numpys(rng):
+    X = rng.integers(0, 3, (200, 3)).astype(float)
+    first, which = distinct_rows(X)
+    assert len(first) == len(np.unique(X, axis=0))
+    assert_array_equal(X[first][which], X)
+
+
+def test_order_and_copies_change_nothing(rng):
+    X = rng.standard_normal((50, 4))
+    first, _ = distinct_rows(X)
+    more = np.concatenate([X, X[:20]])[rng.permutation(70)]
+    again, _ = distinct_rows(more)
+    assert_array_equal(more[again], X[first])
+
+
+def test_zeros_have_no_sign():
+    assert len(distinct_rows(np.asarray([[0.0], [-0.0]]))[0]) == 1
+
+
+def test_single_precision_has_the_same_order(rng):
+    X = np.repeat(rng.standard_normal((30, 3)), 2, axis=0)
+    first, which = distinct_rows(X)
+    single, which_single = distinct_rows(X.astype(np.float32))
+    assert len(first) == 30
+    assert_array_equal(first, single)
+    assert_array_equal(which, which_single)
+
+
+def test_rows_that_differ_in_the_last_bits(rng):
+    X = 1e8 + rng.standard_normal((30, 1))
+    assert len(distinct_rows(X)[0]) == 30
+
+
+def test_uniform_is_without_replacement():
+    rng = np.random.RandomState(0)
+    counts = np.zeros(20)
+    for _ in range(500):
+        chosen = uniform(20, 5, rng)
+        assert len(chosen) == len(set(chosen)) == 5
+        counts[chosen] += 1
+    assert 90 < counts.min() and counts.max() < 165
+    assert_array_equal(uniform(20, 30, rng), np.arange(20))

@@ -1,0 +1,631 @@
+"""Nystrom kernel ridge and NYTRO against naive formulas, limits and invariances."""
+
+import tracemalloc
+
+import array_api_compat
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from sklearn import config_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
+
+from eigenkern import (
+    NystromClassifier,
+    NystromRegressor,
+    NytroClassifier,
+    NytroRegressor,
+    _nystrom,
+)
+from eigenkern._array import to_numpy
+from eigenkern.kernels import Gaussian
+from eigenkern.solvers.nystrom import (
+    NystromPlan,
+    Whitening,
+    descent_filter,
+    factorising_pays,
+    ridge_filter,
+)
+
+SIGMA = 1.5
+FULL, SOME = {}, {"n_centers": 40}
+
+
+def kernel(X, Z):
+    """Return the laplacian kernel matrix, of the definition."""
+    return np.exp(-cdist(X, Z) / SIGMA)
+
+
+def naive_nystrom(X, y, Z, alpha, weights=None):
+    """Return a function: equation 15 of the paper with weights and centred targets."""
+    w = np.ones(len(y)) if weights is None else weights
+    mean = w @ y / w.sum()
+    K = kernel(X, Z)
+    A = K.T @ (w[:, None] * K) + alpha * w.sum() * kernel(Z, Z)
+    a = np.linalg.pinv(A, rcond=1e-14) @ (K.T @ (w * (y - mean)))
+    return lambda T: kernel(T, Z) @ a + mean
+
+
+@pytest.fixture
+def weights(rng):
+    return rng.integers(0, 4, 160).astype(float)
+
+
+@pytest.fixture
+def iterate(monkeypatch):
+    """Make NYTRO iterate, whatever is cheaper."""
+    monkeypatch.setattr(_nystrom._Nytro, "_factorises", lambda self, problem: False)
+
+
+@pytest.fixture
+def factorise(monkeypatch):
+    """Make NYTRO factorise, whatever is cheaper."""
+    monkeypatch.setattr(_nystrom._Nytro, "_factorises", lambda self, problem: True)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3])
+def test_full_kernel_is_kernel_ridge(alpha, regression):
+    X, y, X_test, _ = regression
+    model = NystromRegressor(bandwidth=SIGMA, alpha=alpha).fit(X, y)
+    peer = KernelRidge(kernel="precomputed", alpha=alpha * len(y))
+    peer.fit(kernel(X, X), y - y.mean())
+    assert_allclose(
+        model.predict(X_test), peer.predict(kernel(X_test, X)) + y.mean(), atol=1e-10
+    )
+    assert model.centers_ is X or np.shares_memory(model.centers_, X)
+    assert model.center_indices_ is None
+    assert model.n_centers_ == 160
+
+
+@pytest.mark.parametrize("alpha", [0, 1e-6, 1e-3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_nystrom_is_its_formula(alpha, weighted, regression, weights):
+    X, y, X_test, _ = regression
+    w = weights if weighted else None
+    model = NystromRegressor(bandwidth=SIGMA, alpha=alpha, random_state=0, **SOME)
+    model.fit(X, y, w)
+    assert_array_equal(model.centers_, X[model.center_indices_])
+    expected = naive_nystrom(X, y, model.centers_, alpha, w)
+    assert_allclose(model.predict(X_test), expected(X_test), atol=1e-8)
+
+
+def test_given_centers_need_not_be_rows(regression):
+    X, y, X_test, _ = regression
+    model = NystromRegressor(bandwidth=SIGMA, alpha=1e-4, centers=X_test[:30]).fit(X, y)
+    expected = naive_nystrom(X, y, X_test[:30], 1e-4)
+    assert_allclose(model.predict(X_test), expected(X_test), atol=1e-9)
+    assert model.dual_coef_.shape == (30, 1) and model.center_indices_ is None
+
+
+def test_least_squares_on_the_full_kernel_interpolates(regression):
+    X, y, *_ = regression
+    model = NystromRegressor(bandwidth=SIGMA, alpha=0).fit(X, y)
+    assert_allclose(model.predict(X), y, atol=1e-10)
+
+
+def test_linear_kernel_is_ridge(regression):
+    X, y, X_test, _ = regression
+    mean = X.mean(axis=0)
+    ridge = Ridge(alpha=0.01 * 160).fit(X - mean, y)
+    for options in ({}, {"n_centers": 20, "random_state": 0}):
+        model = NystromRegressor("linear", alpha=0.01, **options).fit(X - mean, y)
+        T = X_test - mean
+        assert_allclose(model.predict(T), ridge.predict(T), atol=1e-9)
+
+
+def test_outputs_are_independent(regression):
+    X, y, X_test, _ = regression
+    Y = np.stack([y, y**2, -y], axis=1)
+    for options in (FULL, SOME):
+        model = NystromRegressor(bandwidth=SIGMA, random_state=0, **options)
+        together = model.fit(X, Y).predict(X_test)
+        for j in range(3):
+            alone = model.fit(X, Y[:, j]).predict(X_test)
+            assert_allclose(together[:, j], alone, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [FULL, SOME])
+def test_path_is_a_fit_for_every_alpha(options, regression):
+    X, y, X_test, y_test = regression
+    alphas = [0, 1e-8, 1e-4, 1e-1]
+    options = {"bandwidth": SIGMA, "random_state": 0, **options}
+    path = NystromRegressor(alpha="path", alphas=alphas, **options)
+    path.set_params(store_coef_path=True).fit(X, y, X_val=X_test, y_val=y_test)
+    assert_array_equal(path.alphas_, alphas)
+    assert path.coef_path_.shape == (4, *path.dual_coef_.shape)
+    for k, alpha in enumerate(alphas):
+        alone = NystromRegressor(alpha=alpha, **options).fit(X, y)
+        F = kernel(X_test, path.centers_) @ path.coef_path_[k][:, 0] + path.intercept_
+        assert_allclose(F, alone.predict(X_test), atol=1e-7)
+        error = np.mean((F - y_test) ** 2)
+        assert_allclose(path.validation_path_[k], error, rtol=1e-6)
+    best = int(np.argmin(path.validation_path_))
+    assert path.alpha_ == alphas[best]
+    assert_allclose(path.coef_path_[best], path.dual_coef_, rtol=1e-8)
+
+
+def leave_one_out(X, y, w, Z, alpha):
+    """Return the error by leaving out every row in turn; the penalty is kept."""
+    total = 0.0
+    for i in range(len(y)):
+        kept = np.arange(len(y)) != i
+        centers = X[kept] if Z is None else Z
+        model = naive_nystrom(
+            X[kept], y[kept], centers, alpha * w.sum() / w[kept].sum(), w[kept]
+        )
+        total += w[i] * (y[i] - model(X[i : i + 1])[0]) ** 2
+    return total / w.sum()
+
+
+@pytest.mark.parametrize("options", [FULL, SOME])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leave_one_out_is_exact(options, weighted, regression, weights):
+    X, y = regression[0][:60], regression[1][:60]
+    w = weights[:60] + 1 if weighted else np.ones(60)
+    alphas = [1e-4, 1e-2]
+    model = NystromRegressor(
+        bandwidth=SIGMA, alpha="path", alphas=alphas, selection="loo", **options
+    ).fit(X, y, w)
+    Z = None if options is FULL else model.centers_
+    expected = [leave_one_out(X, y, w, Z, alpha) for alpha in alphas]
+    assert_allclose(model.validation_path_, expected, rtol=1e-6)
+
+
+def test_leave_one_out_has_a_limit_without_penalty(regression):
+    X, y = regression[0][:60], regression[1][:60]
+    model = NystromRegressor(bandwidth=SIGMA, alpha="path", selection="loo")
+    model.set_params(alphas=[0, 1e-15]).fit(X, y)
+    inverse = np.linalg.inv(kernel(X, X))
+    # Targets centred by the mean of the other rows.
+    shift = (y - y.mean()) / 59
+    residual = inverse @ (y - y.mean()) + shift * inverse.sum(axis=1)
+    expected = np.mean((residual / np.diag(inverse)) ** 2)
+    assert_allclose(model.validation_path_, expected, rtol=1e-8)
+
+
+def generalised_cross_validation(X, y, Z, alpha):
+    """Return GCV of the smoother of centred targets, as a dense matrix."""
+    n = len(y)
+    columns = [naive_nystrom(X, row, Z, alpha)(X) for row in np.eye(n)]
+    H = np.stack(columns, axis=1)
+    return np.mean((y - H @ y) ** 2) / (1 - np.trace(H) / n) ** 2
+
+
+@pytest.mark.parametrize("options", [FULL, SOME])
+def test_generalised_cross_validation(options, regression):
+    X, y = regression[0][:60], regression[1][:60]
+    alphas = [1e-4, 1e-2]
+    model = NystromRegressor(
+        bandwidth=SIGMA, alpha="path", alphas=alphas, selection="gcv", **options
+    ).fit(X, y)
+    expected = [
+        generalised_cross_validation(X, y, model.centers_, alpha) for alpha in alphas
+    ]
+    assert_allclose(model.validation_path_, expected, rtol=1e-6)
+
+
+def test_nytro_is_its_iteration(regression, factorise):
+    X, y, X_test, _ = regression
+    model = NytroRegressor(
+        bandwidth=SIGMA, max_iter=7, step_size=0.9, selection=None, random_state=0
+    )
+    model.set_params(**SOME).fit(X, y)
+    Z = model.centers_
+    inverse_root = np.linalg.inv(np.linalg.cholesky(kernel(Z, Z))).T
+    A, b = kernel(X, Z) @ inverse_root, np.zeros(40)
+    for _ in range(7):
+        b -= 0.9 / 160 * A.T @ (A @ b - (y - y.mean()))
+    expected = kernel(X_test, Z) @ inverse_root @ b + y.mean()
+    assert_allclose(model.predict(X_test), expected, atol=1e-11)
+    assert model.n_iter_ == 7 and model.validation_path_ is None
+
+
+def test_early_stopping_is_landweber_iteration(regression, iterate):
+    X, y, X_test, _ = regression
+    model = NytroRegressor(bandwidth=SIGMA, max_iter=9, selection=None).fit(X, y)
+    K, a = kernel(X, X), np.zeros(160)
+    for _ in range(9):
+        a -= model.step_size_ / 160 * (K @ a - (y - y.mean()))
+    assert_allclose(model.predict(X_test), kernel(X_test, X) @ a + y.mean(), atol=1e-11)
+    top = np.linalg.eigvalsh(K)[-1] / 160
+    assert_allclose(model.step_size_, 1 / top, rtol=1e-8)
+
+
+def test_nytro_tends_to_least_squares(regression, factorise):
+    X, y, X_test, _ = regression
+    options = {"bandwidth": SIGMA, "centers": X[:20]}
+    limit = NystromRegressor(alpha=0, **options).fit(X, y)
+    model = NytroRegressor(max_iter=200_000, selection=None, **options).fit(X, y)
+    assert_allclose(model.predict(X_test), limit.predict(X_test), atol=1e-8)
+
+
+@pytest.mark.parametrize("options", [FULL, SOME])
+@pytest.mark.parametrize("selection", ["holdout", None])
+@pytest.mark.parametrize("tol", [None, 1e-2])
+def test_both_routes_agree(options, selection, tol, regression, weights, monkeypatch):
+    X, y, X_test, _ = regression
+    fitted = []
+    for factorises in (True, False):
+        monkeypatch.setattr(
+            _nystrom._Nytro, "_factorises", lambda self, problem, f=factorises: f
+        )
+        model = NytroRegressor(
+            bandwidth=SIGMA,
+            max_iter=60,
+            selection=selection,
+            tol=tol,
+            store_coef_path=True,
+            random_state=0,
+            **options,
+        )
+        fitted.append(model.fit(X, y, weights))
+    one, other = fitted
+    assert one.n_iter_ == other.n_iter_
+    assert_allclose(one.step_size_, other.step_size_, rtol=1e-9)
+    assert_allclose(one.predict(X_test), other.predict(X_test), atol=1e-8)
+    assert_allclose(one.coef_path_, other.coef_path_, atol=1e-8)
+    assert_allclose(one.coef_path_[one.n_iter_], one.dual_coef_, atol=1e-12)
+    if selection is not None:
+        k = len(other.validation_path_)
+        assert_allclose(one.validation_path_[:k], other.validation_path_, atol=1e-8)
+
+
+def test_relative_decrease_stops(regression, factorise):
+    X, y, X_test, y_test = regression
+    model = NytroRegressor(bandwidth=SIGMA, tol=0.05).fit(
+        X, y, X_val=X_test, y_val=y_test
+    )
+    errors = model.validation_path_
+    decrease = (errors[:-1] - errors[1:]) / errors[:-1]
+    assert (decrease[: model.n_iter_ - 1] >= 0.05).all()
+    assert decrease[model.n_iter_ - 1] < 0.05
+
+
+def test_noise_is_not_fitted(rng, factorise):
+    X, y = rng.standard_normal((200, 5)), rng.standard_normal(200)
+    model = NytroRegressor(random_state=0).fit(X, y)
+    assert model.n_iter_ < 10
+    assert model.validation_path_[0] >= model.validation_path_[model.n_iter_]
+
+
+def test_given_validation_rows_decide_and_are_not_fitted(regression):
+    X, y, X_test, y_test = regression
+    options = {"bandwidth": SIGMA, "alpha": "path", "random_state": 0, **SOME}
+    one = NystromRegressor(**options).fit(X, y, X_val=X_test, y_val=y_test)
+    other = NystromRegressor(**options).fit(X, y, X_val=X_test, y_val=y_test + 100)
+    direct = NystromRegressor(**(options | {"alpha": one.alpha_})).fit(X, y)
+    assert_allclose(one.predict(X_test), direct.predict(X_test), atol=1e-9)
+    assert other.alpha_ != one.alpha_
+    zero = np.zeros(40)
+    zero[:20] = 1
+    half = NystromRegressor(**options).fit(
+        X, y, X_val=X_test, y_val=y_test, sample_weight_val=zero
+    )
+    part = NystromRegressor(**options).fit(X, y, X_val=X_test[:20], y_val=y_test[:20])
+    assert_allclose(half.validation_path_, part.validation_path_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "cls, parameters",
+    [
+        (NystromRegressor, {"alpha": "path"}),
+        (NystromRegressor, {"alpha": "path", "selection": "gcv"}),
+        (NystromClassifier, {"alpha": "path"}),
+        (NytroRegressor, {}),
+        (NytroClassifier, {}),
+    ],
+)
+@pytest.mark.parametrize("options", [FULL, SOME])
+def test_weights_are_repetitions(cls, parameters, options, regression, weights):
+    X, y, X_test, _ = regression
+    y = (y > 0).astype(int) if cls.__name__.endswith("Classifier") else y
+    order = np.random.default_rng(1).permutation(int(weights.sum()))
+    counts = weights.astype(int)
+    model = cls(random_state=0, **parameters, **options)  # with the median distance
+    model.fit(X, y, weights)
+    F = getattr(model, "decision_function", model.predict)(X_test)
+    fitted = dict(vars(model))
+    model.fit(X.repeat(counts, axis=0)[order], y.repeat(counts)[order])
+    repeated = getattr(model, "decision_function", model.predict)(X_test)
+    assert_allclose(F, repeated, atol=1e-8)
+    assert_allclose(fitted["bandwidth_"], model.bandwidth_, rtol=1e-12)
+    # Generalised cross-validation is near 0 where copies are interpolated.
+    errors = fitted["validation_path_"]
+    assert_allclose(errors, model.validation_path_, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("cls", [NystromClassifier, NytroClassifier])
+def test_class_weight(cls, three_classes):
+    X, y = three_classes
+    weights = np.asarray([1.0, 2.0, 5.0])[y]
+    options = {"n_centers": 30, "random_state": 0}
+    one = cls(class_weight={0: 1, 1: 2, 2: 5}, **options).fit(X, y)
+    other = cls(**options).fit(X, y, weights)
+    assert_allclose(one.decision_function(X), other.decision_function(X), atol=1e-12)
+
+
+def test_targets_far_from_zero(regression):
+    X, y, X_test, _ = regression
+    for cls in (NystromRegressor, NytroRegressor):
+        for options in (FULL, SOME):
+            model = cls(bandwidth=SIGMA, random_state=0, **options)
+            F = model.fit(X, y).predict(X_test)
+            moved = model.fit(X, y + 1e6).predict(X_test)
+            assert_allclose(moved - 1e6, F, atol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor])
+@pytest.mark.parametrize("full", [True, False])
+def test_precomputed(cls, full, regression):
+    X, y, X_test, _ = regression
+    options = {} if full else {"n_centers": 160}
+    options |= {"selection": "gcv", "random_state": 0}
+    if cls is NystromRegressor:
+        options |= {"alpha": "path", "alphas": [1e-5, 1e-4]}
+    K, K_test = kernel(X, X), kernel(X_test, X)
+    expected = cls("laplacian", bandwidth=SIGMA, **options).fit(X, y)
+    model = cls("precomputed", **options).fit(K, y)
+    assert model.dual_coef_.shape == (160, 1)
+    assert_allclose(model.predict(K_test), expected.predict(X_test), atol=1e-7)
+    model.set_params(selection="holdout", n_centers=None if full else 50).fit(K, y)
+    assert np.mean((model.predict(K_test) - regression[3]) ** 2) < 0.6
+
+
+@pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "case", ["copies of centres", "tiny bandwidth", "huge bandwidth", "one feature"]
+)
+def test_singular_kernels_survive(cls, dtype, case, regression, rng):
+    X, y, X_test, y_test = regression
+    options = {"kernel": "gaussian", "bandwidth": SIGMA, "centers": X[:60]}
+    if case == "copies of centres":
+        options["centers"] = np.repeat(X[:20], 3, axis=0)
+    elif case == "tiny bandwidth":
+        options["bandwidth"] = 1e-3
+    elif case == "huge bandwidth":
+        options["bandwidth"] = 1e3
+    else:
+        X, X_test = X[:, :1], X_test[:, :1]
+        options["centers"] = np.linspace(-3, 3, 100)[:, None]
+    if cls is NystromRegressor:
+        options["alpha"] = "path"
+    X, X_test = X.astype(dtype), X_test.astype(dtype)
+    model = cls(random_state=0, **options).fit(X, y)
+    F = model.predict(X_test)
+    assert np.isfinite(F).all()
+    # Never much worse than the mean.
+    assert np.mean((F - y_test) ** 2) < 1.1 * np.mean((y.mean() - y_test) ** 2)
+    if case == "copies of centres":
+        assert model.n_centers_ == 20
+        assert np.count_nonzero(model.dual_coef_) == 20
+    if case == "one feature":
+        assert model.n_centers_ < 60
+
+
+def test_duplicated_centers_change_nothing(regression):
+    X, y, X_test, _ = regression
+    options = {"bandwidth": SIGMA, "alpha": 1e-3}
+    once = NystromRegressor(centers=X[:20], **options).fit(X, y)
+    thrice = NystromRegressor(centers=np.repeat(X[:20], 3, axis=0), **options).fit(X, y)
+    assert_allclose(once.predict(X_test), thrice.predict(X_test), atol=1e-9)
+
+
+def test_a_tiny_penalty_on_a_bad_kernel(rng):
+    """Sums of K'K alone would leave an error of 1e-6 of the top eigenvalue in B."""
+    X = rng.random((2000, 1))
+    y = np.cos(3 * X[:, 0])
+    model = NystromRegressor("gaussian", bandwidth=0.5, n_centers=200, alpha=1e-12)
+    F = model.set_params(random_state=0).fit(X, y).predict(X)
+    assert_allclose(F, y, atol=1e-5)
+
+
+def test_single_and_double_precision_agree(regression):
+    X, y, X_test, _ = regression
+    for options in (FULL, SOME):
+        for cls in (NystromRegressor, NytroRegressor):
+            model = cls("gaussian", bandwidth=SIGMA, random_state=0, **options)
+            double = model.fit(X, y).predict(X_test)
+            single = model.fit(X.astype(np.float32), y)
+            assert single.dual_coef_.dtype == np.float32
+            F = single.predict(X_test.astype(np.float32))
+            assert_allclose(F, double, atol=5e-3)
+
+
+def test_negative_eigenvalues_warn(rng):
+    Q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
+    K = (Q * np.linspace(-3, 10, 30)) @ Q.T
+    model = NystromRegressor("precomputed", alpha=0)
+    with pytest.warns(ConvergenceWarning, match="not positive semi-definite"):
+        model.fit(K, rng.standard_normal(30))
+    assert np.isfinite(model.dual_coef_).all()
+
+
+def test_grid_search(regression):
+    X, y, *_ = regression
+    search = GridSearchCV(
+        NystromRegressor(random_state=0), {"alpha": [1e-6, 1.0], "n_centers": [50]}
+    ).fit(X, y)
+    assert search.best_params_["alpha"] == 1e-6
+
+
+@pytest.mark.parametrize(
+    "cls", [NystromRegressor, NystromClassifier, NytroRegressor, NytroClassifier]
+)
+@pytest.mark.parametrize("selection", ["holdout", "gcv"])
+@pytest.mark.parametrize("options", [FULL, SOME])
+def test_other_libraries_agree(cls, selection, options, other_xp, three_classes):
+    X, y = three_classes
+    options = {"selection": selection, "random_state": 0, **options}
+    if "alpha" in cls().get_params():
+        options |= {"alpha": "path", "alphas": [1e-5, 1e-3, 1e-1]}
+    expected = cls(**options).fit(X, y)
+    with config_context(array_api_dispatch=True):
+        model = cls(**options).fit(other_xp.asarray(X), other_xp.asarray(y))
+        F = model.predict(other_xp.asarray(X))
+    for name in ("dual_coef_", "intercept_", "centers_", "validation_path_"):
+        found = getattr(model, name)
+        assert array_api_compat.array_namespace(found) == other_xp
+        assert_allclose(to_numpy(found), getattr(expected, name), atol=1e-8)
+    assert_allclose(to_numpy(F), expected.predict(X), atol=1e-8)
+
+
+@pytest.mark.parametrize("options", [FULL, SOME])
+def test_iterating_in_other_libraries(options, other_xp, regression, iterate):
+    X, y, *_ = regression
+    model = NytroRegressor(max_iter=20, random_state=0, **options)
+    expected = model.fit(X, y).dual_coef_
+    with config_context(array_api_dispatch=True):
+        model.fit(other_xp.asarray(X), other_xp.asarray(y))
+    assert_allclose(to_numpy(model.dual_coef_), expected, atol=1e-8)
+
+
+BAD = [
+    (NystromRegressor, {"alpha": -1}, "alpha must be a number >= 0; got -1"),
+    (NystromRegressor, {"alpha": "best"}, "alpha must be .* or 'path'; got 'best'"),
+    (NystromRegressor, {"alpha": None}, "alpha must be a number >= 0; got None"),
+    (NystromRegressor, {"alphas": []}, r"alphas must be None or a list .*; got \[\]"),
+    (NystromRegressor, {"alphas": [1, -1]}, r"alphas must be .*; got \[1, -1\]"),
+    (NystromRegressor, {"alphas": "many"}, "alphas must be .*; got 'many'"),
+    (NystromRegressor, {"selection": "cv"}, "'gcv', 'loo'; got 'cv'"),
+    (NystromRegressor, {"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
+    (NystromRegressor, {"n_centers": 161}, "at most .* rows with weight, 160; got 161"),
+    (NystromRegressor, {"centers": "best"}, "centers must be 'uniform' .*; got 'best'"),
+    (
+        NystromRegressor,
+        {"centers": [[1.0]]},
+        r"the 3 features of X; got shape \(1, 1\)",
+    ),
+    (
+        NystromRegressor,
+        {"centers": np.ones((2, 3)), "n_centers": 5},
+        "n_centers must be None or 2, .*; got 5",
+    ),
+    (NystromRegressor, {"centers": np.full((2, 3), np.nan)}, "centers contains NaN"),
+    (NystromRegressor, {"validation_fraction": 1.0}, "validation_fraction .*; got 1.0"),
+    (NytroRegressor, {"selection": "loo"}, "'holdout', 'gcv', None; got 'loo'"),
+    (NytroRegressor, {"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
+    (NytroRegressor, {"step_size": 0}, "step_size must be a number > 0; got 0"),
+    (NytroRegressor, {"step_size": 1e3}, "step_size must be below .*; got 1000.0"),
+    (NytroRegressor, {"tol": -1}, "tol must be a number >= 0; got -1"),
+]
+
+
+@pytest.mark.parametrize("cls, parameters, message", BAD)
+def test_bad_parameters(cls, parameters, message, regression):
+    X, y, *_ = regression
+    with pytest.raises(ValueError, match=message):
+        cls(**parameters).fit(X, y)
+
+
+def test_bad_validation_rows(regression, three_classes):
+    X, y, X_test, y_test = regression
+    model = NystromRegressor(alpha="path")
+    with pytest.raises(ValueError, match="X_val"):
+        model.fit(X, y, y_val=y_test)
+    with pytest.raises(ValueError, match="features"):
+        model.fit(X, y, X_val=X_test[:, :2], y_val=y_test)
+    with pytest.raises(ValueError, match="as many outputs as y, 1; got 2"):
+        model.fit(X, y, X_val=X_test, y_val=np.stack([y_test, y_test], axis=1))
+    with pytest.raises(ValueError, match="sample_weight_val must have shape"):
+        model.fit(X, y, X_val=X_test, y_val=y_test, sample_weight_val=[1.0])
+    X, y = three_classes
+    with pytest.raises(ValueError, match="y_val must hold only classes of y; got 7"):
+        NystromClassifier(alpha="path").fit(X, y, X_val=X[:2], y_val=[0, 7])
+
+
+def test_equal_rows_cannot_be_held_out():
+    X, y = np.ones((10, 2)), np.zeros(10)
+    with pytest.raises(ValueError, match=r"validation_fraction.*1 distinct"):
+        NytroRegressor("gaussian", bandwidth=1.0).fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
+def test_infinite_kernel_values(regression):
+    X, y, *_ = regression
+    for options in (FULL, SOME):
+        with pytest.raises(ValueError, match="values that are not finite"):
+            NystromRegressor("polynomial", bandwidth=1.0, **options).fit(1e120 * X, y)
+
+
+def test_a_zero_kernel(regression):
+    X, y, *_ = regression
+    with pytest.raises(ValueError, match="kernel matrix of the centres is zero"):
+        NystromRegressor(lambda X, Z: 0 * X @ Z.T, n_centers=5).fit(X, y)
+
+
+def test_memory_that_does_not_suffice(regression, monkeypatch):
+    X, y, *_ = regression
+    monkeypatch.setattr(_nystrom, "available_memory", lambda xp, device: 1e5)
+    with pytest.raises(ValueError, match=r"n_centers=40 needs .* MB .* are free"):
+        NystromRegressor(n_centers=40).fit(X, y)
+
+
+@pytest.mark.parametrize("path", [False, True])
+def test_memory_stays_within_the_plan(path, rng, monkeypatch):
+    X, y = rng.standard_normal((20_000, 4)), rng.standard_normal(20_000)
+    plans = []
+
+    def check(self, problem, **options):
+        plans.append(original(self, problem, **options))
+
+    original = _nystrom._PathModel._check_memory
+    monkeypatch.setattr(_nystrom._PathModel, "_check_memory", check)
+    model = NystromRegressor("gaussian", bandwidth=0.5, n_centers=700, random_state=0)
+    model.set_params(alpha="path" if path else 1e-6)
+    tracemalloc.start()
+    model.fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    rows = 3 * X.nbytes  # training and validation rows, encoded rows
+    assert 0.1 * plans[0].bytes < peak < plans[0].bytes + rows
+
+
+def test_plan_grows_with_what_is_kept():
+    def squares(**options):
+        return NystromPlan.make(1000, 100, **options).n_squares
+
+    plain = squares(path=False, validated=False)
+    assert plain < squares(path=True, validated=False)
+    assert squares(path=True, validated=False) < squares(path=True, validated=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whitening_keeps_what_spans(dtype, rng):
+    Z = np.repeat(rng.standard_normal((30, 2)), 2, axis=0)
+    K = Gaussian(0.7)(Z)
+    whitening = Whitening.of(K, np.dtype(dtype))
+    p = len(whitening.kept)
+    assert p <= 30
+    kept = K[np.ix_(whitening.kept, whitening.kept)]
+    assert_allclose(whitening.L @ whitening.L.T, kept, atol=1e-12)
+    cross = np.linalg.solve(whitening.L, K[whitening.kept])
+    assert_allclose(cross.T @ cross, K, atol=1e-6 if dtype == np.float32 else 1e-10)
+
+
+def test_filters_against_their_definition():
+    e = np.asarray([0.0, 1e-12, 1e-3, 0.3, 1.0, 1.7])
+    alphas = np.asarray([0.0, 1e-3, 1.0])
+    g = ridge_filter(e, alphas, 1e-10)
+    assert_allclose(g[2:, :], 1 / (e[2:, None] + alphas))
+    assert_array_equal(g[:2, 0], 0)
+    for step in (0.5, 1.0):
+        for t in (0, 1, 5, 40):
+            expected = step * sum((1 - step * e) ** k for k in range(t))
+            found = descent_filter(e, np.asarray([float(t)]), step)[:, 0]
+            assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_the_cheaper_route_is_taken():
+    def pays(n_iter, n_centers, **changed):
+        options = {"itemsize": 8, "cached": True} | changed
+        return factorising_pays(20_000, n_centers, 10, 1, n_iter, **options)
+
+    assert pays(500, 500)
+    assert not pays(5, 5000)
+    assert not pays(5, None)
+    # Kernel values that are computed anew make iterations dearer.
+    assert pays(60, 1500, cached=False) and not pays(10, 1500)
