@@ -73,7 +73,7 @@ def paths_on_adult():
         ]
         train, validation = (part.whitened(whitening.L) for part in sums)
         mean = train.mean
-        spectrum = Spectrum.of_moments(train, whitening.rounding(False))
+        spectrum = Spectrum.of_moments(train, whitening.rounding)
         ridge = ridge_filter(spectrum.values, np.logspace(-15, 0, 100), spectrum.floor)
         step = 1 / spectrum.values[-1]
         descent = descent_filter(spectrum.values, np.arange(501.0), step)

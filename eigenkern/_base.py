@@ -28,7 +28,7 @@ from ._array import (
     to_numpy,
 )
 from ._operator import KernelOperator
-from ._problem import CenterProblem, Data, Problem, hold_out, rows_with_weight
+from ._problem import CenterProblem, Data, Problem, hold_out
 from .kernels import check_bandwidth, check_kernel
 
 # Training rows that are predicted at the end of a fit, to see that it ended well.
@@ -70,6 +70,22 @@ def check_number(name, value, low, high=None, *, integer=False, open_ends=False)
     above, below = (">", "<") if open_ends else (">=", "<=")
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
     raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
+
+
+def check_flag(name, value):
+    """Raise a ValueError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+
+
+def warn_user(message):
+    """Give a ConvergenceWarning that points to the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        (__package__, "sklearn.callback")
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
 def check_kernel_parameters(estimator):
@@ -114,7 +130,7 @@ class RegressionTargets(RegressorMixin):
         return X, y.reshape(len(y), -1), y
 
     def _encode_validation(self, X, y):
-        """Return (X, Y) of validation rows, after `_encode_targets`."""
+        """Return (X, Y, y) of validation rows, after `_encode_targets`."""
         X, y = validate_data(
             self,
             X,
@@ -125,7 +141,7 @@ class RegressionTargets(RegressorMixin):
             reset=False,
         )
         y = to_numpy(y).astype(np.float64)
-        return X, y.reshape(len(y), -1)
+        return X, y.reshape(len(y), -1), y
 
     def _weights_of_classes(self, y):
         return None
@@ -180,8 +196,8 @@ class ClassificationTargets(ClassifierMixin):
             )
         codes = np.searchsorted(self.classes_, y)
         if len(self.classes_) <= 2:
-            return X, (2.0 * codes - 1.0)[:, None]
-        return X, np.eye(len(self.classes_))[codes]
+            return X, (2.0 * codes - 1.0)[:, None], codes
+        return X, np.eye(len(self.classes_))[codes], codes
 
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
@@ -329,31 +345,54 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                     "their product is zero for every sample"
                 )
         validation = None
-        if X_val is not None:
-            X_val, Y_val = self._encode_validation(X_val, y_val)
-            if Y_val.shape[1] != Y.shape[1]:
+        if X_val is not None and y_val is not None:
+            validation = self._encode_given(X_val, y_val, sample_weight_val)
+            if validation[1].shape[1] != Y.shape[1]:
                 raise ValueError(
                     f"y_val must have as many outputs as y, {Y.shape[1]}; "
-                    f"got {Y_val.shape[1]}"
+                    f"got {validation[1].shape[1]}"
                 )
-            name = "sample_weight_val"
-            weights_val = self._check_weights(sample_weight_val, len(Y_val), name)
-            validation = X_val, Y_val, weights_val
-        elif y_val is not None or sample_weight_val is not None:
-            raise ValueError("y_val and sample_weight_val need X_val; got X_val=None")
+            if class_weights is not None:
+                of_class = np.zeros(len(self.classes_))
+                of_class[y] = class_weights
+                X_val, Y_val, codes, w_val = validation
+                w_val = of_class[codes] * (1.0 if w_val is None else w_val)
+                validation = X_val, Y_val, codes, w_val
+            X_val, Y_val, _, w_val = validation
+            if w_val is not None and not w_val.any():
+                raise ValueError(
+                    "sample_weight_val and class_weight must leave a row of X_val with "
+                    "weight: their product is zero for every one"
+                )
+            validation = X_val, Y_val, w_val
+        elif not (X_val is None and y_val is None and sample_weight_val is None):
+            raise ValueError(
+                "X_val and y_val must be passed together, and sample_weight_val with "
+                f"them; got X_val={'None' if X_val is None else 'an array'} and "
+                f"y_val={'None' if y_val is None else 'an array'}"
+            )
         rng = check_random_state(self.random_state)
-        return Data(X, Y, y, weights, rng, validation)
+        precomputed = self.kernel == "precomputed"
+        return Data(X, Y, y, weights, rng, validation, precomputed)
+
+    def _encode_given(self, X, y, sample_weight):
+        """Return validated rows to select by: X, targets, labels, weights."""
+        try:
+            X, Y, labels = self._encode_validation(X, y)
+        except ValueError as error:
+            raise ValueError(f"X_val and y_val are not right: {error}") from error
+        weights = self._check_weights(sample_weight, len(Y), "sample_weight_val")
+        return X, Y, labels, weights
 
     def _make_center_problem(self, data, *, fraction=None, one_matrix=True):
         """Return the problem on centres; hold out a `fraction` of the rows."""
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
         centers = self._check_centers(data.X)
-        rows, held = rows_with_weight(data), None
+        rows, held = data.rows_with_weight(), None
         if fraction is not None:
-            grouped = self.kernel != "precomputed"
             labels = self._stratify(data.labels)
-            rows, held = hold_out(data, rows, labels, fraction, grouped=grouped)
+            rows, held = hold_out(data, rows, labels, fraction)
         if centers is None and (self.n_centers or 0) > len(rows):
             raise ValueError(
                 "n_centers must be at most the number of training rows with weight"
@@ -364,9 +403,9 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
 
     def _check_centers(self, X):
         """Return the centres that the parameter `centers` gives, or None."""
-        if isinstance(self.centers, str):
-            if self.centers == "uniform":
-                return None
+        if isinstance(self.centers, str) and self.centers == "uniform":
+            return None
+        if self.centers is None or isinstance(self.centers, str):
             raise ValueError(
                 "centers must be 'uniform' or an array of shape (n_centers, "
                 f"n_features); got {self.centers!r}"
@@ -580,12 +619,10 @@ class EpochModel(KernelModel):
                 break
         progress.close()
         if state.failed:
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
-                "before that are kept. Is the kernel positive semi-definite?",
-                ConvergenceWarning,
-                stacklevel=3,
+                "before that are kept. Is the kernel positive semi-definite?"
             )
         if validate is None:
             coef = self._no_worse_than_mean(coef, fallback, problem, losses)
@@ -610,13 +647,11 @@ class EpochModel(KernelModel):
         if problem.loss(coef) <= limit:
             return coef
         better = problem.loss(fallback) < limit
-        warnings.warn(
+        warn_user(
             f"{type(self).__name__} stopped after {len(losses)} epochs with a training "
             "loss above that of predicting the mean; "
             + ("an earlier epoch's model is kept" if better else "it predicts the mean")
-            + "; pass a smaller step_size, or more epochs (max_iter)",
-            ConvergenceWarning,
-            stacklevel=4,
+            + "; pass a smaller step_size, or more epochs (max_iter)"
         )
         return fallback if better else zero
 

@@ -1,20 +1,20 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centres."""
 
-import warnings
 from functools import partial
 from itertools import islice
 
 from ._base import (
     ClassificationTargets,
-    ConvergenceWarning,
     KernelModel,
     RegressionTargets,
+    check_flag,
     check_number,
+    warn_user,
 )
 from ._operator import fill_caches
 from .preconditioners import TwoCholesky
 from .solvers.conjugate_gradient import conjugate_gradient
-from .solvers.nystrom import Whitening, check_finite
+from .solvers.nystrom import NystromPlan, Whitening, check_finite
 
 
 class _Falkon(KernelModel):
@@ -47,16 +47,51 @@ class _Falkon(KernelModel):
         self.random_state = random_state
         self.verbose = verbose
 
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; the values of the kernel are computed in their data type,
+            the linear algebra in float64. In kernel="precomputed": the kernel matrix
+            of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative. A weight of 2 equals the
+            same row twice.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong, or the memory does not suffice; a
+            model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations do not reach `tol`.
+        """
+        return self._fit_or_restore(X, y, sample_weight)
+
     def _check_parameters(self):
         check_number("alpha", self.alpha, 0)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
+        check_flag("warm_start", self.warm_start)
 
     def _max_subtasks(self):
         return self.max_iter
 
     def _solve(self, data, context, given):
         problem = self._make_center_problem(data, one_matrix=False)
+        n = len(problem.all.index)
+        problem.check_memory(NystromPlan.make("falkon", problem.n_centers, n))
         K_mm = problem.center_matrix()
         check_finite(K_mm)
         whitening = Whitening.of(K_mm, problem.dtype)
@@ -88,6 +123,7 @@ class _Falkon(KernelModel):
             previous = self._previous_coef(problem, rows.targets.shape[1])
             start = preconditioner.preimage(problem.center_coef(previous, kept))
         rhs = preconditioner.inner_transposed(-gradient(zero, rows.targets - mean))
+        check_finite(rhs)
         states = conjugate_gradient(apply, rhs, start, self.tol)
 
         def model(c):
@@ -129,12 +165,10 @@ class _Falkon(KernelModel):
             if stop or state.converged:
                 break
         if not state.converged and not stop:
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__} stopped after {len(residuals)} iterations with "
                 f"a relative residual of {residuals[-1]:.1e}, above tol={self.tol}; "
-                "raise max_iter, alpha or n_centers",
-                ConvergenceWarning,
-                stacklevel=6,
+                "raise max_iter, alpha or n_centers"
             )
         return state, residuals
 
@@ -158,12 +192,13 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all
         distinct rows.
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
     alpha : float, default=1e-6
-        lambda, of lambda |f|^2 beside the *mean* squared error:
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
     max_iter : int, default=20
         Iterations, at most.
@@ -223,7 +258,7 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
     -----
     Targets are centred by their mean, which becomes `intercept_`. Each centre counts
     in the preconditioner with the weight of the rows that are equal to it: with all
-    rows as centres one iteration solves the problem, whatever the weights.
+    rows as centres, and none left out for rounding, one iteration solves the problem.
 
     References
     ----------
@@ -258,12 +293,13 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all
         distinct rows.
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
     alpha : float, default=1e-6
-        lambda, of lambda |f|^2 beside the *mean* squared error:
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
     max_iter : int, default=20
         Iterations, at most.

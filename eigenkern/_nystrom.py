@@ -1,28 +1,24 @@
 """Nystrom kernel ridge regression and NYTRO, with their regularisation paths."""
 
-import warnings
 from itertools import islice
 
 import numpy as np
 
-from ._array import available_memory, device_of, namespace
+from ._array import device_of, namespace
 from ._base import (
     ClassificationTargets,
-    ConvergenceWarning,
     KernelModel,
     RegressionTargets,
+    check_flag,
     check_number,
     is_auto,
+    warn_user,
 )
-from ._linalg import largest_eigenvalue, solve_triangular
-from ._operator import cache_budget, fill_caches
+from ._operator import cache_budget
+from ._systems import Descent, OnCenters, OnRows
 from .solvers.nystrom import (
-    Moments,
+    IndefiniteKernelError,
     NystromPlan,
-    Spectrum,
-    Whitening,
-    check_finite,
-    descend,
     descent_filter,
     descent_kept,
     factorising_pays,
@@ -31,254 +27,7 @@ from .solvers.nystrom import (
     path_coefs,
     ridge_filter,
     ridge_kept,
-    solve_ridge,
-    validation_errors,
 )
-
-
-class _Descent:
-    """Gradient descent on some rows.
-
-    Attributes
-    ----------
-    mean : array of shape (l,)
-        Of the targets.
-    start : array
-        Coefficients of zero.
-    top : float
-        Largest eigenvalue of the problem.
-    """
-
-    def __init__(self, system, rows):
-        xp = namespace(rows.targets)
-        self._system, self._rows = system, rows
-        self._weight = float(xp.sum(rows.weights))
-        self.mean = rows.weights @ rows.targets / self._weight
-        self._targets = rows.targets - self.mean
-        self._operator = system.cached(system.operator_of(rows))
-        shape = (self._operator.shape[1], rows.targets.shape[1])
-        like = {"dtype": xp.float64, "device": device_of(rows.targets)}
-        self.start = xp.zeros(shape, **like)
-        first = np.random.default_rng(0).standard_normal(shape[0])
-        first = xp.asarray(first, **like)
-        self.top = largest_eigenvalue(
-            lambda v: self._product(v[:, None], None)[:, 0],
-            first,
-            n_steps=100,
-            tol=1e-11,
-        )
-
-    def _product(self, b, targets):
-        g = self._system.gradient(self._operator, b, targets, self._rows)
-        return g / self._weight
-
-    def run(self, step_size):
-        """Yield the coefficients after 1, 2, ... steps."""
-        return descend(lambda b: self._product(b, self._targets), self.start, step_size)
-
-    def dual(self, b):
-        """Return the coefficients of the centres."""
-        return self._system.coef(b, self._rows)
-
-
-class _System:
-    """The problem in its features: what both kinds of them share."""
-
-    def __init__(self, problem, cache_size, n_epochs):
-        self.problem = problem
-        self._cache_size, self._n_epochs = cache_size, n_epochs
-
-    def cached(self, operator):
-        """Return an operator that keeps its matrix, where it fits and pays."""
-        if self._n_epochs > 1:
-            n_features = self.problem.n_features
-            kept = fill_caches([operator], self._cache_size, self._n_epochs, n_features)
-            if not is_auto(self._cache_size):
-                self._cache_size -= kept
-        return operator
-
-    def error(self, rows, mean):
-        """Return a function: mean squared error on rows, of coefficients of centres."""
-        xp = self.problem.xp
-        operator = self.cached(self.operator_of(rows))
-        Y = rows.targets - mean
-        scale = 1.0 / (float(xp.sum(rows.weights)) * Y.shape[1])
-
-        def error_of(coef):
-            F = operator @ xp.astype(coef, operator.dtype, copy=False)
-            squares = xp.sum((xp.astype(F, xp.float64) - Y) ** 2, axis=1)
-            return scale * float(xp.sum(rows.weights * squares))
-
-        return error_of
-
-
-class _OnCenters(_System):
-    """The problem in the features R' K(Z, x) of its centres."""
-
-    def __init__(self, problem, cache_size, n_epochs):
-        super().__init__(problem, cache_size, n_epochs)
-        K_mm = problem.center_matrix()
-        check_finite(K_mm)
-        self._whitening = Whitening.of(K_mm, problem.dtype)
-        self.n_centers = len(self._whitening.kept)
-        self._R = self._whitening.transform(problem.dtype)
-        self._rounding = self._whitening.rounding(self._R is not None)
-        self._of_train = None
-
-    def operator_of(self, rows):
-        """Return K(X, Z) of the rows and of the centres that are kept."""
-        return self.problem.operator(rows, self._whitening.kept)
-
-    def training(self, rows):
-        """Return the sums over the rows."""
-        operator = self._operator(rows)
-        return Moments.of(operator, rows.targets, rows.weights, self._R)
-
-    def _operator(self, rows):
-        """Return `operator_of` the rows; that of the training rows is kept."""
-        if rows is not self.problem.train:
-            return self.operator_of(rows)
-        if self._of_train is None:
-            self._of_train = self.cached(self.operator_of(rows))
-        return self._of_train
-
-    def whitened(self, sums):
-        """Return the sums for the features, of those of `training`."""
-        # After all sums: threads of BLAS go on spinning and slow a kernel's tiles.
-        return sums if self._R is not None else sums.whitened(self._whitening.L)
-
-    def validation(self, rows, training):
-        """Return the sums over the rows for the features of `training`."""
-        return self.training(rows)
-
-    def union(self, training, validation):
-        """Return the sums over both sets of rows."""
-        return training + validation
-
-    def mean(self, training):
-        """Return the mean of the targets."""
-        return training.mean
-
-    def spectrum(self, training):
-        """Return the spectrum; `training` is of no use after it."""
-        return Spectrum.of_moments(self.whitened(training), self._rounding)
-
-    def ridge(self, training, alpha):
-        """Return b for one lambda > 0, or None if B is not definite."""
-        sums = self.whitened(training)
-        q = sums.centred_cross(sums.mean) / sums.weight
-        return solve_ridge(sums.gram / sums.weight, q, alpha)
-
-    def scores(self, spectrum, rows):
-        """Yield ranges of rows and their W^1/2 Phi V, columns of norm 1."""
-        xp = self.problem.xp
-        operator = self._operator(rows)
-        inside, e = spectrum.inside, spectrum.values
-        scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
-        scale = xp.where(inside, scale, xp.zeros_like(scale))
-        R_V = self.coef(spectrum.vectors * scale, rows)
-        size = operator.gram_rows()
-        for i in range(0, len(rows.index), size):
-            block = slice(i, min(i + size, len(rows.index)))
-            K = operator.block(block.start, block.stop, dtype=R_V.dtype)
-            yield block, xp.sqrt(rows.weights[block])[:, None] * (K @ R_V)
-
-    def gradient(self, operator, b, targets, rows):
-        """Return Phi' W (Phi b - targets)."""
-        g = operator.normal_product(self.coef(b, rows), targets, rows.weights)
-        return solve_triangular(self._whitening.L, g)
-
-    def coef(self, b, rows):
-        """Return the coefficients of the centres that are kept."""
-        return self._whitening.expand(b)
-
-    def model(self, coef, intercept, rows):
-        """Return the attributes that prediction needs."""
-        return self.problem.center_model(coef, intercept, self._whitening.kept)
-
-
-class _OnRows(_System):
-    """The problem in the features W^1/2 K(X, x): every training row is a centre."""
-
-    def __init__(self, problem, cache_size, n_epochs):
-        super().__init__(problem, cache_size, n_epochs)
-        self.n_centers = len(problem.all.index)
-        self._rounding = 10 * float(problem.xp.finfo(problem.dtype).eps)
-
-    def operator_of(self, rows):
-        """Return K of the rows and the training rows."""
-        train = self.problem.train
-        if rows is self.problem.validation:
-            return self.problem.full_operator(train, rows)
-        return self.problem.full_operator(rows)
-
-    def training(self, rows):
-        """Return the rows: their kernel matrix is computed where it is consumed."""
-        return rows
-
-    def whitened(self, sums):
-        """Return the sums, which are those of the features already."""
-        return sums
-
-    def validation(self, rows, training):
-        """Return the sums over the rows for the features of `training`."""
-        root = namespace(rows.targets).sqrt(training.weights)[:, None]
-        sums = Moments.of(self.operator_of(rows), rows.targets, rows.weights)
-        return Moments(root * sums.gram * root.T, root * sums.cross, sums.squares)
-
-    def union(self, training, validation):
-        """Return the rows of both."""
-        return self.problem.all
-
-    def mean(self, training):
-        """Return the mean of the targets."""
-        weights = training.weights
-        return weights @ training.targets / float(namespace(weights).sum(weights))
-
-    def spectrum(self, training):
-        """Return the spectrum."""
-        Y = training.targets - self.mean(training)
-        K = self._matrix(training)
-        return Spectrum.of_kernel(K, Y, training.weights, self._rounding)
-
-    def ridge(self, training, alpha):
-        """Return b for one lambda > 0, or None if K is not definite."""
-        xp = namespace(training.targets)
-        q = xp.sqrt(training.weights)[:, None]
-        q = q * (training.targets - self.mean(training))
-        alpha *= float(xp.sum(training.weights))
-        return solve_ridge(self._matrix(training), q, alpha)
-
-    def _matrix(self, rows):
-        """Return W^1/2 K W^1/2 in float64, which may be overwritten."""
-        xp = namespace(rows.targets)
-        K = self.operator_of(rows).block(dtype=xp.float64)
-        check_finite(xp.linalg.diagonal(K))
-        if not bool(xp.all(rows.weights == 1)):
-            root = xp.sqrt(rows.weights)
-            K = root[:, None] * K * root[None, :]
-        return K
-
-    def scores(self, spectrum, rows):
-        """Yield all rows and their W^1/2 Phi V, columns of norm 1."""
-        scale = (spectrum.values * spectrum.weight) ** 0.5
-        yield slice(0, len(rows.index)), spectrum.vectors * scale
-
-    def gradient(self, operator, b, targets, rows):
-        """Return W^1/2 (K W^1/2 b - targets)."""
-        xp = namespace(b)
-        F = operator @ xp.astype(self.coef(b, rows), operator.dtype, copy=False)
-        F = xp.astype(F, xp.float64, copy=False)
-        F = F if targets is None else F - targets
-        return xp.sqrt(rows.weights)[:, None] * F
-
-    def coef(self, b, rows):
-        """Return the coefficients of the rows."""
-        return namespace(b).sqrt(rows.weights)[:, None] * b
-
-    def model(self, coef, intercept, rows):
-        """Return the attributes that prediction needs."""
-        return self.problem.full_model(coef, intercept, rows)
 
 
 class _PathModel(KernelModel):
@@ -308,9 +57,10 @@ class _PathModel(KernelModel):
             Weights of the squared residuals, not negative. A weight of 2 equals the
             same row twice.
         X_val, y_val : arrays, default=None
-            Rows to select by, instead of rows of X that are held out.
+            Rows to select by, instead of rows of X that are held out; only where
+            something is selected with ``selection="holdout"``.
         sample_weight_val : array, default=None
-            Their weights.
+            Their weights; `class_weight` counts for them too.
 
         Returns
         -------
@@ -321,6 +71,12 @@ class _PathModel(KernelModel):
         ValueError
             If the data or a parameter are wrong, or the memory does not suffice; a
             model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the kernel is not positive semi-definite, and its negative part is
+            dropped.
         """
         return self._fit_or_restore(
             X,
@@ -338,7 +94,9 @@ class _PathModel(KernelModel):
         check_number(
             "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
         )
-        if self.selection not in selections:
+        check_flag("store_coef_path", self.store_coef_path)
+        named = self.selection is None or isinstance(self.selection, str)
+        if not named or self.selection not in selections:
             names = ", ".join(repr(name) for name in selections)
             raise ValueError(
                 f"selection must be one of {names}; got {self.selection!r}"
@@ -346,27 +104,28 @@ class _PathModel(KernelModel):
 
     def _make_problem(self, data, held_out):
         """Return the problem, with validation rows if `held_out` asks for them."""
-        if not held_out:
-            data = data._replace(validation=None)
-        fraction = self.validation_fraction
         given = data.validation is not None
-        return self._make_center_problem(
-            data, fraction=fraction if held_out and not given else None
-        )
-
-    def _check_memory(self, problem, *, path):
-        xp = problem.xp
-        size = problem.n_centers or len(problem.all.index)
-        n_block = min(int(64e6 // (8 * size)) + 16, len(problem.all.index))
-        validated = problem.validation is not None
-        plan = NystromPlan.make(size, n_block, path=path, validated=validated)
-        free = available_memory(xp, problem.device)
-        if plan.bytes > free:
+        if given and not held_out:
             raise ValueError(
-                f"n_centers={self.n_centers} needs {plan.bytes / 1e6:.0f} MB for "
-                f"matrices of {size} x {size}, but {free / 1e6:.0f} MB of memory are "
-                "free; pass a smaller n_centers"
+                "X_val and y_val must be None unless a model is selected by them, with "
+                f"selection='holdout'; got an array with selection={self.selection!r}"
+                + (f" and alpha={self.alpha!r}" if hasattr(self, "alpha") else "")
             )
+        fraction = self.validation_fraction if held_out and not given else None
+        return self._make_center_problem(data, fraction=fraction)
+
+    def _check_memory(self, problem, *, path, n_candidates):
+        n, n_outputs = problem.all.targets.shape
+        size = n if problem.full else problem.n_centers
+        kind = ("full " if problem.full else "") + ("path" if path else "ridge")
+        plan = NystromPlan.make(
+            kind,
+            size,
+            n,
+            validated=problem.validation is not None and not problem.full,
+            n_kept=3 * size * n_candidates * n_outputs if self.store_coef_path else 0,
+        )
+        problem.check_memory(plan)
         return plan
 
     def _select(self, system, training, filters_of, kept_of):
@@ -374,13 +133,13 @@ class _PathModel(KernelModel):
 
         Parameters
         ----------
-        system : _OnCenters or _OnRows
+        system : OnCenters or OnRows
         training : object
             ``system.training(rows)``.
         filters_of : callable
             ``filters_of(spectrum)`` returns filters of shape (p, k).
         kept_of : callable
-            ``kept_of(spectrum)`` returns what they leave of the targets.
+            ``kept_of(spectrum, n)`` returns what they leave of the targets.
 
         Returns
         -------
@@ -391,32 +150,32 @@ class _PathModel(KernelModel):
             Training and held-out rows; `training` itself if none are.
         """
         problem = system.problem
-        everything, validation = training, None
+        everything, rows = training, problem.train
         if problem.validation is not None:
-            validation = system.validation(problem.validation, training)
+            validation = system.validation(problem.validation)
             if len(problem.validation.index):
                 everything = system.union(training, validation)
+        mean = system.mean(training)
         spectrum = system.spectrum(training)
-        if validation is not None:
-            errors = validation_errors(
-                spectrum,
-                filters_of(spectrum),
-                system.whitened(validation),
-                system.mean(training),
-            )
+        self._warn_if_indefinite(spectrum)
+        if self.selection is None:
+            return None, spectrum, everything
+        if problem.validation is not None:
+            errors = system.errors(spectrum, filters_of(spectrum), mean, validation)
         elif self.selection == "gcv":
-            errors = gcv_errors(spectrum, kept_of(spectrum))
-        elif self.selection == "loo":
-            rows = problem.train
-            errors = loo_errors(
-                spectrum,
-                kept_of(spectrum),
-                system.scores(spectrum, rows),
-                rows.targets - system.mean(training),
-                rows.weights,
-            )
+            n = problem.n_distinct()
+            errors = gcv_errors(spectrum, kept_of(spectrum, n), n)
         else:
-            errors = None
+            kept = kept_of(spectrum, None)
+            width = 3 * (rows.targets.shape[1] + 1) * kept.shape[1]
+            blocks = system.scores(spectrum, rows, width)
+            Y = rows.targets - mean
+            errors = loo_errors(spectrum, kept, blocks, Y, rows.weights)
+        if not np.isfinite(errors).any():
+            raise ValueError(
+                f"selection={self.selection!r} found no model with a finite error: "
+                "scale y, X or sample_weight, or choose another selection"
+            )
         return errors, spectrum, everything
 
     def _coef_path(self, system, spectrum, filters):
@@ -435,19 +194,16 @@ class _PathModel(KernelModel):
 
     def _warn_if_indefinite(self, spectrum):
         if spectrum.lowest < -1e-6 * float(spectrum.values[-1]):
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__} dropped the negative part of a kernel that is "
                 "not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.lowest:.3g}, its largest {float(spectrum.values[-1]):.3g}",
-                ConvergenceWarning,
-                stacklevel=6,
+                f"{spectrum.lowest:.3g}, its largest {float(spectrum.values[-1]):.3g}"
             )
 
     def _make_system(self, problem, n_epochs):
         """Return the problem in its features; a cache serves `n_epochs` products."""
-        return (_OnRows if problem.full else _OnCenters)(
-            problem, self.cache_size, n_epochs
-        )
+        system = OnRows if problem.full else OnCenters
+        return system(problem, self.cache_size, n_epochs)
 
 
 class _Nystrom(_PathModel):
@@ -514,20 +270,20 @@ class _Nystrom(_PathModel):
         held_out = along_path and self.selection == "holdout"
         problem = self._make_problem(data, held_out)
         path = along_path or self.alpha == 0
-        self._check_memory(problem, path=path)
+        alphas = self._grid() if along_path else np.asarray([float(self.alpha)])
+        self._check_memory(problem, path=path, n_candidates=len(alphas))
         system = self._make_system(problem, 2 if self.selection == "loo" else 1)
         training = system.training(problem.train)
         self._say(f"normal equations of {len(problem.train.index)} rows")
         everything, spectrum = training, None
         fitted = {"alphas_": None, "validation_path_": None, "coef_path_": None}
-        alphas = self._grid() if along_path else np.asarray([float(self.alpha)])
         alpha = float(alphas[0])
         if along_path:
             errors, spectrum, everything = self._select(
                 system,
                 training,
                 lambda spectrum: _ridge(spectrum, alphas),
-                lambda spectrum: self._kept(spectrum, alphas),
+                lambda spectrum, n: self._kept(spectrum, alphas, n),
             )
             alpha = float(alphas[np.nanargmin(errors)])
             self._say(f"path of {len(alphas)} values: alpha = {alpha:.3g}")
@@ -536,22 +292,23 @@ class _Nystrom(_PathModel):
         if everything is not training:
             spectrum = None
         b = None
-        if spectrum is None and alpha > 0 and not self.store_coef_path:
+        if spectrum is None and alpha > 0:
             b = system.ridge(everything, alpha)
         if b is None:
             spectrum = spectrum or system.spectrum(everything)
-            self._warn_if_indefinite(spectrum)
+            if not along_path:
+                self._warn_if_indefinite(spectrum)
             b = spectrum.coef(_ridge(spectrum, [alpha])[:, 0])
         if self.store_coef_path:
+            spectrum = spectrum or system.spectrum(everything)
             path = self._coef_path(system, spectrum, _ridge(spectrum, alphas))
             fitted["coef_path_"] = path
         coef = system.coef(b, problem.all)
         fitted |= {"alpha_": alpha, "n_centers_": system.n_centers}
         return system.model(coef, system.mean(everything), problem.all) | fitted
 
-    def _kept(self, spectrum, alphas):
-        leave_out = self.selection == "loo"
-        scaled = spectrum.complete if leave_out else spectrum.whole
+    def _kept(self, spectrum, alphas, n):
+        scaled = spectrum.complete and n in (None, spectrum.values.shape[0])
         return ridge_kept(spectrum, _like(spectrum, alphas), scaled=scaled)
 
 
@@ -609,9 +366,12 @@ class _Nytro(_PathModel):
 
     def _solve(self, data, context, given):
         problem = self._make_problem(data, self.selection == "holdout")
-        if self._factorises(problem):
-            return self._factorised(problem)
-        return self._iterated(problem)
+        if not self._factorises(problem):
+            try:
+                return self._iterated(problem)
+            except IndefiniteKernelError:
+                self._say("the kernel has negative eigenvalues: factorising")
+        return self._factorised(problem)
 
     def _factorises(self, problem):
         """Whether one factorisation is cheaper than iterating."""
@@ -657,7 +417,7 @@ class _Nytro(_PathModel):
         return 1.0 / top, round(t * step * top)
 
     def _factorised(self, problem):
-        self._check_memory(problem, path=True)
+        self._check_memory(problem, path=True, n_candidates=self.max_iter + 1)
         system = self._make_system(problem, 1)
         training = system.training(problem.train)
         self._say(f"normal equations of {len(problem.train.index)} rows")
@@ -666,7 +426,7 @@ class _Nytro(_PathModel):
             system,
             training,
             lambda spectrum: _descent(spectrum, steps, self._step(_top(spectrum))),
-            lambda spectrum: descent_kept(
+            lambda spectrum, n: descent_kept(
                 spectrum, _like(spectrum, steps), self._step(_top(spectrum))
             ),
         )
@@ -675,7 +435,6 @@ class _Nytro(_PathModel):
         self._say(f"path of {self.max_iter} iterations: t = {t}")
         if everything is not training:
             spectrum = system.spectrum(everything)
-        self._warn_if_indefinite(spectrum)
         refit_step, n_steps = self._refit_step(step, _top(spectrum), t)
         b = spectrum.coef(_descent(spectrum, [n_steps], refit_step)[:, 0])
         fitted = {"coef_path_": None}
@@ -695,8 +454,10 @@ class _Nytro(_PathModel):
         }
 
     def _iterated(self, problem):
+        if not problem.full:
+            self._check_memory(problem, path=False, n_candidates=self.max_iter + 1)
         system = self._make_system(problem, self.max_iter)
-        descent = _Descent(system, problem.train)
+        descent = Descent(system, problem.train)
         step = self._step(descent.top)
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
         t, errors = self.max_iter, None
@@ -705,22 +466,23 @@ class _Nytro(_PathModel):
             errors = [error_of(descent.dual(descent.start))]
             for coef in islice(descent.run(step), self.max_iter):
                 errors.append(error_of(descent.dual(coef)))
-                if not np.isfinite(errors[-1]) or (
-                    self.tol is not None
-                    and _decrease(errors, len(errors) - 1) < self.tol
-                ):
+                last = len(errors) - 1
+                if self.tol is not None and _decrease(errors, last) < self.tol:
                     break
             errors = np.asarray(errors)
             t = self._choose(errors)
             self._say(f"path of {len(errors) - 1} iterations: t = {t}")
             if len(problem.validation.index):
-                descent = _Descent(system, problem.all)
+                # Anew, so that the matrices that were kept are let go.
+                del system, descent, error_of
+                system = self._make_system(problem, self.max_iter)
+                descent = Descent(system, problem.all)
         step, n_steps = self._refit_step(step, descent.top, t)
         coefs, coef = [descent.start], descent.start
-        n_run = self.max_iter if self.store_coef_path else n_steps
+        n_run = max(n_steps, self.max_iter if self.store_coef_path else 0)
         for i, b in enumerate(islice(descent.run(step), n_run)):
             coef = b if i < n_steps else coef
-            if self.store_coef_path:
+            if self.store_coef_path and i < self.max_iter:
                 coefs.append(b)
         model = system.model(descent.dual(coef), descent.mean, problem.all)
         fitted = {"coef_path_": None}
@@ -758,7 +520,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     in closed form: with all rows as centres this is kernel ridge regression (KRLS),
     with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs
     one eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
-    values are computed in blocks and never kept.
+    values are computed in blocks.
 
     Parameters
     ----------
@@ -771,14 +533,15 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all rows
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all rows
         (kernel ridge regression).
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
     alpha : float or "path", default=1e-6
-        lambda, of lambda |f|^2 beside the *mean* squared error: alpha n on the diagonal
-        of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is
-        alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
+        diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
+        is alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
         `alphas`, then fitted to all rows.
     alphas : array-like or None, default=None
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
@@ -787,7 +550,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out. Equal rows stay together.
+        Fraction of the rows to hold out. Equal rows
+        with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     cache_size : float or "auto", default="auto"
@@ -827,7 +591,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     validation_path_ : array of shape (n_alphas,) or None
         Their mean squared errors, of the criterion `selection`.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
+        ``store_coef_path=True``.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -842,8 +607,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     Notes
     -----
     Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
-    the same row twice; only ``selection="loo"`` leaves a row out with all its weight,
-    and generalised cross-validation takes copies of a row for more than they are.
+    the same row twice; only ``selection="loo"`` leaves a row out with all its weight.
 
     Centres that are nearly dependent are found by a pivoted Cholesky factor of their
     kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).
@@ -885,14 +649,15 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all rows
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all rows
         (kernel ridge regression).
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
     alpha : float or "path", default=1e-6
-        lambda, of lambda |f|^2 beside the *mean* squared error: alpha n on the diagonal
-        of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is
-        alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
+        diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
+        is alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
         `alphas`, then fitted to all rows.
     alphas : array-like or None, default=None
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
@@ -901,8 +666,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows stay
-        together.
+        Fraction of the rows to hold out, the same of every class. Equal rows
+        with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     class_weight : dict, "balanced" or None, default=None
@@ -944,7 +709,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     validation_path_ : array of shape (n_alphas,) or None
         Their mean squared errors, of the criterion `selection`.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value, fitted to all rows; with ``store_coef_path=True``.
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
+        ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, in NumPy whatever the library of X.
     n_features_in_ : int
@@ -1031,7 +797,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all rows
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all rows
         (early stopping on the full kernel).
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
@@ -1048,7 +815,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out. Equal rows stay together.
+        Fraction of the rows to hold out. Equal rows
+        with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     cache_size : float or "auto", default="auto"
@@ -1105,7 +873,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     -----
     Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice. After the selection the model is fitted to all rows, with as
-    many iterations of the same step.
+    many iterations of the same step; or, where that step diverges on all rows, with
+    more of a shorter one, t gamma being what regularises.
 
     References
     ----------
@@ -1140,7 +909,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres. None: all rows
+        m, how many of the distinct training rows become centres, or all if
+        they are fewer. None: all rows
         (early stopping on the full kernel).
     centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
         How rows are chosen, or the centres themselves, which need not be rows of X.
@@ -1157,8 +927,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows stay
-        together.
+        Fraction of the rows to hold out, the same of every class. Equal rows
+        with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     class_weight : dict, "balanced" or None, default=None

@@ -376,27 +376,23 @@ class KernelOperator:
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets), K = K(X, Z), in float64.
 
-        One pass: a block of rows is computed (or read) once and used twice.
+        One pass: a block of rows is computed (or read) once and used twice. Both
+        products are in float64, whatever the type of K: coefficients of centres that
+        are nearly dependent are large and cancel.
 
         Parameters
         ----------
         V : array of shape (p, l)
+            In float64, as `targets` and `weights`.
         targets : array of shape (m, l), default=None
             None: zero.
         weights : array of shape (m,), default=None
             Diagonal of W; None: ones.
         """
         xp = self.xp
-        V = xp.astype(V, self.dtype, copy=False)
-        if targets is not None:
-            targets = xp.astype(targets, self.dtype, copy=False)
-        if weights is not None:
-            weights = xp.astype(weights, self.dtype, copy=False)
-        if self.symmetric and self._triangle is not None:
-            U = self._weighted(self @ V, targets, weights, slice(0, self.shape[0]))
-            return xp.astype(self @ U, xp.float64)
         m, p = self.shape
-        n_rows = max(min(self.gram_rows(self._budget / self.n_workers), 1024), 1)
+        # Rows that stay in a core's cache between the two products.
+        n_rows = min(max(int(2e6 // (8 * p)), 16), max(-(-m // self.n_workers), 1))
         parts = [
             xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
             for _ in range(self.n_workers)
@@ -406,18 +402,14 @@ class KernelOperator:
         def task(part):
             for i in starts[part :: self.n_workers]:
                 rows = slice(i, min(i + n_rows, m))
-                K = self._whole_rows(rows)
-                U = self._weighted(K @ V, targets, weights, rows)
-                parts[part][...] += xp.astype(K.T @ U, xp.float64)
+                K = xp.astype(self._whole_rows(rows), xp.float64, copy=False)
+                U = K @ V if targets is None else K @ V - targets[rows, :]
+                U = U if weights is None else U * weights[rows, None]
+                # U' K reads K along its rows, K' U would not.
+                parts[part][...] += (U.T @ K).T
 
         self._run(task, [(part,) for part in range(self.n_workers)])
         return _sum(parts)
-
-    def _weighted(self, U, targets, weights, rows):
-        """Return W (U - targets) of a range of rows."""
-        if targets is not None:
-            U = U - targets[rows, :]
-        return U if weights is None else U * weights[rows, None]
 
     def _whole_rows(self, rows):
         """Return rows of K(X, Z), computed in this thread."""

@@ -1,16 +1,26 @@
 """The training problem of an estimator, where it is computed."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._array import compute_location, device_of, move, namespace, to_numpy
+from ._array import (
+    available_memory,
+    compute_location,
+    device_of,
+    move,
+    namespace,
+    to_numpy,
+)
 from ._operator import KernelOperator, fill_caches
 from .centers import distinct_rows, uniform
 from .kernels import make_kernel
 
 
-class Data(NamedTuple):
+@dataclass(frozen=True)
+class Data:
     """Validated training data.
 
     Attributes
@@ -25,6 +35,8 @@ class Data(NamedTuple):
     rng : numpy.random.RandomState
     validation : tuple (X, targets, weights) or None
         Rows to select by, where the user gave some.
+    precomputed : bool
+        Whether X is a kernel matrix.
     """
 
     X: Any
@@ -33,16 +45,35 @@ class Data(NamedTuple):
     weights: np.ndarray | None
     rng: np.random.RandomState
     validation: tuple | None = None
+    precomputed: bool = False
+
+    @cached_property
+    def ranks(self):
+        """Places of the rows of X in an order of their content; equal rows share one.
+
+        Rows of a kernel matrix keep their order.
+        """
+        if self.precomputed:
+            return np.arange(len(self.targets))
+        return distinct_rows(self.X)[1]
+
+    def distinct(self, rows):
+        """Return, of `rows`, the distinct ones in the order of content, and which."""
+        return np.unique(self.ranks[rows], return_index=True, return_inverse=True)[1:]
+
+    def distinct_with_targets(self, rows):
+        """Return the same for pairs of rows and targets."""
+        pairs = np.column_stack([self.ranks[rows], self.targets[rows]])
+        return np.unique(pairs, axis=0, return_index=True, return_inverse=True)[1:]
+
+    def rows_with_weight(self):
+        """Return the indices of the rows that have a weight."""
+        if self.weights is None:
+            return np.arange(len(self.targets))
+        return np.flatnonzero(self.weights > 0)
 
 
-def rows_with_weight(data):
-    """Return the indices of the rows of `Data` that have a weight."""
-    if data.weights is None:
-        return np.arange(len(data.targets))
-    return np.flatnonzero(data.weights > 0)
-
-
-def hold_out(data, rows, labels, fraction, *, grouped=True):
+def hold_out(data, rows, labels, fraction):
     """Split rows into those to train with and those to select by.
 
     Equal rows with equal targets are on the same side, and are chosen by content and
@@ -55,21 +86,13 @@ def hold_out(data, rows, labels, fraction, *, grouped=True):
     labels : ndarray of shape (n,) or None
         Classes of all rows of `data`: the same fraction of each is held out.
     fraction : float
-    grouped : bool, default=True
-        Whether equal rows of X are copies; not so for a kernel matrix.
 
     Returns
     -------
     train, held_out : ndarray of int
         Increasing.
     """
-    first = which = np.arange(len(rows))
-    if grouped:
-        which = distinct_rows(to_numpy(data.X)[rows])[1]
-        pairs = np.column_stack([which, data.targets[rows]])
-        _, first, which = np.unique(
-            pairs, axis=0, return_index=True, return_inverse=True
-        )
+    first, which = data.distinct_with_targets(rows)
     order = data.rng.permutation(len(first))
     groups = np.zeros(len(first)) if labels is None else labels[rows][first]
     held = np.zeros(len(first), dtype=bool)
@@ -285,8 +308,10 @@ class CenterProblem(_Located):
         X = move(data.X, self.xp, self.device)
         self._dtype = X.dtype
         self.full = estimator.n_centers is None and centers is None
-        weights = data.weights if data.weights is not None else np.ones(X.shape[0])
+        self._data = data
         order = train if held_out is None else np.concatenate([train, held_out])
+        weights = data.weights if data.weights is not None else np.ones(X.shape[0])
+        weights = weights / weights[order].mean()
         if not np.array_equal(order, np.arange(X.shape[0])):
             X = self._take(X, order)
         self.shift = np.average(data.targets[order], axis=0, weights=weights[order])
@@ -297,12 +322,12 @@ class CenterProblem(_Located):
             self.validation = Rows(*(part[len(train) :, ...] for part in self.all))
         elif data.validation is not None:
             X_val, Y_val, w_val = data.validation
-            w_val = np.ones(len(Y_val)) if w_val is None else w_val
+            w_val = np.ones(len(Y_val)) if w_val is None else w_val / w_val.mean()
             X_val = self.xp.astype(move(X_val, self.xp, self.device), self._dtype)
             self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
         self.kernel = self._centers = self.center_indices = None
-        self._choose_kernel(estimator, data.rng)
-        self._choose_centers(estimator.n_centers, centers, data.rng, one_matrix)
+        self._choose_kernel(estimator)
+        self._choose_centers(estimator.n_centers, centers, one_matrix)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -315,30 +340,28 @@ class CenterProblem(_Located):
         """Data type of the kernel's values."""
         return self._dtype
 
-    def _choose_kernel(self, estimator, rng):
-        if estimator.kernel == "precomputed":
+    def _choose_kernel(self, estimator):
+        if self._data.precomputed:
             return
-        X = self.all.X
+        X, rng = self.all.X, self._data.rng
         if isinstance(estimator.bandwidth, str) and isinstance(estimator.kernel, str):
-            X = self._take(X, distinct_rows(X)[0])
+            X = self._take(X, self._data.distinct(self.all.index)[0])
         self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, X, rng)
 
-    def _choose_centers(self, n_centers, centers, rng, one_matrix):
+    def _choose_centers(self, n_centers, centers, one_matrix):
         xp = self.xp
         self.n_centers = self.center_weights = None
         if self.full and one_matrix:
             return
         if centers is not None:
             centers = move(centers, xp, self.device)
-            self._centers = xp.astype(centers, self._dtype, copy=False)
+            self._centers = xp.astype(centers, self._dtype, copy=True)
             self.n_centers = centers.shape[0]
             self.center_weights = xp.ones_like(self._centers[:, 0], dtype=xp.float64)
             return
-        first = which = np.arange(len(self.train.index))
-        if self.kernel is not None:
-            first, which = distinct_rows(self.train.X)
+        first, which = self._data.distinct(self.train.index)
         n_centers = len(first) if n_centers is None else n_centers
-        chosen = uniform(len(first), n_centers, rng)
+        chosen = uniform(len(first), n_centers, self._data.rng)
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         self.center_weights = xp.asarray(totals[chosen], device=self.device)
         self._places = first[chosen]
@@ -346,6 +369,21 @@ class CenterProblem(_Located):
         self.n_centers = len(chosen)
         if self.kernel is not None:
             self._centers = self._take(self.train.X, self._places)
+
+    def n_distinct(self):
+        """Return the number of distinct training rows with distinct targets."""
+        return len(self._data.distinct_with_targets(self.train.index)[0])
+
+    def check_memory(self, plan):
+        """Raise a ValueError unless the free memory holds a `NystromPlan`."""
+        free = available_memory(self.xp, self.device)
+        if plan.bytes > free:
+            size = self.n_centers or len(self.all.index)
+            raise ValueError(
+                f"n_centers={self.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "
+                f"it for matrices of {size} x {size}, but {free / 1e6:.0f} MB of "
+                "memory are free; pass a smaller n_centers"
+            )
 
     def center_matrix(self):
         """Return K(Z, Z) in float64."""
@@ -372,7 +410,7 @@ class CenterProblem(_Located):
 
     def center_model(self, coef, intercept, kept):
         """Return the attributes that prediction needs, of coefficients of centres."""
-        coef = self.xp.astype(coef, self._dtype, copy=False)
+        coef = self._checked(coef)
         if self.full or self.kernel is None:
             coef = self._scatter(coef, self.center_indices[kept], self._X.shape[0])
         else:
@@ -421,11 +459,21 @@ class CenterProblem(_Located):
 
     def full_model(self, coef, intercept, rows):
         """Return the attributes that prediction needs, of coefficients of rows of X."""
-        coef = self.xp.astype(coef, self._dtype, copy=False)
+        coef = self._checked(coef)
         coef = self._scatter(coef, rows.index, self._X.shape[0])
         return self._model(coef, self._unshifted(intercept), self._X) | {
             "center_indices_": None
         }
+
+    def _checked(self, coef):
+        """Return coefficients in the data type of X, if they are finite in it."""
+        coef = self.xp.astype(coef, self._dtype, copy=False)
+        if not bool(self.xp.all(self.xp.isfinite(coef))):
+            raise ValueError(
+                "the coefficients are not finite: scale y, X or sample_weight, or pass "
+                "a larger alpha or another kernel"
+            )
+        return coef
 
     def _unshifted(self, intercept):
         return to_numpy(intercept) + self.shift

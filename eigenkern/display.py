@@ -313,6 +313,8 @@ class RegularizationPathDisplay:
         if hasattr(estimator, "alphas_"):
             parameter, chosen = "alpha", estimator.alpha_
             values = to_numpy(estimator.alphas_)
+            order = np.argsort(values)
+            values, errors = values[order], errors[order]
         else:
             parameter, chosen = "iterations", estimator.n_iter_
             values = np.arange(len(errors))
@@ -341,7 +343,8 @@ class RegularizationPathDisplay:
         """
         self.figure_, self.ax_ = _axes(ax)
         ax = self.ax_
-        label = f"{self.name}: {self.chosen:.3g}" if self.name else f"{self.chosen:.3g}"
+        chosen = f"{self.chosen:.3g}" if self.parameter == "alpha" else str(self.chosen)
+        label = f"{self.name}: {chosen}" if self.name else chosen
         (line,) = ax.plot(self.values, self.errors, **({"label": label} | line_kwargs))
         ax.axvline(self.chosen, color=line.get_color(), linestyle=":")
         values = np.asarray(self.values)

@@ -298,11 +298,15 @@ class TwoCholesky:
         identity = xp.eye(L.shape[0], dtype=L.dtype, device=device_of(L))
         A = L.T @ (weights[:, None] * L) / float(xp.sum(weights))
         rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
-        C, shift = None, alpha
-        while C is None:  # rounding can make A indefinite if alpha is tiny
+        for shift in (alpha, *(max(alpha, rounding) * 10**k for k in range(12))):
+            # Rounding can make A indefinite if alpha is tiny.
             C = cholesky(A + shift * identity)
-            shift = max(10 * shift, rounding)
-        return cls(L, C)
+            if C is not None:
+                return cls(L, C)
+        raise ValueError(
+            "the kernel matrix of the centres has no Cholesky factor: scale X, or "
+            "choose another kernel or bandwidth"
+        )
 
     def inner(self, c):
         """Return A^-1 c, coefficients b of the features."""

@@ -167,6 +167,28 @@ def test_single_precision(regression):
     assert_allclose(single, double, atol=1e-3)
 
 
+@pytest.mark.parametrize("alpha", [1e-6, 1e-8])
+@pytest.mark.parametrize("n_centers", [None, 100])
+def test_single_precision_of_a_bad_kernel(alpha, n_centers, rng):
+    X, T = rng.uniform(-1, 1, (400, 2)), rng.uniform(-1, 1, (200, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.standard_normal(400)
+    truth = np.sin(3 * T[:, 0]) + T[:, 1] ** 2
+    options = {"kernel": "gaussian", "bandwidth": 1.0, "alpha": alpha}
+    model = FalkonLikeRegressor(n_centers=n_centers, max_iter=300, random_state=0)
+    model.set_params(**options)
+    X, T = X.astype(np.float32), T.astype(np.float32)
+    error = np.std(model.fit(X, y).predict(T) - truth)
+    assert error < 0.05
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
+def test_values_that_are_not_finite(regression):
+    X, y, *_ = regression
+    model = FalkonLikeRegressor("polynomial", bandwidth=1.0, n_centers=40)
+    with pytest.raises(ValueError, match="values that are not finite"):
+        model.fit(1e120 * X, y)
+
+
 @pytest.mark.parametrize("cache_size", [0, "auto"])
 def test_cache_changes_nothing(cache_size, regression):
     X, y, X_test, _ = regression
@@ -205,6 +227,7 @@ def test_other_libraries_agree(cls, n_centers, other_xp, three_classes):
         ({"alpha": -1}, "alpha must be a number >= 0; got -1"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1.0}, "tol must be a number >= 0; got -1.0"),
+        ({"warm_start": "no"}, "warm_start must be True or False; got 'no'"),
         ({"n_centers": 1.5}, "n_centers must be an integer >= 1; got 1.5"),
     ],
 )

@@ -26,6 +26,7 @@ LAYERS = [
     {"_tuning"},
     {"solvers.*"},
     {"_problem"},
+    {"_systems"},
     {"_base"},
     {"_eigenpro", "_linear_eigenpro", "_nystrom", "_falkon"},
     {"_doubly_stochastic", "_features"},

@@ -57,9 +57,9 @@ def conjugate_gradient(apply, rhs, start, tol):
     residuals = _norms(R) / scale
     done = []  # (columns, their coefficients)
     while True:
-        going = np.flatnonzero(residuals[active] > tol)
-        if len(going) < len(active):
-            ended = np.flatnonzero(residuals[active] <= tol)
+        ends = residuals[active] <= tol
+        going, ended = np.flatnonzero(~ends), np.flatnonzero(ends)
+        if len(ended):
             done.append((active[ended], _columns(X, ended)))
             active = active[going]
             X, R, P = (_columns(V, going) for V in (X, R, P))

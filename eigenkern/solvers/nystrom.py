@@ -28,50 +28,49 @@ from .._array import device_of, is_numpy, namespace
 from .._linalg import cholesky, eigh, pivoted_cholesky, solve_triangular
 
 _EPS = float(np.finfo(np.float64).eps)
-# Bytes that the coefficients of a path may take at a time.
-_PATH_BYTES = 64e6
+# Bytes that a block of rows, or a part of a path, may take at a time.
+BLOCK_BYTES = 64e6
 
 
 @dataclass(frozen=True)
 class NystromPlan:
-    """The memory that a fit takes, in float64 matrices of the size of K_mm.
+    """The memory that a fit takes beside its rows, in float64.
 
-    With p centres, blocks of b rows and c columns of candidates, a plan has ::
+    With p centres, k matrices of p x p numbers at a time, blocks of b rows and c
+    numbers that are kept for the candidates of a path, a plan has ::
 
-        8 (k p^2 + 3 b p + c p) <= budget
-
-    for k square matrices: K_mm or its factor, the sums over the training rows and over
-    the validation rows, a whitened copy, and the eigenvectors with their workspace.
+        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
 
     Attributes
     ----------
-    n_squares : int
-        k.
     bytes : int
         The left-hand side.
     """
 
-    n_squares: int
     bytes: int
 
+    #: Matrices: K_mm or its factor, sums over the training rows (and over the
+    #: validation rows), what is whitened, eigenvectors and their workspace.
+    SQUARES = {"ridge": 5, "path": 7, "full ridge": 3, "full path": 6, "falkon": 7}
+
     @classmethod
-    def make(cls, n_centers, n_block_rows, *, path, validated):
+    def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
         """Return the plan of a fit.
 
         Parameters
         ----------
-        n_centers : int
-            p.
-        n_block_rows : int
-            b.
-        path : bool
-            Whether eigenvectors are computed, or only a Cholesky factor.
-        validated : bool
+        kind : str
+            Of `SQUARES`.
+        n_centers, n_rows : int
+        validated : bool, default=False
             Whether sums over validation rows are kept.
+        n_kept : int, default=0
+            c.
         """
-        n_squares = (7 if path else 4) + (2 if validated else 0)
-        floats = n_squares * n_centers**2 + 3 * n_block_rows * n_centers
-        return cls(n_squares, int(8 * floats + (2 * _PATH_BYTES if path else 0)))
+        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
+        floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
+        return cls(int(8 * floats + 2 * BLOCK_BYTES))
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,18 @@ class Whitening:
         Lower Cholesky factor of K_mm of those centres.
     smallest : float
         The smallest squared diagonal entry of L, over the largest.
+    R: Any
+        R itself, shape (p, p), if rows are whitened one by one before they are summed.
     """
 
     kept: np.ndarray
     L: Any
     smallest: float
+    R: Any = None
 
     # The relative rounding error of K' K, in float64, is eps; R on both sides makes
     # it eps / smallest. Below this limit rows are whitened before they are summed up,
-    # which leaves the error at eps / sqrt(smallest), and costs n p^2 more.
+    # which leaves the error at eps, and costs n p^2 more.
     _LIMIT = 1e-6
 
     @classmethod
@@ -120,22 +122,21 @@ class Whitening:
             )
         squares = xp.linalg.diagonal(L) ** 2
         smallest = float(xp.min(squares)) / float(xp.max(squares))
-        return cls(kept, L, smallest)
+        R = None
+        if smallest < cls._LIMIT and dtype == xp.float64:
+            identity = xp.eye(len(kept), dtype=xp.float64, device=device_of(L))
+            R = solve_triangular(L, identity, transposed=True)
+        return cls(kept, L, smallest, R)
 
-    def transform(self, dtype):
-        """Return R for whitening the rows one by one, or None where sums suffice."""
-        xp = namespace(self.L)
-        if self.smallest >= self._LIMIT or dtype != xp.float64:
-            return None
-        identity = xp.eye(len(self.kept), dtype=xp.float64, device=device_of(self.L))
-        return solve_triangular(self.L, identity, transposed=True)
-
-    def rounding(self, whitened_rows):
-        """Return the relative rounding error of B."""
-        return 10 * _EPS / (self.smallest**0.5 if whitened_rows else self.smallest)
+    @property
+    def rounding(self):
+        """The rounding error of B over its trace."""
+        return 10 * _EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):
         """Return R b, the coefficients of the kept centres."""
+        if self.R is not None:  # the same rounding as in the rows
+            return self.R @ b
         return solve_triangular(self.L, b, transposed=True)
 
 
@@ -323,12 +324,12 @@ class Spectrum:
             V.T @ cross / N,
             moments.centred_squares(mean),
             N,
-            rounding * float(values[-1]) / N,
+            rounding * float(xp.sum(values)) / N,
         )
 
     @classmethod
     def of_kernel(cls, K, Y, weights, rounding):
-        """Return the spectrum of the full kernel in the basis of `kernel_matrix`.
+        """Return the spectrum of the full kernel.
 
         Parameters
         ----------
@@ -338,15 +339,16 @@ class Spectrum:
             Centred targets.
         weights : array of shape (n,)
         rounding : float
-            Relative error of K.
+            Error of K over its trace.
         """
         xp = namespace(K)
         N = float(xp.sum(weights))
         T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
         T = xp.sqrt(weights)[:, None] * T
+        trace = float(xp.linalg.trace(K))
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
-        floor = rounding * top
+        floor = rounding * trace
         negative = values < -floor
         # Scaled by (N e)^1/2 as if the features had been R' K(X, x) with R = K^-1/2.
         tiny = xp.full_like(values, _EPS**2 * top)
@@ -366,11 +368,6 @@ class Spectrum:
         if self.complete:
             return xp.ones_like(self.values, dtype=xp.bool)
         return self.values > self.floor
-
-    @property
-    def whole(self):
-        """Whether there are as many eigenvectors as the weights count rows."""
-        return self.complete and self.weight == self.values.shape[0]
 
     @property
     def components(self):
@@ -396,7 +393,7 @@ def path_coefs(spectrum, filters):
     xp = namespace(filters)
     q = spectrum.targets[:, :-1]
     (p, n_candidates), n_outputs = filters.shape, q.shape[1]
-    n_pieces = max(int(_PATH_BYTES // (8 * p * n_outputs)), 1)
+    n_pieces = max(int(BLOCK_BYTES // (8 * p * n_outputs)), 1)
     for i in range(0, n_candidates, n_pieces):
         piece = slice(i, min(i + n_pieces, n_candidates))
         coefs = q[:, :, None] * filters[:, None, piece]
@@ -434,10 +431,39 @@ def validation_errors(spectrum, filters, moments, intercept):
     return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
 
 
-def gcv_errors(spectrum, kept):
+def prediction_errors(spectrum, filters, blocks, Y, weights):
+    """Return the mean squared error of a path on rows, (k,), from their features.
+
+    On the full kernel b grows like 1 / e, and the quadratic form of `validation_errors`
+    would cancel to nothing; the features along eigenvectors are bounded.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Of the training rows.
+    filters : array of shape (p, k)
+    blocks : iterable of (slice, array of shape (b, p))
+        Rows phi(x)' V, block by block.
+    Y : array of shape (n, l)
+        Targets less the intercept.
+    weights : array of shape (n,)
+    """
+    xp = namespace(filters)
+    coefs = spectrum.targets[:, :-1, None] * filters[:, None, :]
+    coefs = xp.reshape(coefs, (filters.shape[0], -1))
+    total = xp.zeros_like(filters[0, :])
+    for rows, P in blocks:
+        shape = (P.shape[0], Y.shape[1], filters.shape[1])
+        residual = xp.reshape(P @ coefs, shape) - Y[rows, :, None]
+        squares = xp.sum(residual**2, axis=1)
+        total = total + xp.sum(weights[rows, None] * squares, axis=0)
+    return _host(total / (float(xp.sum(weights)) * Y.shape[1]))
+
+
+def gcv_errors(spectrum, kept, n_rows):
     """Return the generalised cross-validation error of a path, (k,).
 
-    GCV = |y - H y|^2 / N / (tr(I - H) / N)^2 for the linear smoother H of the centred
+    GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centred
     fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction
     1 - `kept` of every component of the targets.
 
@@ -446,25 +472,27 @@ def gcv_errors(spectrum, kept):
     spectrum : Spectrum
     kept : array of shape (p, k)
         1 - e g, what a filter g leaves of the targets along an eigenvector; any
-        multiple of it for ``spectrum.whole``.
+        multiple of it if ``spectrum.complete`` and n = p.
+    n_rows : int
+        n, rows that differ: a copy, or a weight of 2, is no more information.
     """
     xp = namespace(kept)
-    N, parts = spectrum.weight, spectrum.components**2
+    N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
     n_outputs = parts.shape[1] - 1
-    inside = spectrum.inside
     y_parts = xp.sum(parts[:, :-1], axis=1)
     kept = xp.where(inside[:, None], kept, xp.zeros_like(kept))
     residual = (kept**2).T @ y_parts
     trace = xp.sum(kept, axis=0) - kept.T @ parts[:, -1] / N
-    if not spectrum.whole:
+    if not (spectrum.complete and n_rows == kept.shape[0]):
         outside = float(xp.sum(spectrum.squares)) - float(xp.sum(y_parts))
         residual = residual + max(outside, 0.0)
         n_inside = float(xp.sum(xp.astype(inside, xp.float64)))
-        trace = trace + N - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
-    # All zero, 0 / 0: nothing tells how good an interpolating model is.
-    safe = xp.where(trace > 0, trace, xp.ones_like(trace))
-    errors = residual / n_outputs * N / safe**2
-    return _host(xp.where(trace > 0, errors, xp.full_like(errors, np.inf)))
+        trace = trace + n_rows - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
+    # Less than rounding leaves of a trace: such a model has no freedom left to judge.
+    left = trace > 1e-10 * xp.max(xp.abs(trace))
+    safe = xp.where(left, trace, xp.ones_like(trace))
+    errors = residual / (n_outputs * N) * (n_rows / safe) ** 2
+    return _host(xp.where(left, errors, xp.full_like(errors, np.inf)))
 
 
 def loo_errors(spectrum, kept, blocks, Y, weights):
@@ -570,6 +598,10 @@ def check_finite(values):
         )
 
 
+class IndefiniteKernelError(ValueError):
+    """A kernel has negative eigenvalues, along which gradient descent diverges."""
+
+
 def descend(gradient, coef, step_size):
     """Yield the coefficients after 1, 2, ... steps of gradient descent.
 
@@ -580,10 +612,25 @@ def descend(gradient, coef, step_size):
     coef : array of shape (p, l)
         Where it starts.
     step_size : float
-        gamma.
+        gamma < 2 / e_max.
+
+    Raises
+    ------
+    IndefiniteKernelError
+        If the gradient grows: with positive eigenvalues it cannot.
     """
+    xp = namespace(coef)
+    first = previous = None
     while True:
-        coef = coef - step_size * gradient(coef)
+        g = gradient(coef)
+        norm = float(xp.linalg.vector_norm(g))
+        first = norm if first is None else first
+        grows = previous is not None and norm > 1.0001 * previous
+        # Near the solution only rounding is left of it.
+        if not np.isfinite(norm) or (grows and norm > 1e-5 * first):
+            raise IndefiniteKernelError
+        previous = norm
+        coef = coef - step_size * g
         yield coef
 
 
