@@ -193,7 +193,7 @@ class _PathModel(KernelModel):
         return home.concat(pieces)
 
     def _warn_if_indefinite(self, spectrum):
-        if spectrum.lowest < -1e-6 * float(spectrum.values[-1]):
+        if spectrum.indefinite:
             warn_user(
                 f"{type(self).__name__} dropped the negative part of a kernel that is "
                 "not positive semi-definite: its smallest eigenvalue is "
@@ -290,15 +290,9 @@ class _Nystrom(_PathModel):
             fitted["alphas_"] = problem.home_floats(alphas)
             fitted["validation_path_"] = problem.home_floats(errors)
         if everything is not training:
-            spectrum = None
-        b = None
-        if spectrum is None and alpha > 0:
-            b = system.ridge(everything, alpha)
-        if b is None:
-            spectrum = spectrum or system.spectrum(everything)
-            if not along_path:
-                self._warn_if_indefinite(spectrum)
-            b = spectrum.coef(_ridge(spectrum, [alpha])[:, 0])
+            indefinite = spectrum is not None and spectrum.indefinite
+            spectrum = system.spectrum(everything) if indefinite else None
+        b, spectrum = self._solution(system, everything, spectrum, alpha)
         if self.store_coef_path:
             spectrum = spectrum or system.spectrum(everything)
             path = self._coef_path(system, spectrum, _ridge(spectrum, alphas))
@@ -306,6 +300,17 @@ class _Nystrom(_PathModel):
         coef = system.coef(b, problem.all)
         fitted |= {"alpha_": alpha, "n_centers_": system.n_centers}
         return system.model(coef, system.mean(everything), problem.all) | fitted
+
+    def _solution(self, system, training, spectrum, alpha):
+        """Return b for one alpha, and the spectrum if there is one."""
+        if spectrum is None and alpha > 0:
+            b = system.ridge(training, alpha)
+            if b is not None:
+                return b, None
+        if spectrum is None:
+            spectrum = system.spectrum(training)
+            self._warn_if_indefinite(spectrum)
+        return spectrum.coef(_ridge(spectrum, [alpha])[:, 0]), spectrum
 
     def _kept(self, spectrum, alphas, n):
         scaled = spectrum.complete and n in (None, spectrum.values.shape[0])

@@ -362,6 +362,11 @@ class Spectrum:
         )
 
     @property
+    def indefinite(self):
+        """Whether negative eigenvalues were dropped that are not rounding."""
+        return self.lowest < -1e-6 * float(self.values[-1])
+
+    @property
     def inside(self):
         """Whether an eigenvector is one of the targets' space, and not rounding."""
         xp = namespace(self.values)
