@@ -114,19 +114,17 @@ class _PathModel(KernelModel):
         fraction = self.validation_fraction if held_out and not given else None
         return self._make_center_problem(data, fraction=fraction)
 
-    def _check_memory(self, problem, *, path, n_candidates):
+    def _memory_plan(self, problem, *, path, n_candidates):
         n, n_outputs = problem.all.targets.shape
         size = n if problem.full else problem.n_centers
         kind = ("full " if problem.full else "") + ("path" if path else "ridge")
-        plan = NystromPlan.make(
+        return NystromPlan.make(
             kind,
             size,
             n,
             validated=problem.validation is not None and not problem.full,
             n_kept=3 * size * n_candidates * n_outputs if self.store_coef_path else 0,
         )
-        problem.check_memory(plan)
-        return plan
 
     def _select(self, system, training, filters_of, kept_of):
         """Return the errors of a path, and what else a refit can use.
@@ -271,7 +269,8 @@ class _Nystrom(_PathModel):
         problem = self._make_problem(data, held_out)
         path = along_path or self.alpha == 0
         alphas = self._grid() if along_path else np.asarray([float(self.alpha)])
-        self._check_memory(problem, path=path, n_candidates=len(alphas))
+        plan = self._memory_plan(problem, path=path, n_candidates=len(alphas))
+        problem.check_memory(plan)
         system = self._make_system(problem, 2 if self.selection == "loo" else 1)
         training = system.training(problem.train)
         self._say(f"normal equations of {len(problem.train.index)} rows")
@@ -379,9 +378,11 @@ class _Nytro(_PathModel):
         return self._factorised(problem)
 
     def _factorises(self, problem):
-        """Whether one factorisation is cheaper than iterating."""
+        """Whether one factorisation is cheaper than iterating, and fits the memory."""
         if self.selection == "gcv":
             return True
+        if not problem.has_memory(self._plan(problem, path=True)):
+            return False
         n = len(problem.all.index)
         size = problem.n_centers or n
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
@@ -394,6 +395,9 @@ class _Nytro(_PathModel):
             itemsize=itemsize,
             cached=n * size * itemsize <= cache_budget(self.cache_size, problem),
         )
+
+    def _plan(self, problem, *, path):
+        return self._memory_plan(problem, path=path, n_candidates=self.max_iter + 1)
 
     def _step(self, top):
         """Return the step for operators with the largest eigenvalue `top`."""
@@ -422,7 +426,7 @@ class _Nytro(_PathModel):
         return 1.0 / top, round(t * step * top)
 
     def _factorised(self, problem):
-        self._check_memory(problem, path=True, n_candidates=self.max_iter + 1)
+        problem.check_memory(self._plan(problem, path=True))
         system = self._make_system(problem, 1)
         training = system.training(problem.train)
         self._say(f"normal equations of {len(problem.train.index)} rows")
@@ -460,7 +464,7 @@ class _Nytro(_PathModel):
 
     def _iterated(self, problem):
         if not problem.full:
-            self._check_memory(problem, path=False, n_candidates=self.max_iter + 1)
+            problem.check_memory(self._plan(problem, path=False))
         system = self._make_system(problem, self.max_iter)
         descent = Descent(system, problem.train)
         step = self._step(descent.top)

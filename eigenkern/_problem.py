@@ -374,10 +374,14 @@ class CenterProblem(_Located):
         """Return the number of distinct training rows with distinct targets."""
         return len(self._data.distinct_with_targets(self.train.index)[0])
 
+    def has_memory(self, plan):
+        """Whether the free memory holds a `NystromPlan`."""
+        return plan.bytes <= available_memory(self.xp, self.device)
+
     def check_memory(self, plan):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
-        free = available_memory(self.xp, self.device)
-        if plan.bytes > free:
+        if not self.has_memory(plan):
+            free = available_memory(self.xp, self.device)
             size = self.n_centers or len(self.all.index)
             raise ValueError(
                 f"n_centers={self.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "

@@ -275,7 +275,7 @@ class Descent:
     """
 
     def __init__(self, system, rows):
-        xp = namespace(rows.targets)
+        self._xp = xp = namespace(rows.targets)
         self._system, self._rows = system, rows
         self._weight = float(xp.sum(rows.weights))
         self.mean = rows.weights @ rows.targets / self._weight
@@ -299,7 +299,12 @@ class Descent:
 
     def run(self, step_size):
         """Yield the coefficients after 1, 2, ... steps."""
-        return descend(lambda b: self._product(b, self._targets), self.start, step_size)
+        return descend(
+            lambda b: self._product(b, self._targets),
+            self.start,
+            step_size,
+            noise=10 * float(self._xp.finfo(self._operator.dtype).eps) ** 0.5,
+        )
 
     def dual(self, b):
         """Return the coefficients of the centres."""

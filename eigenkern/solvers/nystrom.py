@@ -607,7 +607,7 @@ class IndefiniteKernelError(ValueError):
     """A kernel has negative eigenvalues, along which gradient descent diverges."""
 
 
-def descend(gradient, coef, step_size):
+def descend(gradient, coef, step_size, noise):
     """Yield the coefficients after 1, 2, ... steps of gradient descent.
 
     Parameters
@@ -618,6 +618,8 @@ def descend(gradient, coef, step_size):
         Where it starts.
     step_size : float
         gamma < 2 / e_max.
+    noise : float
+        Fraction of the first gradient below which only rounding is left of one.
 
     Raises
     ------
@@ -631,8 +633,7 @@ def descend(gradient, coef, step_size):
         norm = float(xp.linalg.vector_norm(g))
         first = norm if first is None else first
         grows = previous is not None and norm > 1.0001 * previous
-        # Near the solution only rounding is left of it.
-        if not np.isfinite(norm) or (grows and norm > 1e-5 * first):
+        if not np.isfinite(norm) or (grows and norm > noise * first):
             raise IndefiniteKernelError
         previous = norm
         coef = coef - step_size * g
