@@ -403,17 +403,17 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
 
     def _check_centers(self, X):
         """Return the centres that the parameter `centers` gives, or None."""
-        if isinstance(self.centers, str) and self.centers == "uniform":
+        if isinstance(self.centers, str) and self.centers in ("uniform", "rpcholesky"):
             return None
         if self.centers is None or isinstance(self.centers, str):
             raise ValueError(
-                "centers must be 'uniform' or an array of shape (n_centers, "
-                f"n_features); got {self.centers!r}"
+                "centers must be 'uniform', 'rpcholesky' or an array of shape "
+                f"(n_centers, n_features); got {self.centers!r}"
             )
         if self.kernel == "precomputed":
             raise ValueError(
-                "centers must be 'uniform' with kernel='precomputed': a kernel matrix "
-                f"has no rows for others; got {type(self.centers).__name__}"
+                "centers must be 'uniform' or 'rpcholesky' with kernel='precomputed', "
+                "where X has no rows to compare with; got an array"
             )
         centers = check_array(
             self.centers, dtype=_floats(self.centers), input_name="centers"

@@ -195,8 +195,11 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all
         distinct rows.
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -296,8 +299,11 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all
         distinct rows.
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.

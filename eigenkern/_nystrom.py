@@ -545,8 +545,11 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all rows
         (kernel ridge regression).
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -661,8 +664,11 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all rows
         (kernel ridge regression).
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -809,8 +815,11 @@ class NytroRegressor(RegressionTargets, _Nytro):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all rows
         (early stopping on the full kernel).
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     max_iter : int, default=500
         t, iterations at most.
     step_size : float or "auto", default="auto"
@@ -921,8 +930,11 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         m, how many of the distinct training rows become centres, or all if
         they are fewer. None: all rows
         (early stopping on the full kernel).
-    centers : "uniform" or array of shape (n_centers, n_features), default="uniform"
-        How rows are chosen, or the centres themselves, which need not be rows of X.
+    centers : {"uniform", "rpcholesky"} or array, default="uniform"
+        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
+        fewer centres for the same accuracy where the data are unevenly spread, and time
+        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
+        be rows of X.
     max_iter : int, default=500
         t, iterations at most.
     step_size : float or "auto", default="auto"

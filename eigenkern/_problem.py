@@ -15,8 +15,9 @@ from ._array import (
     to_numpy,
 )
 from ._operator import KernelOperator, fill_caches
-from .centers import distinct_rows, uniform
+from .centers import distinct_rows, rpcholesky, uniform
 from .kernels import make_kernel
+from .solvers.nystrom import check_finite
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,8 @@ class CenterProblem(_Located):
             self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
         self.kernel = self._centers = self.center_indices = None
         self._choose_kernel(estimator)
-        self._choose_centers(estimator.n_centers, centers, one_matrix)
+        choice = "array" if centers is not None else estimator.centers
+        self._choose_centers(estimator.n_centers, centers, choice, one_matrix)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -348,7 +350,37 @@ class CenterProblem(_Located):
             X = self._take(X, self._data.distinct(self.all.index)[0])
         self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, X, rng)
 
-    def _choose_centers(self, n_centers, centers, one_matrix):
+    def _rpcholesky(self, rows, weights, n_centers):
+        """Return places in `rows`, training rows, chosen by their kernel matrix."""
+        xp, needed = self.xp, 16.0 * len(rows) * n_centers
+        free = available_memory(xp, self.device)
+        if needed > free:
+            raise ValueError(
+                f"centers='rpcholesky' needs {needed / 1e6:.0f} MB for {n_centers} "
+                f"centres of {len(rows)} distinct rows, but {free / 1e6:.0f} MB of "
+                "memory are free; pass a smaller n_centers or centers='uniform'"
+            )
+        X = self._take(self.train.X, rows)
+        root = xp.asarray(weights, dtype=xp.float64, device=self.device) ** 0.5
+        if self.kernel is None:
+            X = self._take(X, self.train.index, axis=1)
+            diagonal = xp.linalg.diagonal(X)
+        else:
+            diagonal = self.kernel.diagonal(X)
+        diagonal = xp.astype(diagonal, xp.float64) * root**2
+
+        def columns(index):
+            if self.kernel is None:
+                K = xp.astype(xp.take(X, index, axis=1), xp.float64)
+            else:
+                Z = xp.take(X, index, axis=0)
+                K = KernelOperator(self.kernel, Z, X).block(dtype=xp.float64)
+            return root[:, None] * K * xp.take(root, index)[None, :]
+
+        check_finite(diagonal)
+        return rpcholesky(diagonal, columns, n_centers, self._data.rng)
+
+    def _choose_centers(self, n_centers, centers, choice, one_matrix):
         xp = self.xp
         self.n_centers = self.center_weights = None
         if self.full and one_matrix:
@@ -361,8 +393,11 @@ class CenterProblem(_Located):
             return
         first, which = self._data.distinct(self.train.index)
         n_centers = len(first) if n_centers is None else n_centers
-        chosen = uniform(len(first), n_centers, self._data.rng)
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
+        if choice == "rpcholesky" and n_centers < len(first):
+            chosen = self._rpcholesky(first, totals, n_centers)
+        else:
+            chosen = uniform(len(first), n_centers, self._data.rng)
         self.center_weights = xp.asarray(totals[chosen], device=self.device)
         self._places = first[chosen]
         self.center_indices = self.train.index[self._places]

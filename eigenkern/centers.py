@@ -4,7 +4,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ._array import to_numpy
+from ._array import device_of, namespace, to_numpy
+from ._linalg import solve_triangular
 
 
 def distinct_rows(X):
@@ -64,3 +65,76 @@ def uniform(n_rows, n_centers, rng):
     if n_centers >= n_rows:
         return np.arange(n_rows)
     return np.sort(rng.permutation(n_rows)[:n_centers])
+
+
+def rpcholesky(diagonal, columns, n_centers, rng):
+    """Return rows by randomly pivoted Cholesky: an adaptive, nearly optimal choice.
+
+    A row is drawn with a probability proportional to what the rows before it leave of
+    its k(x, x), so that sparse regions are not forgotten and no copy is taken twice.
+    Rows are proposed in blocks and accepted by rejection, which draws from the same
+    distribution as one by one. Takes n_centers columns of the kernel matrix and
+    n n_centers^2 multiply-adds, and keeps n n_centers numbers.
+
+    Parameters
+    ----------
+    diagonal : array of shape (n,)
+        k(x, x) of the rows, times their weights, in float64.
+    columns : callable
+        ``columns(index)`` returns the columns of the kernel matrix of some rows,
+        weighted by the roots of the weights, shape (n, len(index)), in float64.
+    n_centers : int
+        Fewer are returned if they span all rows up to rounding.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        Indices in the order of their choice.
+
+    References
+    ----------
+    Chen, Epperly, Tropp, Webber, "Randomly pivoted Cholesky: practical approximation of
+    a kernel matrix with few entry evaluations", CPAM 2024 (arXiv:2207.06503).
+
+    Epperly, Tropp, Webber, "Embrace rejection: kernel matrix approximation by
+    accelerated randomly pivoted Cholesky", 2024 (arXiv:2410.03969).
+    """
+    xp, device = namespace(diagonal), device_of(diagonal)
+    n = diagonal.shape[0]
+    left = to_numpy(diagonal).copy()
+    floor = 1e-12 * left.max()
+    chosen = np.empty(0, dtype=np.int64)
+    F = xp.zeros((n, n_centers), dtype=xp.float64, device=device)
+    while len(chosen) < n_centers and left.max() > floor:
+        n_proposed = min(max(n_centers // 10, 10), 200)
+        proposed = rng.choice(n, n_proposed, p=left / left.sum())
+        index = xp.asarray(np.unique(proposed), device=device)
+        k = len(chosen)
+        G = columns(index) - F[:, :k] @ xp.take(F[:, :k], index, axis=0).T
+        H = to_numpy(xp.take(G, index, axis=0))
+        places = np.searchsorted(np.unique(proposed), proposed)
+        accepted = _accepted(H, places, n_centers - k, floor, rng)
+        if not len(accepted):
+            continue
+        L = xp.asarray(np.linalg.cholesky(H[np.ix_(accepted, accepted)]), device=device)
+        new = xp.take(G, xp.asarray(accepted, device=device), axis=1)
+        new = solve_triangular(L, new.T).T
+        F[:, k : k + len(accepted)] = new
+        chosen = np.concatenate([chosen, np.unique(proposed)[accepted]])
+        left = np.maximum(left - to_numpy(xp.sum(new**2, axis=1)), 0.0)
+        left[chosen] = 0.0
+    return chosen
+
+
+def _accepted(H, proposed, n_most, floor, rng):
+    """Return which proposals pivoted Cholesky takes, one after the other."""
+    first, H = np.diagonal(H).copy(), H.copy()
+    accepted = []
+    for i in proposed:
+        if len(accepted) == n_most:
+            break
+        if H[i, i] > max(floor, rng.random_sample() * first[i]):
+            H -= np.outer(H[:, i], H[i]) / H[i, i]
+            accepted.append(i)
+    return np.asarray(accepted, dtype=np.int64)

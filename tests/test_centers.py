@@ -1,9 +1,11 @@
 """Which rows are distinct, and which become centres."""
 
 import numpy as np
+import pytest
 from numpy.testing import assert_array_equal
 
-from eigenkern.centers import distinct_rows, uniform
+from eigenkern.centers import distinct_rows, rpcholesky, uniform
+from eigenkern.kernels import Gaussian
 
 
 def test_distinct_rows_are_numpys(rng):
@@ -48,3 +50,46 @@ def test_uniform_is_without_replacement():
         counts[chosen] += 1
     assert 90 < counts.min() and counts.max() < 165
     assert_array_equal(uniform(20, 30, rng), np.arange(20))
+
+
+def choose(K, n_centers, seed):
+    rng = np.random.RandomState(seed)
+    return rpcholesky(K.diagonal(), lambda index: K[:, index], n_centers, rng)
+
+
+def residual(K, chosen):
+    """Return the trace that the Nystrom approximation leaves."""
+    A = K[:, chosen]
+    inverse = np.linalg.pinv(K[np.ix_(chosen, chosen)], rcond=1e-12)
+    return np.trace(K) - np.trace(A @ inverse @ A.T)
+
+
+def test_rpcholesky_is_nearly_optimal(rng):
+    X = 0.2 * rng.standard_normal((600, 2))
+    X[:30] += 6
+    K = Gaussian(0.3)(X)
+    best = np.linalg.eigvalsh(K)[:-50].sum()
+    chosen = choose(K, 50, 0)
+    assert len(set(chosen)) == 50
+    assert residual(K, chosen) < 15 * best
+    assert residual(K, np.arange(550, 600)) > 100 * best
+
+
+def test_rpcholesky_has_the_distribution_of_one_by_one(rng):
+    K = Gaussian(1.0)(rng.standard_normal((5, 1)))
+    counts = np.zeros((5, 5))
+    for seed in range(3000):
+        first, second = choose(K, 2, seed)
+        counts[first, second] += 1
+    left = 1 - K**2
+    expected = left / left.sum(axis=1, keepdims=True) / 5
+    assert abs(counts / 3000 - expected).max() < 0.02
+
+
+@pytest.mark.parametrize("rank", [3, 12])
+def test_rpcholesky_ends_when_nothing_is_left(rank, rng):
+    A = rng.standard_normal((40, rank))
+    K = A @ A.T
+    chosen = choose(K, 20, 0)
+    assert len(chosen) == rank
+    assert residual(K, chosen) < 1e-9 * np.trace(K)

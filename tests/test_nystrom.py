@@ -223,6 +223,56 @@ def test_given_centers_are_copied(regression):
     assert_array_equal(model.predict(X_test), F)
 
 
+@pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor, FalkonLikeRegressor])
+def test_pivoted_centers(cls, rng):
+    """A cluster that uniform centres mostly miss."""
+    X = 0.3 * rng.standard_normal((1000, 2))
+    X[:30] += 10
+    y = np.sin(10 * X[:, 0])
+    options = {"kernel": "gaussian", "bandwidth": 0.3, "n_centers": 60}
+    if cls is FalkonLikeRegressor:
+        options |= {"max_iter": 300, "alpha": 1e-5}
+    one = cls(centers="rpcholesky", random_state=0, **options).fit(X, y)
+    other = cls(random_state=0, **options).fit(X, y)
+    assert len(set(one.center_indices_)) == 60
+    n_far = np.count_nonzero(one.center_indices_ < 30)
+    assert n_far > 2 * np.count_nonzero(other.center_indices_ < 30)
+    error, error_uniform = (np.mean((m.predict(X) - y) ** 2) for m in (one, other))
+    assert error < 0.8 * error_uniform
+
+
+def test_pivoted_centers_of_a_kernel_matrix(regression, weights):
+    X, y, X_test, _ = regression
+    options = {"centers": "rpcholesky", "n_centers": 40, "random_state": 0}
+    expected = NystromRegressor(bandwidth=SIGMA, **options).fit(X, y)
+    model = NystromRegressor("precomputed", **options).fit(kernel(X, X), y)
+    assert len(set(model.center_indices_)) == 40
+    error = np.mean((model.predict(kernel(X, X)) - y) ** 2)
+    assert error < 1.5 * np.mean((expected.predict(X) - y) ** 2)
+    # Weights are repetitions here too.
+    model = NystromRegressor(bandwidth=SIGMA, **options).fit(X, y, weights)
+    F = model.predict(X_test)
+    counts = weights.astype(int)
+    model.fit(X.repeat(counts, axis=0), y.repeat(counts))
+    assert_allclose(model.predict(X_test), F, atol=1e-8)
+
+
+def test_pivoted_centers_in_other_libraries(other_xp, regression):
+    X, y, *_ = regression
+    model = NystromRegressor(centers="rpcholesky", n_centers=40, random_state=0)
+    expected = model.fit(X, y).center_indices_
+    with config_context(array_api_dispatch=True):
+        model.fit(other_xp.asarray(X), other_xp.asarray(y))
+    assert_array_equal(to_numpy(model.center_indices_), expected)
+
+
+def test_memory_of_pivoted_centers(regression, monkeypatch):
+    X, y, *_ = regression
+    monkeypatch.setattr(_problem, "available_memory", lambda xp, device: 1e4)
+    with pytest.raises(ValueError, match="centers='rpcholesky' needs"):
+        NystromRegressor(centers="rpcholesky", n_centers=40).fit(X, y)
+
+
 def test_fitted_attributes_are_those_of_the_last_fit(regression):
     X, y, *_ = regression
     model = NystromRegressor(alpha="path", store_coef_path=True, n_centers=20)
@@ -587,7 +637,11 @@ BAD = [
     (NystromRegressor, {"selection": "cv"}, "'gcv', 'loo'; got 'cv'"),
     (NystromRegressor, {"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
     (NystromRegressor, {"n_centers": 161}, "at most .* rows with weight, 160; got 161"),
-    (NystromRegressor, {"centers": "best"}, "centers must be 'uniform' .*; got 'best'"),
+    (
+        NystromRegressor,
+        {"centers": "best"},
+        "centers must be 'uniform', .*; got 'best'",
+    ),
     (
         NystromRegressor,
         {"centers": [[1.0]]},
@@ -606,7 +660,7 @@ BAD = [
     (NytroRegressor, {"step_size": 1e3}, "step_size must be below .*; got 1000.0"),
     (NytroRegressor, {"tol": -1}, "tol must be a number >= 0; got -1"),
     (NytroRegressor, {"store_coef_path": "no"}, "store_coef_path must be .*; got 'no'"),
-    (NystromRegressor, {"centers": None}, "centers must be 'uniform' .*; got None"),
+    (NystromRegressor, {"centers": None}, "centers must be 'uniform', .*; got None"),
     (NystromRegressor, {"selection": np.ones(2)}, "selection must be one of"),
 ]
 
