@@ -14,7 +14,7 @@ from ._base import (
     is_auto,
     warn_user,
 )
-from ._operator import cache_budget
+from ._operator import cache_budget, n_blas_threads
 from ._systems import Descent, OnCenters, OnRows
 from .solvers.nystrom import (
     IndefiniteKernelError,
@@ -394,6 +394,7 @@ class _Nytro(_PathModel):
             self.max_iter,
             itemsize=itemsize,
             cached=n * size * itemsize <= cache_budget(self.cache_size, problem),
+            n_threads=n_blas_threads(),
         )
 
     def _plan(self, problem, *, path):

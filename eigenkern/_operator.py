@@ -138,6 +138,11 @@ def _n_cores():
 _single_threaded_blas = _SingleThreadedBlas()
 
 
+def n_blas_threads():
+    """Return how many threads BLAS is allowed, and the products of this module."""
+    return _single_threaded_blas.n_threads()
+
+
 class KernelOperator:
     """The matrix K(X, Z) as a linear operator.
 

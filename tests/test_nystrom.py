@@ -817,11 +817,11 @@ def test_filters_against_their_definition():
 
 def test_the_cheaper_route_is_taken():
     def pays(n_iter, n_centers, **changed):
-        options = {"itemsize": 8, "cached": True} | changed
+        options = {"itemsize": 8, "cached": True, "n_threads": 2} | changed
         return factorising_pays(20_000, n_centers, 10, 1, n_iter, **options)
 
     assert pays(500, 500)
     assert not pays(5, 5000)
     assert not pays(5, None)
     # Kernel values that are computed anew make iterations dearer.
-    assert pays(60, 1500, cached=False) and not pays(10, 1500)
+    assert pays(30, 1500, cached=False) and not pays(15, 1500)

@@ -557,12 +557,13 @@ def solve_ridge(B, q, alpha):
 
 
 def factorising_pays(
-    n_rows, n_centers, n_features, n_outputs, n_iter, *, itemsize, cached
+    n_rows, n_centers, n_features, n_outputs, n_iter, *, itemsize, cached, n_threads
 ):
     """Whether a factorisation gives the path of gradient descent sooner than iterating.
 
-    A model of seconds a thread: 40 Gflop/s in float64 and twice that in float32, 1 ns
-    for a value of the kernel's function, 10 GB/s to read a kernel matrix that is kept.
+    A model of seconds: 40 Gflop/s a thread in float64 and twice that in float32, 1 ns
+    for a value of the kernel's function, 0.6 ns to bring one to float64, 10 GB/s for
+    all threads to read a kernel matrix that is kept.
 
     Parameters
     ----------
@@ -572,16 +573,17 @@ def factorising_pays(
         Bytes of a value of the kernel.
     cached : bool
         Whether the kernel matrix is kept between iterations.
+    n_threads : int
     """
     n, p = n_rows, n_centers or n_rows
-    flop = 1 / 40e9
+    flop = 1 / (40e9 * n_threads)
     # Eigenvectors twice, on the training rows and on all of them.
     factorise = 2 * 7 * p**3 * flop + n * p**2 * flop
-    entry = 4 * n_outputs * flop * itemsize / 8
+    entry = 4 * n_outputs * flop + 0.6e-9 / n_threads
     if cached:
-        entry = max(entry, itemsize / 10e9)
+        entry += itemsize / 10e9
     else:
-        entry += (2 * n_features * flop + 1e-9) * itemsize / 8
+        entry += (2 * n_features * flop + 1e-9 / n_threads) * itemsize / 8
     return factorise < 2 * n_iter * n * p * entry
 
 
