@@ -141,7 +141,8 @@ class _Falkon(KernelModel):
     def _previous_coef(self, problem, n_outputs):
         """Return the coefficients that ``warm_start=True`` goes on from."""
         same = problem.has_centers(self.centers_, self.center_indices_)
-        if not same or self.dual_coef_.shape[1] != n_outputs:
+        shape = self.dual_coef_.shape
+        if not same or shape[1] != n_outputs or shape[0] != problem.n_coefficients:
             raise ValueError(
                 "warm_start=True goes on with the coefficients of the previous fit and "
                 f"needs the same centers and {n_outputs} output(s): pass centers as an "

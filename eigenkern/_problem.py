@@ -451,9 +451,8 @@ class CenterProblem(_Located):
         """Return the attributes that prediction needs, of coefficients of centres."""
         coef = self._checked(coef)
         if self.full or self.kernel is None:
-            coef = self._scatter(coef, self.center_indices[kept], self._X.shape[0])
-        else:
-            coef = self._scatter(coef, np.arange(self.n_centers)[kept], self.n_centers)
+            kept = self.center_indices[kept]
+        coef = self._scatter(coef, kept, self.n_coefficients)
         if self.full:
             return self._model(coef, self._unshifted(intercept), self._X) | {
                 "center_indices_": None
@@ -474,16 +473,15 @@ class CenterProblem(_Located):
 
     def has_centers(self, centers, indices):
         """Whether the fitted `centers_` and `center_indices_` are this problem's."""
-        if self.kernel is None or not self.full:
-            mine = self.center_indices
-            if (indices is None) != (mine is None):
-                return False
-            if mine is not None and not np.array_equal(to_numpy(indices), mine):
-                return False
-        if self.kernel is None or centers is None:
-            return centers is None and self.kernel is None
-        mine = self._X if self.full else self._centers
-        return np.array_equal(to_numpy(centers), to_numpy(mine))
+        mine = (self._X, None) if self.full else (self._centers, self.center_indices)
+        my_centers = None if self.kernel is None else mine[0]
+        return _same(my_centers, centers) and _same(mine[1], indices)
+
+    @property
+    def n_coefficients(self):
+        """Rows of the `dual_coef_` of a model."""
+        of_rows = self.full or self.kernel is None
+        return self._X.shape[0] if of_rows else self.n_centers
 
     def weights_of_centers(self, kept):
         """Return `center_weights` of the centres with indices `kept`."""
@@ -516,3 +514,10 @@ class CenterProblem(_Located):
 
     def _unshifted(self, intercept):
         return to_numpy(intercept) + self.shift
+
+
+def _same(one, other):
+    """Whether two arrays, or None, are equal."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(to_numpy(one), to_numpy(other))

@@ -147,6 +147,12 @@ def test_warm_start(regression):
         model.fit(X, y)
     full = FalkonLikeRegressor(warm_start=True, bandwidth=1.5).fit(X, y)
     assert full.fit(X, y).n_iter_ == 1
+    with pytest.raises(ValueError, match=r"and 2 output\(s\)"):
+        full.fit(X, np.stack([y, y], axis=1))
+    given = FalkonLikeRegressor("precomputed", warm_start=True).fit(kernel(X, X), y)
+    assert given.fit(kernel(X, X), y).n_iter_ == 1
+    with pytest.raises(ValueError, match="the same centers"):
+        given.fit(kernel(X[:50], X[:50]), y[:50])
 
 
 def test_too_few_iterations_warn(regression):
