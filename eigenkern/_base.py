@@ -182,9 +182,7 @@ class ClassificationTargets(ClassifierMixin):
         check_classification_targets(y)
         y = to_numpy(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) <= 2:
-            return X, (2.0 * codes - 1.0)[:, None], codes
-        return X, np.eye(len(self.classes_))[codes], codes
+        return X, self._columns_of(codes), codes
 
     def _encode_validation(self, X, y):
         X, y = validate_data(self, X, y, dtype=_floats(X), reset=False)
@@ -195,9 +193,12 @@ class ClassificationTargets(ClassifierMixin):
                 f"y_val must hold only classes of y; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
+        return X, self._columns_of(codes), codes
+
+    def _columns_of(self, codes):
         if len(self.classes_) <= 2:
-            return X, (2.0 * codes - 1.0)[:, None], codes
-        return X, np.eye(len(self.classes_))[codes], codes
+            return (2.0 * codes - 1.0)[:, None]
+        return np.eye(len(self.classes_))[codes]
 
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
@@ -265,39 +266,9 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
     """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
 
     A subclass defines ``_check_parameters()``, ``_max_subtasks()`` (of scikit-learn's
-    callbacks), and ``_solve(data, context, given)``, which returns a dict of fitted
-    attributes.
+    callbacks), ``_solve(data, context, given)``, which returns a dict of fitted
+    attributes, and a ``fit`` that calls `_fit_or_restore`.
     """
-
-    def fit(self, X, y, sample_weight=None):
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-            Training rows, which become the centres; float32 is computed in float32. The
-            fitted model refers to X, it makes no copy. In kernel="precomputed": the
-            kernel matrix of the training rows.
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If no step size keeps the iteration bounded.
-        """
-        return self._fit_or_restore(X, y, sample_weight)
 
     def _fit_or_restore(self, *args, **options):
         """Fit, or leave everything as it was and raise."""
@@ -501,6 +472,36 @@ class EpochModel(KernelModel):
     A subclass defines ``_check_parameters()``, and ``_make_solver(problem)``, which
     returns a solver for `_run` and a dict of fitted attributes.
     """
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows, which become the centres; float32 is computed in float32. The
+            fitted model refers to X, it makes no copy. In kernel="precomputed": the
+            kernel matrix of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        return self._fit_or_restore(X, y, sample_weight)
 
     def _max_subtasks(self):
         return self.max_iter

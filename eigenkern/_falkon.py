@@ -193,9 +193,8 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all
-        distinct rows.
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all distinct rows.
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time
@@ -297,9 +296,8 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all
-        distinct rows.
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all distinct rows.
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time

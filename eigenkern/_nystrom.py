@@ -543,9 +543,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all rows
-        (kernel ridge regression).
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all rows (kernel ridge regression).
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time
@@ -563,8 +562,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out. Equal rows
-        with equal targets stay together.
+        Fraction of the rows to hold out. Equal rows with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     cache_size : float or "auto", default="auto"
@@ -662,9 +660,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all rows
-        (kernel ridge regression).
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all rows (kernel ridge regression).
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time
@@ -682,8 +679,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows
-        with equal targets stay together.
+        Fraction of the rows to hold out, the same of every class. Equal rows with
+        equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     class_weight : dict, "balanced" or None, default=None
@@ -813,9 +810,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all rows
-        (early stopping on the full kernel).
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all rows (early stopping on the full kernel).
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time
@@ -834,8 +830,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out. Equal rows
-        with equal targets stay together.
+        Fraction of the rows to hold out. Equal rows with equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     cache_size : float or "auto", default="auto"
@@ -928,9 +923,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if
-        they are fewer. None: all rows
-        (early stopping on the full kernel).
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all rows (early stopping on the full kernel).
     centers : {"uniform", "rpcholesky"} or array, default="uniform"
         How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
         fewer centres for the same accuracy where the data are unevenly spread, and time
@@ -949,8 +943,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows
-        with equal targets stay together.
+        Fraction of the rows to hold out, the same of every class. Equal rows with
+        equal targets stay together.
     store_coef_path : bool, default=False
         Whether to keep `coef_path_`.
     class_weight : dict, "balanced" or None, default=None

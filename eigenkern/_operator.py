@@ -375,8 +375,12 @@ class KernelOperator:
             if rows == columns:
                 c[rows, :] += C[:, rows].T @ T
 
-        bounds = [slice(i, min(i + 256, len(G))) for i in range(0, len(G), 256)]
-        self._run(task, [(a, b) for i, a in enumerate(bounds) for b in bounds[: i + 1]])
+        # Wide panels are fast; as many as workers at least, so that they end together.
+        width = max(min(512, -(-len(G) // self.n_workers)), 64)
+        panels = [slice(i, min(i + width, len(G))) for i in range(0, len(G), width)]
+        tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
+        # On the diagonal half the work suffices: these fill up at the end.
+        self._run(task, tasks + [(a, a) for a in panels])
 
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets), K = K(X, Z), in float64.

@@ -85,8 +85,8 @@ class Whitening:
         Lower Cholesky factor of K_mm of those centres.
     smallest : float
         The smallest squared diagonal entry of L, over the largest.
-    R: Any
-        R itself, shape (p, p), if rows are whitened one by one before they are summed.
+    R : array of shape (p, p) or None
+        R itself, where rows are whitened one by one before they are summed.
     """
 
     kept: np.ndarray
