@@ -9,6 +9,7 @@ Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the
 bandwidth.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -19,6 +20,7 @@ from scipy.spatial.distance import pdist
 from ._array import (
     cut_off_at_zero,
     device_of,
+    has_fast_exp2,
     in_place,
     matmul,
     namespace,
@@ -35,6 +37,9 @@ __all__ = [
     "Polynomial",
     "median_distance",
 ]
+
+
+_LOG2_E = math.log2(math.e)
 
 
 def _check_bandwidth(value):
@@ -212,14 +217,27 @@ class Gaussian(_Radial):
         # Clipping costs a third of the exponential, so it is done only where rounding
         # of the product, about eps c |x|^2, can lift k visibly above 1.
         noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
-        return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
+        if noise > 1e-4:
+            return _ClippedGaussian(self.bandwidth)
+        return _BinaryGaussian(self.bandwidth) if has_fast_exp2(namespace(E)) else self
+
+
+@dataclass(frozen=True)
+class _BinaryGaussian(Gaussian):
+    """The Gaussian kernel as a power of two, where that is faster."""
+
+    @property
+    def _scale(self):
+        return super()._scale * _LOG2_E
+
+    def finish(self, xp, T):
+        return in_place(xp, "exp2", T)
 
 
 @dataclass(frozen=True)
 class _ClippedGaussian(Gaussian):
     def finish(self, xp, T):
-        T = in_place(xp, "negative", in_place(xp, "abs", T))
-        return in_place(xp, "exp", T)
+        return _exp_of_minus(xp, in_place(xp, "abs", T))
 
 
 @dataclass(frozen=True)
@@ -249,8 +267,7 @@ class Laplacian(_Radial):
     _norms_lowered = 8.0
 
     def finish(self, xp, T):
-        T = in_place(xp, "sqrt", cut_off_at_zero(xp, T))
-        return in_place(xp, "exp", in_place(xp, "negative", T))
+        return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))
 
 
 @dataclass(frozen=True)
@@ -313,7 +330,7 @@ class Matern(_Radial):
 
     def finish(self, xp, T):
         u = in_place(xp, "sqrt", in_place(xp, "abs", T))
-        decay = in_place(xp, "exp", -u)
+        decay = _exp_of_minus(xp, xp.asarray(u, copy=True))
         if self.nu == 2.5:
             slope = u * (1.0 / 3.0)
             slope += 1.0
@@ -537,6 +554,14 @@ def median_distance(X, rng, *, n_rows=600):
             f"subsample of {rows.shape[0]} rows) are equal; pass a positive bandwidth"
         )
     return float(np.median(distances))
+
+
+def _exp_of_minus(xp, T):
+    """Return exp(-T), in `T` itself where `xp` can."""
+    if has_fast_exp2(xp):
+        T *= -_LOG2_E
+        return in_place(xp, "exp2", T)
+    return in_place(xp, "exp", in_place(xp, "negative", T))
 
 
 def _integer_power(T, degree):

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist, pdist
 
+from eigenkern import _array
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import (
     CallableKernel,
@@ -47,6 +48,19 @@ def test_radial_kernels_are_their_formulas(kernel, phi, rng):
     X, Z = rng.standard_normal((30, 4)), rng.standard_normal((20, 4))
     assert_allclose(kernel(X, Z), phi(cdist(X, Z)), rtol=1e-10)
     assert_allclose(kernel(X), phi(cdist(X, X)), rtol=1e-10)
+
+
+@radial
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("dtype, rtol", [("float32", 3e-5), ("float64", 1e-11)])
+def test_powers_of_two_are_exponentials(
+    kernel, phi, fast, dtype, rtol, rng, monkeypatch
+):
+    monkeypatch.setattr(_array, "_NUMPY_HAS_FAST_EXP2", fast)
+    X = rng.standard_normal((30, 4)).astype(dtype)
+    Z = 3.0 * rng.standard_normal((20, 4)).astype(dtype)
+    exact = phi(cdist(X.astype(np.float64), Z.astype(np.float64)))
+    assert_allclose(kernel(X, Z), exact, rtol=rtol)
 
 
 @pytest.mark.parametrize("kernel, phi", PRODUCT.items(), ids=map(repr, PRODUCT))
