@@ -210,34 +210,26 @@ class Gaussian(_Radial):
         # The sign is in the product: the exponential is then the only pass.
         return -0.5 / self.bandwidth**2
 
+    def left(self, E):
+        L = super().left(E)
+        if has_fast_exp2(namespace(E)):
+            L *= _LOG2_E
+        return L
+
     def finish(self, xp, T):
-        return in_place(xp, "exp", T)
+        return in_place(xp, "exp2" if has_fast_exp2(xp) else "exp", T)
 
     def adapted_to(self, E):
         # Clipping costs a third of the exponential, so it is done only where rounding
         # of the product, about eps c |x|^2, can lift k visibly above 1.
         noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
-        if noise > 1e-4:
-            return _ClippedGaussian(self.bandwidth)
-        return _BinaryGaussian(self.bandwidth) if has_fast_exp2(namespace(E)) else self
-
-
-@dataclass(frozen=True)
-class _BinaryGaussian(Gaussian):
-    """The Gaussian kernel as a power of two, where that is faster."""
-
-    @property
-    def _scale(self):
-        return super()._scale * _LOG2_E
-
-    def finish(self, xp, T):
-        return in_place(xp, "exp2", T)
+        return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
 
 
 @dataclass(frozen=True)
 class _ClippedGaussian(Gaussian):
     def finish(self, xp, T):
-        return _exp_of_minus(xp, in_place(xp, "abs", T))
+        return super().finish(xp, in_place(xp, "negative", in_place(xp, "abs", T)))
 
 
 @dataclass(frozen=True)
