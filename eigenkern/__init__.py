@@ -1,6 +1,7 @@
 """Large-scale kernel machines for scikit-learn."""
 
 from . import kernels
+from ._doubly_stochastic import DSGClassifier, DSGRegressor
 from ._eigenpro import EigenProClassifier, EigenProRegressor
 from ._falkon import FalkonLikeClassifier, FalkonLikeRegressor
 from ._nystrom import (
@@ -20,6 +21,8 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "ConvergenceDisplay",
+    "DSGClassifier",
+    "DSGRegressor",
     "EigenProClassifier",
     "EigenProRegressor",
     "FalkonLikeClassifier",

@@ -15,7 +15,7 @@ __all__ = [
     "compute_location",
     "cut_off_at_zero",
     "device_of",
-    "has_fast_exp2",
+    "has_vector_math",
     "in_place",
     "is_numpy",
     "matmul",
@@ -104,23 +104,23 @@ def in_place(xp, name, x):
     return function(x, out=x) if _writes_in_place(xp) else function(x)
 
 
-def has_fast_exp2(xp):
-    """Whether `xp` evaluates exp2 of float32 much faster than exp.
+def has_vector_math(xp):
+    """Whether `xp` has fast loops of exp2 and tan, as NumPy on Linux with AVX-512.
 
-    NumPy does on Linux with AVX-512: 0.21 ns an element against 0.45 ns were measured.
-    Without AVX-512 it takes twice as long as exp.
+    exp2 of float32 takes 0.21 ns an element there, exp 0.45 ns; tan 0.4 ns, sin and cos
+    together 1.05 ns, and of float64 1.3 ns and 31 ns. Elsewhere exp2 and tan are slow.
     """
-    return _NUMPY_HAS_FAST_EXP2 and is_numpy(xp)
+    return _NUMPY_HAS_VECTOR_MATH and is_numpy(xp)
 
 
-def _numpy_has_fast_exp2():
+def _numpy_has_vector_math():
     features = np.show_config(mode="dicts")["SIMD Extensions"]
     used = {*features.get("baseline", ()), *features.get("found", ())}
     # NumPy 2.4 calls the same set of instructions X86_V4.
     return sys.platform == "linux" and bool(used & {"AVX512_SKX", "X86_V4"})
 
 
-_NUMPY_HAS_FAST_EXP2 = _numpy_has_fast_exp2()
+_NUMPY_HAS_VECTOR_MATH = _numpy_has_vector_math()
 
 
 def cut_off_at_zero(xp, T):

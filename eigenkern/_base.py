@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
@@ -30,6 +31,7 @@ from ._array import (
 from ._operator import KernelOperator
 from ._problem import CenterProblem, Data, Problem, hold_out
 from .kernels import check_bandwidth, check_kernel
+from .losses import LogLoss
 
 # Training rows that are predicted at the end of a fit, to see that it ended well.
 _N_CHECKED = 10_000
@@ -143,6 +145,15 @@ class RegressionTargets(RegressorMixin):
         y = to_numpy(y).astype(np.float64)
         return X, y.reshape(len(y), -1), y
 
+    def _encode_piece(self, X, y, *, first):
+        """Return (X, Y, y) of a piece of the training data; `first` of all or not."""
+        if first:
+            X, y = validate_data(
+                self, X, y, dtype=_floats(X), multi_output=True, y_numeric=True
+            )
+            self._one_dimensional = y.ndim == 1
+        return self._encode_validation(X, y)
+
     def _weights_of_classes(self, y):
         return None
 
@@ -191,6 +202,20 @@ class ClassificationTargets(ClassifierMixin):
         if len(unknown):
             raise ValueError(
                 f"y_val must hold only classes of y; got {unknown.tolist()[0]!r}"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        return X, self._columns_of(codes), codes
+
+    def _encode_piece(self, X, y, *, first):
+        """Return (X, Y, codes) of a piece of the training data; `classes_` is set."""
+        X, y = validate_data(self, X, y, dtype=_floats(X), reset=first)
+        check_classification_targets(y)
+        y = to_numpy(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                "y must hold only classes that the first call of partial_fit was "
+                f"given, {self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
         return X, self._columns_of(codes), codes
@@ -262,6 +287,34 @@ class ClassificationTargets(ClassifierMixin):
         return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
 
 
+def _has_log_loss(estimator):
+    if estimator.loss == "log_loss":
+        return True
+    raise AttributeError(
+        f"predict_proba needs loss='log_loss'; got loss={estimator.loss!r}"
+    )
+
+
+class LogLossProbabilities:
+    """Probabilities of the classes, for a classifier with a parameter `loss`."""
+
+    @available_if(_has_log_loss)
+    def predict_proba(self, X):
+        """Return the probabilities of the classes; needs loss="log_loss".
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        P : array of shape (n_samples, n_classes)
+            Columns in the order of `classes_`.
+        """
+        F = self._values(X, "predict_proba")
+        return LogLoss(F.shape[1]).probabilities(F)
+
+
 class KernelModel(CallbackSupportMixin, BaseEstimator):
     """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
 
@@ -270,11 +323,17 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
     attributes, and a ``fit`` that calls `_fit_or_restore`.
     """
 
+    #: Attribute of a fitted model that lives where X lives.
+    _coef_attribute = "dual_coef_"
+
     def _fit_or_restore(self, *args, **options):
         """Fit, or leave everything as it was and raise."""
+        return self._or_restore(self._fit, *args, **options)
+
+    def _or_restore(self, function, *args, **options):
         before = dict(vars(self))
         try:
-            return self._fit(*args, **options)
+            return function(*args, **options)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
@@ -306,15 +365,8 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 "kernel='precomputed' needs the square kernel matrix of the training "
                 f"rows as X; got shape {tuple(X.shape)}"
             )
-        weights = self._check_weights(sample_weight, len(Y))
         class_weights = self._weights_of_classes(y)
-        if class_weights is not None:
-            weights = class_weights if weights is None else weights * class_weights
-            if not weights.any():
-                raise ValueError(
-                    "sample_weight and class_weight must leave a row with weight: "
-                    "their product is zero for every sample"
-                )
+        weights = self._total_weights(sample_weight, class_weights, len(Y))
         validation = None
         if X_val is not None and y_val is not None:
             validation = self._encode_given(X_val, y_val, sample_weight_val)
@@ -342,9 +394,24 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 f"them; got X_val={'None' if X_val is None else 'an array'} and "
                 f"y_val={'None' if y_val is None else 'an array'}"
             )
-        rng = check_random_state(self.random_state)
+        rng = self._make_rng()
         precomputed = self.kernel == "precomputed"
         return Data(X, Y, y, weights, rng, validation, precomputed)
+
+    def _make_rng(self):
+        return check_random_state(self.random_state)
+
+    def _total_weights(self, sample_weight, class_weights, n):
+        """Return the product of both kinds of weights, or None."""
+        weights = self._check_weights(sample_weight, n)
+        if class_weights is not None:
+            weights = class_weights if weights is None else weights * class_weights
+            if not weights.any():
+                raise ValueError(
+                    "sample_weight and class_weight must leave a row with weight: "
+                    "their product is zero for every sample"
+                )
+        return weights
 
     def _encode_given(self, X, y, sample_weight):
         """Return validated rows to select by: X, targets, labels, weights."""
@@ -434,23 +501,26 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
-        check_is_fitted(self, "dual_coef_")
+        check_is_fitted(self, self._coef_attribute)
         X = validate_data(self, X, dtype=_floats(X), reset=False)
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, method)
-        xp, device = compute_location(self.device, X)
+        X = move(X, *compute_location(self.device, X))
+        return move(self._expand(X), *home) + self.intercept_
+
+    def _expand(self, X):
+        """Return f(X) less the intercept, where X is."""
+        xp, device = namespace(X), device_of(X)
         coef = move(self.dual_coef_, xp, device)
-        X = move(X, xp, device)
         if self.kernel_ is None:
-            F = xp.astype(X, coef.dtype, copy=False) @ coef
-        else:
-            centers = move(self.centers_, xp, device)
-            rows = xp.astype(X, centers.dtype, copy=False)
-            F = KernelOperator(self.kernel_, centers, rows) @ coef
-        return move(F, *home) + self.intercept_
+            return xp.astype(X, coef.dtype, copy=False) @ coef
+        centers = move(self.centers_, xp, device)
+        rows = xp.astype(X, centers.dtype, copy=False)
+        return KernelOperator(self.kernel_, centers, rows) @ coef
 
     def _check_same_namespace(self, home, method):
-        fitted = namespace(self.dual_coef_), device_of(self.dual_coef_)
+        coef = getattr(self, self._coef_attribute)
+        fitted = namespace(coef), device_of(coef)
         if home != fitted:
             name = type(self).__name__
             raise ValueError(
@@ -510,17 +580,20 @@ class EpochModel(KernelModel):
         progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
         y, weights = data.labels, data.weights
         train, held_out = self._split(y, weights, data.rng)
-        problem = Problem(self, data, train, held_out)
+        problem = self._make_problem(data, train, held_out)
         solver, tuned = self._make_solver(problem)
         validate = None
         if held_out is not None:
             w = None if weights is None else weights[held_out]
 
             def validate(coef):
-                F = to_numpy(problem.validation @ coef) + problem.intercept
+                F = problem.validation_values(coef)
                 return self._score_values(F, y[held_out], w)
 
         return tuned | self._run(solver, problem, validate, context, given, progress)
+
+    def _make_problem(self, data, train, held_out):
+        return Problem(self, data, train, held_out)
 
     def _previous_coef(self, problem):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""

@@ -566,21 +566,34 @@ class KernelOperator:
         return xp.where(rows[:, None] == cols[None, :], values[None, :], tile)
 
     def _run(self, task, arguments):
-        if not self._threaded:
-            for args in arguments:
-                task(*args)
-            return
-        with _single_threaded_blas:
-            futures = [self._pool.submit(task, *args) for args in arguments]
-            try:
-                for future in futures:
-                    future.result()
-            finally:  # an error or Ctrl-C: start nothing more, and leave no writer
-                for future in futures:
-                    future.cancel()
-                for future in futures:
-                    if not future.cancelled():
-                        future.exception()
+        run_on_threads(self._pool, task, arguments)
+
+
+def run_on_threads(pool, task, arguments):
+    """Call ``task(*args)`` for all `arguments` on the threads of `pool`, or here.
+
+    Parameters
+    ----------
+    pool : ThreadPoolExecutor or None
+        BLAS runs one thread a call in it.
+    task : callable
+    arguments : list of tuples
+    """
+    if pool is None:
+        for args in arguments:
+            task(*args)
+        return
+    with _single_threaded_blas:
+        futures = [pool.submit(task, *args) for args in arguments]
+        try:
+            for future in futures:
+                future.result()
+        finally:  # an error or Ctrl-C: start nothing more, and leave no writer
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()
 
 
 def _sum(parts):

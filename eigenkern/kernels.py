@@ -20,7 +20,7 @@ from scipy.spatial.distance import pdist
 from ._array import (
     cut_off_at_zero,
     device_of,
-    has_fast_exp2,
+    has_vector_math,
     in_place,
     matmul,
     namespace,
@@ -56,6 +56,8 @@ class Kernel:
     fused = True
     #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
     factored = False
+    #: Whether it is a function of x - z, with a spectral law to draw frequencies from.
+    shift_invariant = False
 
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
@@ -108,6 +110,29 @@ class Kernel:
         """Return k(x, x) of every row, shape (m,)."""
         raise NotImplementedError
 
+    def frequencies(self, rng, n_features, n_frequencies):
+        """Draw frequencies w of the kernel's spectral law: k(x, z) = E cos w'(x - z).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+        n_features : int
+            d.
+        n_frequencies : int
+            F.
+
+        Returns
+        -------
+        W : ndarray of shape (d, F)
+            In float64.
+
+        Raises
+        ------
+        ValueError
+            If the kernel is no function of x - z.
+        """
+        raise ValueError(f"{self!r} has no spectral law: it is no function of x - z")
+
 
 @dataclass(frozen=True)
 class _Radial(Kernel):
@@ -119,6 +144,7 @@ class _Radial(Kernel):
 
     bandwidth: float = 1.0
 
+    shift_invariant = True
     # Roundings by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
 
@@ -186,6 +212,16 @@ class _Radial(Kernel):
     def diagonal(self, X):
         return namespace(X).ones(X.shape[0], dtype=X.dtype, device=device_of(X))
 
+    def frequencies(self, rng, n_features, n_frequencies):
+        # A radial kernel is a mixture of Gaussians: its frequencies are normal vectors
+        # times a random length each.
+        lengths = self._random_lengths(rng, n_frequencies) / self.bandwidth
+        return rng.standard_normal((n_features, n_frequencies)) * lengths
+
+    def _random_lengths(self, rng, n):
+        """Draw `n` factors of standard normal vectors, for a bandwidth of 1."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Gaussian(_Radial):
@@ -212,18 +248,21 @@ class Gaussian(_Radial):
 
     def left(self, E):
         L = super().left(E)
-        if has_fast_exp2(namespace(E)):
+        if has_vector_math(namespace(E)):
             L *= _LOG2_E
         return L
 
     def finish(self, xp, T):
-        return in_place(xp, "exp2" if has_fast_exp2(xp) else "exp", T)
+        return in_place(xp, "exp2" if has_vector_math(xp) else "exp", T)
 
     def adapted_to(self, E):
         # Clipping costs a third of the exponential, so it is done only where rounding
         # of the product, about eps c |x|^2, can lift k visibly above 1.
         noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
         return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
+
+    def _random_lengths(self, rng, n):
+        return np.ones(n)
 
 
 @dataclass(frozen=True)
@@ -261,6 +300,9 @@ class Laplacian(_Radial):
     def finish(self, xp, T):
         return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))
 
+    def _random_lengths(self, rng, n):
+        return 1.0 / np.sqrt(rng.chisquare(1, n))
+
 
 @dataclass(frozen=True)
 class Cauchy(_Radial):
@@ -284,6 +326,9 @@ class Cauchy(_Radial):
         T = in_place(xp, "abs", T)
         T += 1.0
         return in_place(xp, "reciprocal", T)
+
+    def _random_lengths(self, rng, n):
+        return np.sqrt(2.0 * rng.standard_exponential(n))
 
 
 @dataclass(frozen=True)
@@ -330,6 +375,9 @@ class Matern(_Radial):
         u += 1.0
         u *= decay
         return u
+
+    def _random_lengths(self, rng, n):
+        return np.sqrt(2.0 * self.nu / rng.chisquare(2.0 * self.nu, n))
 
 
 @dataclass(frozen=True)
@@ -550,7 +598,7 @@ def median_distance(X, rng, *, n_rows=600):
 
 def _exp_of_minus(xp, T):
     """Return exp(-T), in `T` itself where `xp` can."""
-    if has_fast_exp2(xp):
+    if has_vector_math(xp):
         T *= -_LOG2_E
         return in_place(xp, "exp2", T)
     return in_place(xp, "exp", in_place(xp, "negative", T))

@@ -4,6 +4,8 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
@@ -14,7 +16,12 @@ from eigenkern import (
     NytroRegressor,
 )
 
-STOCHASTIC = (EigenProClassifier, EigenProRegressor)
+STOCHASTIC = (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+)
 # scikit-learn's own words for its stochastic solvers.
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -25,6 +32,9 @@ EXPECTED_FAILED_CHECKS = {
 
 @parametrize_with_checks(
     [
+        DSGClassifier(),
+        DSGClassifier(loss="hinge"),
+        DSGRegressor(),
         EigenProClassifier(),
         EigenProRegressor(),
         FalkonLikeClassifier(),

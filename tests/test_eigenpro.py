@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from eigenkern import EigenProClassifier, EigenProRegressor, _base
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.solvers.eigenpro import EpochState
+from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
 CONVERGED = {"max_iter": 1000, "tol": 0.0, "n_iter_no_change": 1000}

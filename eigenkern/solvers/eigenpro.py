@@ -1,46 +1,14 @@
 """EigenPro 2: preconditioned stochastic gradient descent on a kernel machine."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .._array import device_of, namespace, to_numpy
+from .guard import EpochState, Guard
 
-# A residual that grew beyond this factor times that of f = 0 is no noise.
-_TRIP = 4.0
-# An epoch's residual that grew to this multiple of the best one's is no noise either.
-_GROWTH = 3.0
-_MAX_HALVINGS = 40
 # An epoch that lowers the residual by less than this fraction has stalled.
 _STALL = 0.03
-
-
-@dataclass
-class EpochState:
-    """What a solver yields once an epoch.
-
-    Attributes
-    ----------
-    coef : array of shape (n, l)
-        Coefficients: the mean of the iterates of the epoch's second half. The solver
-        goes on from the last iterate.
-    loss : float
-        Mean squared residual of the epoch, each batch taken before its update.
-    step_size : float
-        eta in use, before half steps on trial.
-    n_step_halvings : int
-        Times that the guard went back and halved the step.
-    failed : bool
-        Whether no step size was found that keeps the iteration bounded.
-    """
-
-    coef: Any
-    loss: float
-    step_size: float
-    n_step_halvings: int
-    failed: bool = False
 
 
 class _StepTrials:
@@ -153,16 +121,15 @@ def eigenpro2(
     xp = namespace(coef)
     n, s = operator.shape[0], preconditioner.subsample_size
     starts = np.arange(0, n, batch_size)
-    rate, n_halvings = step_size / batch_size, 0
     # The start of the epoch under way, and that of the epoch with the least residual.
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
-    best_loss = np.inf
     trials = [_StepTrials() for _ in range(coef.shape[1])]
     kept = s if preconditioner.n_components else 0
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = float(xp.sum(zero_losses)) / n
+    guard = Guard(zero_loss)
 
     def run_epoch():
         """Run one epoch, or the part of it until it diverges.
@@ -177,6 +144,7 @@ def eigenpro2(
             Steps made.
         """
         factors = [trial.factor for trial in trials]
+        rate = guard.factor * step_size / batch_size
         rates = rate * xp.asarray(factors, dtype=coef.dtype, device=device_of(coef))
         residual, baseline = np.zeros(len(trials)), 0.0
         mean, first = xp.zeros_like(coef), len(starts) // 2
@@ -189,7 +157,7 @@ def eigenpro2(
             # Heavy targets raise both sides; a batch of zeros counts as an average one.
             average = zero_loss * (b.stop - b.start)
             baseline += max(float(xp.sum(zero_losses[b])), average)
-            if not residual.sum() <= _TRIP * baseline:
+            if guard.trips(residual.sum(), baseline):
                 return residual * np.nan, mean, n_steps
             step = rates * g
             coef[b, :] -= step
@@ -203,27 +171,23 @@ def eigenpro2(
         with operator.exclusive_threads():
             losses, mean, n_steps = run_epoch()
         loss = losses.sum() / n
-        # Growth below the rounding of the residual is none.
-        grew = loss > _GROWTH * best_loss + 1e-6 * zero_loss
-        if grew or np.isnan(loss):
+        if not guard.accepts(loss):
             if n_steps == 0:  # the given coefficients are worse than none
                 good[...] = xp.zeros_like(good)
             coef[...] = good
             begin[...] = good
             for trial in trials:
                 trial.forget()
-            # After growth the next epoch starts a new record: one halving an epoch.
-            rate, n_halvings, best_loss = rate / 2, n_halvings + 1, np.inf
-            if n_halvings > _MAX_HALVINGS:
-                yield EpochState(coef, np.nan, 0.0, n_halvings, failed=True)
+            if guard.failed:
+                yield EpochState(coef, np.nan, 0.0, guard.n_halvings, failed=True)
                 return
             continue
-        if loss <= best_loss:
-            best_loss = loss
+        if loss == guard.best_loss:
             good[...] = begin
         begin[...] = coef
         loss = float(loss / targets.shape[1])
-        yield EpochState(mean, loss, rate * batch_size, n_halvings)
+        step = guard.factor * step_size
+        yield EpochState(mean, loss, step, guard.n_halvings)
         if try_half_steps:
             for trial, output_loss in zip(trials, losses, strict=True):
                 trial.update(float(output_loss))

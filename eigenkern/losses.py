@@ -1,0 +1,165 @@
+"""Convex losses of targets Y (m, l) and values F (m, l): value and gradient in F.
+
+Targets of classes are -1 and +1 in one column for two classes, and one column a class
+with 1 for its own (0 for the others) for more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._array import namespace
+
+__all__ = [
+    "EpsilonInsensitive",
+    "Hinge",
+    "Huber",
+    "LogLoss",
+    "SquaredError",
+]
+
+
+class Loss:
+    """Base class of the losses.
+
+    Attributes
+    ----------
+    curvature : float
+        Bound of the second derivative in F, which a step has to respect. Losses with a
+        kink have none: theirs is the change of the slope there, over a distance of 1.
+    """
+
+    curvature = 1.0
+
+    def value(self, Y, F):
+        """Return the loss of every row, summed over columns, shape (m,)."""
+        raise NotImplementedError
+
+    def gradient(self, Y, F):
+        """Return the derivative of `value` in F, shape (m, l)."""
+        raise NotImplementedError
+
+    def baseline(self, Y, weights):
+        """Return the constant to start from, shape (l,), of targets on the host."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    """(f - y)^2 / 2."""
+
+    def value(self, Y, F):
+        return 0.5 * namespace(F).sum((F - Y) ** 2, axis=1)
+
+    def gradient(self, Y, F):
+        return F - Y
+
+    def baseline(self, Y, weights):
+        return np.average(Y, axis=0, weights=weights)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """r^2 / 2 for a residual |r| <= epsilon, else epsilon (|r| - epsilon / 2)."""
+
+    epsilon: float
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        size = xp.abs(F - Y)
+        inner = xp.clip(size, max=self.epsilon)
+        return xp.sum(inner * (size - 0.5 * inner), axis=1)
+
+    def gradient(self, Y, F):
+        return namespace(F).clip(F - Y, min=-self.epsilon, max=self.epsilon)
+
+    def baseline(self, Y, weights):
+        return _median(Y, weights)
+
+
+@dataclass(frozen=True)
+class EpsilonInsensitive(Loss):
+    """max(0, |f - y| - epsilon)."""
+
+    epsilon: float
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        return xp.sum(xp.clip(xp.abs(F - Y) - self.epsilon, min=0.0), axis=1)
+
+    def gradient(self, Y, F):
+        xp = namespace(F)
+        residual = F - Y
+        outside = xp.astype(xp.abs(residual) > self.epsilon, F.dtype)
+        return xp.sign(residual) * outside
+
+    def baseline(self, Y, weights):
+        return _median(Y, weights)
+
+
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """max(0, 1 - y f) with y = -1 or +1; one against the rest for several columns."""
+
+    def _signs(self, Y):
+        return Y if Y.shape[1] == 1 else 2.0 * Y - 1.0
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        return xp.sum(xp.clip(1.0 - self._signs(Y) * F, min=0.0), axis=1)
+
+    def gradient(self, Y, F):
+        xp = namespace(F)
+        signs = self._signs(Y)
+        return -signs * xp.astype(signs * F < 1.0, F.dtype)
+
+    def baseline(self, Y, weights):
+        return np.zeros(Y.shape[1])
+
+
+@dataclass(frozen=True)
+class LogLoss(Loss):
+    """-log p(y), p = 1 / (1 + exp(-f)) of two classes, or softmax(f) of more."""
+
+    n_columns: int
+
+    @property
+    def curvature(self):
+        return 0.25 if self.n_columns == 1 else 0.5
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        if self.n_columns == 1:
+            return xp.logaddexp(xp.zeros_like(F), -Y * F)[:, 0]
+        top = xp.max(F, axis=1, keepdims=True)
+        log_sum = xp.log(xp.sum(xp.exp(F - top), axis=1)) + top[:, 0]
+        return log_sum - xp.sum(Y * F, axis=1)
+
+    def gradient(self, Y, F):
+        xp = namespace(F)
+        if self.n_columns == 1:
+            return -0.5 * Y * (1.0 - xp.tanh(0.5 * Y * F))
+        return self.probabilities(F) - Y
+
+    def probabilities(self, F):
+        """Return the probabilities of the classes, shape (m, number of classes)."""
+        xp = namespace(F)
+        if self.n_columns == 1:
+            positive = 0.5 * (1.0 + xp.tanh(0.5 * F))
+            return xp.concat([1.0 - positive, positive], axis=1)
+        P = xp.exp(F - xp.max(F, axis=1, keepdims=True))
+        return P / xp.sum(P, axis=1, keepdims=True)
+
+    def baseline(self, Y, weights):
+        # Of class frequencies: half a row more of each keeps the logarithms finite.
+        weights = np.ones(len(Y)) if weights is None else weights / weights.mean()
+        counts = weights @ (0.5 * (Y + 1.0) if self.n_columns == 1 else Y) + 0.5
+        if self.n_columns == 1:
+            return np.log(counts / (len(Y) + 1.0 - counts))
+        return np.log(counts / counts.sum())
+
+
+def _median(Y, weights):
+    if weights is None:
+        return np.median(Y, axis=0)
+    return np.quantile(Y, 0.5, axis=0, weights=weights, method="inverted_cdf")

@@ -1,0 +1,97 @@
+"""What the stochastic solvers share: the state of an epoch, and the guard."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# A loss that grew beyond this factor times that of f = 0 is no noise.
+_TRIP = 4.0
+# An epoch's loss that grew to this multiple of the best one's is no noise either.
+_GROWTH = 3.0
+_MAX_HALVINGS = 40
+
+
+@dataclass
+class EpochState:
+    """What a stochastic solver yields once an epoch.
+
+    Attributes
+    ----------
+    coef : object
+        The model: an array of coefficients of shape (n, l), or an `Expansion`.
+    loss : float
+        Mean loss of the epoch, each batch taken before its update.
+    step_size : float
+        Step in use, before half steps on trial.
+    n_step_halvings : int
+        Times that the guard went back and halved the step.
+    failed : bool
+        Whether no step size was found that keeps the iteration bounded.
+    """
+
+    coef: Any
+    loss: float
+    step_size: float
+    n_step_halvings: int
+    failed: bool = False
+
+
+class Guard:
+    """Tells when an iteration diverges, and by how much to shorten its steps.
+
+    Parameters
+    ----------
+    zero_loss : float
+        Mean loss of f = 0.
+    n_halvings : int, default=0
+        Halvings so far.
+
+    Attributes
+    ----------
+    factor : float
+        What to multiply the steps by.
+    n_halvings : int
+        Times that `factor` was halved.
+    best_loss : float
+        Least loss of an epoch since the last halving.
+    """
+
+    def __init__(self, zero_loss, n_halvings=0):
+        self._zero_loss = zero_loss
+        self.factor, self.n_halvings = 0.5**n_halvings, n_halvings
+        self.best_loss = np.inf
+
+    @property
+    def failed(self):
+        """Whether halving the step has not helped."""
+        return self.n_halvings > _MAX_HALVINGS
+
+    def trips(self, total, baseline):
+        """Whether the loss of an epoch so far shows that it diverges.
+
+        Parameters
+        ----------
+        total : float
+            Sum of the losses so far; NaN trips.
+        baseline : float
+            That of f = 0 on the same rows.
+        """
+        return not total <= _TRIP * baseline
+
+    def accepts(self, loss):
+        """Take in the loss of an epoch, NaN if it diverged; halve the step if need be.
+
+        Returns
+        -------
+        bool
+            False where the solver has to go back to the start of the best epoch.
+        """
+        # Growth below the rounding of the loss is none.
+        if not loss <= _GROWTH * self.best_loss + 1e-6 * self._zero_loss:
+            # The next epoch starts a new record: one halving an epoch.
+            self.factor, self.n_halvings = self.factor / 2, self.n_halvings + 1
+            self.best_loss = np.inf
+            return False
+        self.best_loss = min(self.best_loss, loss)
+        return True
