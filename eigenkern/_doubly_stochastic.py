@@ -365,9 +365,11 @@ class _DoublyStochastic(EpochModel):
                 f"{type(self).__name__} found no step size that keeps the iteration "
                 "bounded: this piece of the data changed nothing"
             )
+        else:
+            self.n_step_halvings_ = state.n_step_halvings
         vars(self).update(problem.model(state.coef))
         self.loss_curve_ = [*self.loss_curve_, state.loss]
-        self.n_step_halvings_, self.n_iter_ = state.n_step_halvings, self.n_iter_ + 1
+        self.n_iter_ += 1
         return self
 
     def _encode_data(self, X, y, sample_weight, *, first):
@@ -434,7 +436,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it; or
         ``max(0, |r| - epsilon)``.
     epsilon : float, default=0.1
-        Threshold of the last two, in standard deviations of y.
+        Threshold of the last two, in standard deviations of y, which are estimated by
+        the median absolute deviation, so that outliers don't count.
     alpha : float or "auto", default="auto"
         lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
         squared loss it means what it does in `NystromRegressor`.
@@ -517,7 +520,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     block_sums_ : ndarray of shape (n_blocks, n_outputs)
         beta_k of "cdsg": steps times mean gradients of each block, summed.
     target_scale_ : ndarray of shape (n_outputs,)
-        Standard deviation of the targets about the constant.
+        Unit of the loss and of `epsilon`: the deviation of the targets.
     cache_size_ : float
         MB of running values; only after `fit`.
     n_features_in_ : int

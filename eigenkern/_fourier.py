@@ -57,6 +57,11 @@ class FourierBlocks:
         self.n_workers = n_blas_threads() if threaded else 1
         self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
 
+    @property
+    def array_options(self):
+        """Data type and device of new arrays."""
+        return {"dtype": self.dtype, "device": self.device}
+
     def frequencies(self, k):
         """Return the frequencies of block `k`, shape (d, F)."""
         return 2.0 * self._half_frequencies(k)
@@ -91,7 +96,7 @@ class FourierBlocks:
         """
         xp, F = self.xp, self.block_size
         W = self._half_frequencies(k)
-        phi = xp.empty((X.shape[0], 2 * F), dtype=self.dtype, device=self.device)
+        phi = xp.empty((X.shape[0], 2 * F), **self.array_options)
         scale = 2.0 * F**-0.5
 
         def task(rows):
@@ -116,8 +121,7 @@ class FourierBlocks:
             l.
         """
         xp = self.xp
-        shape = (X.shape[0], n_columns)
-        out = xp.zeros(shape, dtype=self.dtype, device=self.device)
+        out = xp.zeros((X.shape[0], n_columns), **self.array_options)
         slab = max(_SLAB_WIDTH // self.block_size, 1)
         size = max(int(_GROUP_BYTES // self._bytes), slab)
         for start in range(0, len(blocks), size):

@@ -18,6 +18,7 @@ from ._fourier import FourierBlocks
 from ._operator import KernelOperator, fill_caches
 from .centers import distinct_rows, rpcholesky, uniform
 from .kernels import make_kernel
+from .losses import weighted_median
 from .solvers.doubly_stochastic import Expansion
 from .solvers.nystrom import check_finite
 
@@ -306,7 +307,10 @@ class FeatureProblem(_Located):
         constant = self.loss_function.baseline(Y, w)
         self._target_scale = np.ones(Y.shape[1])
         if self._centre:
-            deviation = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
+            # The standard deviation, of normal targets: outliers don't change it.
+            deviation = 1.4826 * weighted_median(np.abs(Y - constant), w)
+            spread = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
+            deviation = np.where(deviation > 0, deviation, spread)
             self._target_scale = np.where(deviation > 0, deviation, 1.0)
         self._set_targets(constant)
 

@@ -19,6 +19,13 @@ __all__ = [
 ]
 
 
+def weighted_median(Y, weights):
+    """Return the median of every column of an array on the host."""
+    if weights is None:
+        return np.median(Y, axis=0)
+    return np.quantile(Y, 0.5, axis=0, weights=weights, method="inverted_cdf")
+
+
 class Loss:
     """Base class of the losses.
 
@@ -74,7 +81,7 @@ class Huber(Loss):
         return namespace(F).clip(F - Y, min=-self.epsilon, max=self.epsilon)
 
     def baseline(self, Y, weights):
-        return _median(Y, weights)
+        return weighted_median(Y, weights)
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class EpsilonInsensitive(Loss):
         return xp.sign(residual) * outside
 
     def baseline(self, Y, weights):
-        return _median(Y, weights)
+        return weighted_median(Y, weights)
 
 
 @dataclass(frozen=True)
@@ -157,9 +164,3 @@ class LogLoss(Loss):
         if self.n_columns == 1:
             return np.log(counts / (len(Y) + 1.0 - counts))
         return np.log(counts / counts.sum())
-
-
-def _median(Y, weights):
-    if weights is None:
-        return np.median(Y, axis=0)
-    return np.quantile(Y, 0.5, axis=0, weights=weights, method="inverted_cdf")

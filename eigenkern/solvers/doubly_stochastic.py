@@ -138,18 +138,19 @@ class RunningValues:
             self._values[key] = values
         return values
 
-    def record(self, k, change, key, phi):
-        """Note that A_k has changed, after `at` of a batch where phi_k is `phi`."""
-        if not self._keep:
-            return
-        self._log.append((k, change))
-        values = self._values[key]
+    def record(self, k, change, key, phi, values):
+        """Note that A_k has changed; bring `values`, of `at`, up to date.
+
+        `phi` is phi_k of that batch.
+        """
 
         def task(rows):
             values[rows, :] += phi[rows, :] @ change
 
         self._features.map_tiles(task, values.shape[0], phi.shape[1])
-        self._seen[key] = self._n_dropped + len(self._log)
+        if self._keep:
+            self._log.append((k, change))
+            self._seen[key] = self._n_dropped + len(self._log)
 
     def _changes_since(self, seen):
         changes = {}
@@ -280,26 +281,25 @@ def doubly_stochastic(
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
 
-    def look(b):
-        """Return the loss, and gradients beside weights, shape (m, l + 1), of a batch.
+    def sum_losses(V, b, G=None):
+        """Return the loss of a batch, of its `values`, and the squares of gradients.
 
-        Also the sum of the squares of the gradients.
+        Gradients, and the weights beside them, are written to `G`, if it is given.
         """
-        V, m = values.at(X[b, :], b.start), b.stop - b.start
         intercept, scale = expansion.intercept, expansion.scale
-        G = xp.empty((m, V.shape[1] + 1), dtype=V.dtype, device=features.device)
-        X_w, X_y = weights[b], targets[b, :]
+        W, Y = weights[b], targets[b, :]
 
         def task(rows):
-            F, w, Y = V[rows, :] * scale + intercept, X_w[rows], X_y[rows, :]
-            gradient = w[:, None] * loss.gradient(Y, F)
-            G[rows, :-1] = gradient
-            G[rows, -1] = w
-            total = float(xp.sum(w * loss.value(Y, F)))
-            return total, float(xp.sum(gradient * gradient))
+            F, w, Y_t = V[rows, :] * scale + intercept, W[rows], Y[rows, :]
+            squares = 0.0
+            if G is not None:
+                G[rows, -1] = w
+                G[rows, :-1] = gradient = w[:, None] * loss.gradient(Y_t, F)
+                squares = float(xp.sum(gradient * gradient))
+            return float(xp.sum(w * loss.value(Y_t, F))), squares
 
-        totals, squares = zip(*features.map_tiles(task, m, V.shape[1]), strict=True)
-        return sum(totals), G, sum(squares)
+        tiles = features.map_tiles(task, V.shape[0], V.shape[1])
+        return tuple(sum(parts) for parts in zip(*tiles, strict=True))
 
     def choose(mean_gradient, noise, step):
         """Return the block of a step, and the step."""
@@ -315,8 +315,8 @@ def doubly_stochastic(
             return rng.randint(n_blocks), step
         return n_blocks, step
 
-    def make_step(b, G, squares):
-        """Change the expansion by one step on a batch."""
+    def make_step(V, b, G, squares):
+        """Change the expansion, and `V`, by one step on a batch."""
         m = G.shape[0]
         sums = xp.sum(G, axis=0)
         total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
@@ -331,14 +331,11 @@ def doubly_stochastic(
         mu = sums[:, -1] / total_weight
         change = factor * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
         expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
-        values.record(k, change, b.start, phi)
+        values.record(k, change, b.start, phi, V)
         rate = _CONSTANT_STEP / loss.curvature * step / longest_step
         shift = (rate * m / total_weight) * mean_gradient
         expansion.constant = expansion.constant - shift
         expansion.n_steps += 1
-        if expansion.scale < _SMALLEST_SCALE:
-            expansion.fold()
-            values.forget()
 
     def run_epoch():
         """Run one epoch; return its mean loss, NaN if it diverged."""
@@ -346,13 +343,25 @@ def doubly_stochastic(
         order = np.tile(starts, n_passes)
         for start in rng.permutation(order) if shuffle else order:
             b = slice(int(start), min(int(start) + batch_size, n))
-            batch_loss, G, squares = look(b)
+            V = values.at(X[b, :], b.start)
+            G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
+            batch_loss, squares = sum_losses(V, b, G)
             total += batch_loss
-            average = zero_loss * (b.stop - b.start)
-            baseline += max(float(xp.sum(zero_losses[b])), average)
-            if guard.trips(total, baseline):
+            average = zero_loss * V.shape[0]
+            of_zero = max(float(xp.sum(zero_losses[b])), average)
+            baseline += of_zero
+            if keep_values and guard.trips(total, baseline):
                 return np.nan
-            make_step(b, G, squares)
+            make_step(V, b, G, squares)
+            if not keep_values:
+                # The rows may never come again: a step that is too long shows on its
+                # own batch, whose loss it raises.
+                after = sum_losses(V, b)[0]
+                if not after <= batch_loss and guard.trips(after, of_zero):
+                    return np.nan
+            if expansion.scale < _SMALLEST_SCALE:
+                expansion.fold()
+                values.forget()
         values.drop_known()
         return total / (n_passes * n)
 

@@ -1,0 +1,409 @@
+"""The DSG estimators: models, streams, sizes, bad input."""
+
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import HuberRegressor, LogisticRegression
+
+from eigenkern import DSGClassifier, DSGRegressor, NystromRegressor
+from eigenkern._array import to_numpy
+from eigenkern._fourier import FourierBlocks
+from eigenkern.kernels import Gaussian, Linear
+from eigenkern.solvers.guard import EpochState
+
+ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
+
+
+@ALGORITHMS
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "cauchy", "matern32"])
+def test_regression_approaches_kernel_ridge(algorithm, kernel, regression):
+    X, y, X_test, y_test = regression
+    model = DSGRegressor(kernel, algorithm=algorithm, alpha=1e-3, random_state=0)
+    model.fit(X, y)
+    bandwidth = model.bandwidth_
+    exact = NystromRegressor(kernel, bandwidth=bandwidth, alpha=1e-3).fit(X, y)
+    assert model.score(X_test, y_test) > exact.score(X_test, y_test) - 0.06
+    assert_allclose(model.predict(X), exact.predict(X), atol=0.35)
+
+
+def test_model_is_the_sum_over_blocks(regression):
+    X, y, X_test, _ = regression
+    model = DSGRegressor(random_state=0, max_iter=5).fit(X, y)
+    assert_array_equal(np.diff(model.seeds_), 1)
+    F = np.zeros((len(X_test), 1))
+    for seed, A in zip(model.seeds_, model.coef_, strict=True):
+        rng = np.random.Generator(np.random.Philox(key=int(seed)))
+        W = model.kernel_.frequencies(rng, 3, model.block_size_)
+        T = (X_test - model.offset_) @ W
+        F += np.hstack([np.cos(T), np.sin(T)]) @ A / np.sqrt(model.block_size_)
+    assert_allclose(model.predict(X_test), (F + model.intercept_)[:, 0], rtol=1e-9)
+    shape = (model.n_blocks_, 2 * model.block_size_, 1)
+    assert model.coef_.shape == shape
+    assert model.n_features_used_ == model.n_blocks_ * model.block_size_
+    assert model.t_ == 2 * model.n_blocks_ == 32 * model.n_iter_
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_error"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_losses_classify(loss, n_classes, three_classes):
+    X, y = three_classes
+    X, y = X[y < n_classes], y[y < n_classes]
+    model = DSGClassifier(loss=loss, max_iter=30, random_state=0).fit(X, y)
+    assert model.score(X, y) > LogisticRegression().fit(X, y).score(X, y) - 0.01
+    assert model.coef_.shape[2] == (1 if n_classes == 2 else 3)
+    assert hasattr(model, "predict_proba") == (loss == "log_loss")
+    if loss == "log_loss":
+        P = model.predict_proba(X)
+        assert_allclose(P.sum(axis=1), 1)
+        assert_array_equal(model.classes_[P.argmax(axis=1)], model.predict(X))
+        assert model.loss_curve_[-1] < 0.8 * np.log(n_classes)
+    else:
+        with pytest.raises(AttributeError, match="predict_proba"):
+            model.predict_proba(X)
+
+
+@pytest.mark.parametrize("loss", ["huber", "epsilon_insensitive"])
+def test_robust_losses_ignore_outliers(loss, regression, rng):
+    X, y, X_test, y_test = regression
+    spoilt = y.copy()
+    spoilt[rng.choice(len(y), 12, replace=False)] += 30.0
+    options = {"kernel": "gaussian", "alpha": 1e-3, "random_state": 0}
+    robust = DSGRegressor(loss=loss, **options).fit(X, spoilt)
+    square = DSGRegressor(**options).fit(X, spoilt)
+    linear = HuberRegressor(max_iter=1000).fit(X, spoilt)
+    assert robust.score(X_test, y_test) > 0.6
+    assert robust.score(X_test, y_test) > linear.score(X_test, y_test) + 0.3
+    assert square.score(X_test, y_test) < 0
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "epsilon_insensitive"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_units_of_the_targets_do_not_matter(loss, dtype, regression):
+    X, y, X_test, _ = regression
+    X, X_test = X.astype(dtype), X_test.astype(dtype)
+    model = DSGRegressor(loss=loss, max_iter=5, random_state=0)
+    plain = clone(model).fit(X, y)
+    other = clone(model).fit(X, 1e6 * y - 3e6)
+    rtol = 1e-3 if dtype == "float32" else 1e-6
+    expected = 1e6 * plain.predict(X_test) - 3e6
+    assert_allclose(other.predict(X_test), expected, atol=1e6 * rtol)
+    assert_allclose(other.loss_curve_, plain.loss_curve_, rtol=rtol)
+
+
+def test_offsets_of_the_rows_do_not_matter(regression):
+    X, y, X_test, _ = (part.astype(np.float32) for part in regression)
+    X, X_test = np.round(X, 2), np.round(X_test, 2)
+    model = DSGRegressor(bandwidth=2.0, max_iter=5, random_state=0)
+    plain = clone(model).fit(X, y).predict(X_test)
+    moved = clone(model).fit(X + 1000, y).predict(X_test + 1000)
+    assert_allclose(moved, plain, atol=0.02)
+
+
+@ALGORITHMS
+def test_fits_are_reproducible_and_independent_of_running_values(algorithm, regression):
+    X, y, X_test, _ = regression
+    options = {"block_size": 16, "batch_size": 40, "max_iter": 4, "random_state": 3}
+    model = DSGRegressor(algorithm=algorithm, **options).fit(X, y)
+    again = clone(model).fit(X, y)
+    assert_array_equal(model.predict(X_test), again.predict(X_test))
+    assert model.cache_size_ > 0
+    plain = clone(model).set_params(cache_size=0).fit(X, y)
+    assert plain.cache_size_ == 0
+    assert_allclose(model.predict(X_test), plain.predict(X_test), atol=1e-9)
+
+
+@ALGORITHMS
+def test_features_are_bounded(algorithm, regression):
+    X, y, X_test, y_test = regression
+    model = DSGRegressor(
+        algorithm=algorithm, max_features=100, block_size=30, random_state=0
+    )
+    model.fit(X, y)
+    assert (model.n_blocks_, model.n_features_used_) == (3, 90)
+    assert model.score(X_test, y_test) > 0.5
+    few = DSGRegressor(algorithm=algorithm, max_features=7, random_state=0).fit(X, y)
+    assert few.n_features_used_ == few.block_size_ == 7
+
+
+def test_pieces_of_one_batch_are_a_fit_in_that_order(regression):
+    X, y, X_test, _ = regression
+    options = {"batch_size": 40, "block_size": 16, "bandwidth": 2.0, "step_size": 1.0}
+    model = DSGRegressor(cache_size=0, max_features=64, random_state=0, **options)
+    whole = clone(model).partial_fit(X, y)
+    # What the first call chooses is to be the same.
+    pieces = clone(model).partial_fit(X, y)
+    pieces.set_params(max_features=64)
+    pieces = clone(model)
+    pieces.partial_fit(X[:40], y[:40])
+    assert pieces.t_ == 1
+    for start in range(40, 160, 40):
+        pieces.partial_fit(X[start : start + 40], y[start : start + 40])
+    assert (pieces.t_, pieces.n_iter_) == (whole.t_, 4)
+    assert_array_equal(pieces.seeds_, whole.seeds_)
+    # Only the constant, the offset and the scale of the targets differ.
+    assert_allclose(pieces.predict(X_test), whole.predict(X_test), atol=0.2)
+
+
+def test_pieces_go_on_exactly(regression):
+    X, y, _, _ = regression
+    options = {"batch_size": 40, "block_size": 16, "algorithm": "dsg"}
+    twice = DSGRegressor(random_state=0, **options).partial_fit(X[:80], y[:80])
+    state = pickle.loads(pickle.dumps(twice))
+    state.partial_fit(X[80:], y[80:])
+    # By hand, from the attributes: two steps of 40 rows.
+    coef, mean = list(twice.coef_), twice.feature_mean_.copy()
+    constant, t = twice.intercept_ + twice.feature_mean_, twice.t_
+    features = FourierBlocks(twice.kernel_, int(twice.seeds_[0]), 16, X, twice.offset_)
+    for start in (80, 120):
+        rows, t = X[start : start + 40], t + 1
+        step = twice.step_size_ / (1 + twice.step_decay_ * t)
+        F = features.product(rows, range(len(coef)), coef, 1) + constant - mean
+        G = F - y[start : start + 40, None]
+        phi = features.features(rows, len(coef))
+        change = -step * (phi - phi.mean(axis=0)).T @ G / 40
+        coef = [A * (1 - step * twice.alpha_) for A in coef] + [change]
+        mean = mean * (1 - step * twice.alpha_) + phi.mean(axis=0) @ change
+        constant = constant - 0.2 * step / twice.step_size_ * G.mean(axis=0)
+    assert_allclose(state.coef_, np.array(coef), atol=1e-12)
+    assert_allclose(state.intercept_, constant - mean, atol=1e-12)
+    assert_allclose(state.feature_mean_, mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_streams_of_classes(loss, three_classes, rng):
+    X, y = three_classes
+    names = np.array(["b", "a", "c"])[y]
+    model = DSGClassifier(loss=loss, max_features=512, random_state=0)
+    order = rng.permutation(len(X))
+    for _ in range(12):
+        for part in np.array_split(order, 3):
+            model.partial_fit(X[part], names[part], classes=["a", "b", "c"])
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    assert model.n_features_used_ == 512
+    assert len(model.loss_curve_) == model.n_iter_ == 36
+    assert model.score(X, names) > 0.7
+    # A piece may lack classes.
+    model.partial_fit(X[names == "a"], names[names == "a"])
+    assert model.score(X[names == "a"], names[names == "a"]) > 0.5
+
+
+def test_memory_does_not_grow_with_the_stream(rng):
+    def peak(n_pieces):
+        model = DSGRegressor(
+            bandwidth=2.0, block_size=32, max_features=256, random_state=0
+        )
+        for _ in range(20):  # until the features are all there
+            X = rng.standard_normal((200, 5))
+            model.partial_fit(X, X[:, 0])
+        tracemalloc.start()
+        for _ in range(n_pieces):
+            X = rng.standard_normal((200, 5))
+            model.partial_fit(X, X[:, 0])
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size, len(pickle.dumps(model))
+
+    few, many = peak(20), peak(80)
+    assert many[0] < 1.1 * few[0] + 1e5
+    assert many[1] < few[1] + 1e3 < 2e5
+
+
+def test_guard_mends_steps_that_are_too_long(regression):
+    X, y, X_test, y_test = regression
+    model = DSGRegressor(step_size=1e4, random_state=0).fit(X, y)
+    assert 3 <= model.n_step_halvings_ <= 20
+    assert model.score(X_test, y_test) > 0.5
+    stream = DSGRegressor(step_size=1e4, random_state=0)
+    for _ in range(30):
+        stream.partial_fit(X, y)
+    assert 3 <= stream.n_step_halvings_ <= 20
+    assert stream.score(X, y) > 0.5
+
+
+def test_fit_that_fails_keeps_the_constant(regression, monkeypatch):
+    X, y, *_ = regression
+
+    def fails(*args, expansion, **options):
+        yield EpochState(expansion, np.nan, 0.0, 41, failed=True)
+
+    monkeypatch.setattr("eigenkern._doubly_stochastic.doubly_stochastic", fails)
+    with pytest.warns(ConvergenceWarning, match="no step size"):
+        model = DSGRegressor().fit(X, y)
+    assert_allclose(model.predict(X), y.mean())
+    with pytest.warns(ConvergenceWarning, match="changed nothing"):
+        stream = DSGRegressor().partial_fit(X, y)
+    assert_allclose(stream.predict(X), y.mean())
+
+
+@pytest.mark.parametrize("theta", [1.5e3, 1e3, 2e3, 5e3])
+def test_schedule_of_the_paper(theta, regression, recwarn):
+    X, y, X_test, y_test = regression
+    step = ("theta/t", theta)
+    model = DSGRegressor(alpha=1e-3, step_size=step, random_state=0).fit(X, y)
+    assert not [w for w in recwarn if w.category is ConvergenceWarning]
+    assert model.score(X_test, y_test) > 0.5
+
+
+@pytest.mark.parametrize("theta", [500.0, 2500.0])
+def test_schedule_without_guarantee_warns(theta, regression):
+    X, y, *_ = regression
+    model = DSGRegressor(alpha=1e-3, step_size=("theta/t", theta), max_iter=1)
+    with pytest.warns(ConvergenceWarning, match="between 1 and 2 or a positive integ"):
+        model.fit(X, y)
+
+
+def test_decaying_schedule(regression):
+    X, y, X_test, y_test = regression
+    model = DSGRegressor(step_size=("1/(1+ct)", 1e-4), random_state=0).fit(X, y)
+    assert model.score(X_test, y_test) > 0.5
+
+
+def test_weights_count_and_rows_without_weight_do_not(regression):
+    X, y, X_test, _ = regression
+    model = DSGRegressor(bandwidth=2.0, max_iter=10, random_state=0)
+    weights = np.ones(len(y))
+    weights[100:] = 0
+    half = clone(model).fit(X[:100], y[:100])
+    weighted = clone(model).fit(X, y, sample_weight=weights)
+    assert_allclose(weighted.predict(X_test), half.predict(X_test), atol=0.2)
+    spoilt = np.where(weights > 0, y, 1e6)
+    same = clone(model).fit(X, spoilt, sample_weight=weights)
+    assert_array_equal(same.predict(X_test), weighted.predict(X_test))
+
+
+def test_balanced_classes_shift_the_decision(rng):
+    X = rng.standard_normal((300, 2))
+    y = (X[:, 0] + rng.standard_normal(300) > 1.5).astype(int)
+    plain = DSGClassifier(max_iter=3, random_state=0).fit(X, y)
+    balanced = clone(plain).set_params(class_weight="balanced").fit(X, y)
+    assert balanced.predict(X).mean() > 2 * plain.predict(X).mean()
+
+
+def test_early_stopping_keeps_the_best_epoch(regression):
+    X, y, *_ = regression
+    model = DSGRegressor(early_stopping=True, n_iter_no_change=2, random_state=0)
+    model.fit(X, y)
+    assert len(model.validation_scores_) == model.n_iter_
+    best = int(np.argmax(model.validation_scores_))
+    assert model.n_blocks_ == 16 * (best + 1)
+
+
+def test_equal_targets_and_one_class(regression):
+    X = regression[0]
+    assert_allclose(DSGRegressor().fit(X, np.full(len(X), 7.0)).predict(X), 7.0)
+    one = DSGClassifier(max_iter=3).fit(X, np.full(len(X), "only"))
+    assert (one.predict(X) == "only").all()
+
+
+def test_several_outputs(regression):
+    X, y, X_test, y_test = regression
+    Y = np.column_stack([y, 1e3 * y])
+    model = DSGRegressor(random_state=0).fit(X, Y)
+    one = DSGRegressor(random_state=0).fit(X, y)
+    assert_allclose(model.predict(X_test)[:, 0], one.predict(X_test), atol=0.05)
+    assert model.score(X_test, np.column_stack([y_test, 1e3 * y_test])) > 0.5
+
+
+@pytest.mark.parametrize("algorithm", ["udsg", "cdsg"])
+def test_other_array_libraries(algorithm, regression, other_xp):
+    X, y, X_test, _ = regression
+    options = {"batch_size": 40, "block_size": 16, "max_iter": 3, "random_state": 0}
+    model = DSGRegressor(algorithm=algorithm, **options)
+    expected = clone(model).fit(X, y).predict(X_test)
+    with config_context(array_api_dispatch=True):
+        X, y, X_test = (other_xp.asarray(part) for part in (X, y, X_test))
+        predicted = clone(model).fit(X, y).predict(X_test)
+        stream = clone(model).partial_fit(X, y)
+        stream.partial_fit(X, y)
+    assert_allclose(to_numpy(predicted), expected, atol=1e-8)
+    assert stream.t_ == 8
+
+
+BAD = [
+    ({"kernel": "polynomial"}, "kernel must be a function of x - z.*'polynomial'"),
+    ({"kernel": "precomputed"}, "kernel must be a function of x - z"),
+    ({"kernel": Linear()}, r"kernel must be a function of x - z.*Linear\(\)"),
+    ({"kernel": lambda X, Z: X @ Z.T}, "kernel must be a function of x - z"),
+    ({"kernel": "rbff"}, "kernel must be one of"),
+    ({"bandwidth": -1.0}, "bandwidth must be positive"),
+    ({"algorithm": "sgd"}, "algorithm must be 'dsg', 'udsg' or 'cdsg'; got 'sgd'"),
+    ({"loss": "logistic"}, "loss must be one of .*; got 'logistic'"),
+    ({"alpha": -1e-3}, "alpha must be a number >= 0"),
+    ({"alpha": np.nan}, "alpha must be a number >= 0"),
+    ({"block_size": 0}, "block_size must be an integer >= 1"),
+    ({"batch_size": 2.5}, "batch_size must be an integer >= 1"),
+    ({"n_new": 0}, "n_new must be an integer >= 1"),
+    ({"n_old": -1}, "n_old must be an integer >= 0"),
+    ({"step_size": 0.0}, "step_size must be a number > 0"),
+    ({"step_size": "long"}, "step_size must be a number > 0"),
+    ({"step_size": 1e7}, r"step_size must be below 1 / alpha = 1e\+06"),
+    ({"step_size": ("t", 1.0)}, r"step_size must be 'auto', a number, \('theta/t'"),
+    ({"step_size": ("theta/t", -1.0)}, r"step_size\[1\] of 'theta/t' must be a number"),
+    ({"max_features": 0}, "max_features must be an integer >= 1"),
+    ({"max_features": 9, "block_size": 10}, "max_features must be an integer >= 10"),
+    ({"max_iter": 0}, "max_iter must be an integer >= 1"),
+    ({"tol": -1.0}, "tol must be a number >= 0"),
+    ({"early_stopping": "yes"}, "early_stopping must be True or False"),
+    ({"validation_fraction": 1.0}, "validation_fraction must be a number > 0"),
+    ({"n_iter_no_change": 0}, "n_iter_no_change must be an integer >= 1"),
+    ({"cache_size": -1}, "cache_size must be a number >= 0"),
+]
+
+
+@pytest.mark.parametrize("parameters, message", BAD)
+@pytest.mark.parametrize("cls", [DSGRegressor, DSGClassifier])
+def test_bad_parameters(cls, parameters, message, three_classes):
+    X, y = three_classes
+    for method in ("fit", "partial_fit"):
+        options = {"classes": [0, 1, 2]} if "C" in cls.__name__[3:] else {}
+        options = options if method == "partial_fit" else {}
+        with pytest.raises(ValueError, match=message):
+            getattr(cls(**parameters), method)(X, y, **options)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"epsilon": -0.1}, "epsilon must be a number >= 0"),
+        ({"epsilon": 0.0, "loss": "huber"}, "epsilon must be positive"),
+    ],
+)
+def test_bad_threshold(parameters, message, regression):
+    with pytest.raises(ValueError, match=message):
+        DSGRegressor(**parameters).fit(*regression[:2])
+
+
+def test_bad_pieces_leave_the_model(three_classes):
+    X, y = three_classes
+    model = DSGClassifier(random_state=0)
+    with pytest.raises(ValueError, match="classes must be passed to the first call"):
+        model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="y must hold only classes"):
+        model.partial_fit(X, y, classes=[0, 1])
+    assert not hasattr(model, "classes_")
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="classes must be None, or those"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3])
+    with pytest.raises(ValueError, match=r"y must hold only classes.*got 3"):
+        model.partial_fit(X, y + 1)
+    with pytest.raises(ValueError, match="2 features"):
+        model.partial_fit(X[:, :1], y)
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(np.where(X > 2, np.nan, X), y)
+    assert_array_equal(model.predict_proba(X), before)
+    stream = DSGRegressor().partial_fit(X, y)
+    with pytest.raises(ValueError, match=r"1 output\(s\).*got 2"):
+        stream.partial_fit(X, np.column_stack([y, y]))
+
+
+def test_a_kernel_object_brings_its_bandwidth(regression):
+    X, y, *_ = regression
+    model = DSGRegressor(Gaussian(1.25), max_iter=2).fit(X, y)
+    assert model.bandwidth_ == 1.25 and model.kernel_ == Gaussian(1.25)
