@@ -231,13 +231,13 @@ class ClassificationTargets(ClassifierMixin):
         if isinstance(self.class_weight, str):
             weights = compute_sample_weight(self.class_weight, codes)
         else:
-            weights = compute_sample_weight(self.class_weight, self.classes_[codes])
+            weights = compute_sample_weight(self.class_weight, self.classes_)
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise ValueError(
                 "class_weight must give finite weights that are not negative, and not "
                 f"all of them zero; got {self.class_weight!r}"
             )
-        return weights
+        return weights if isinstance(self.class_weight, str) else weights[codes]
 
     def _stratify(self, codes):
         return codes
@@ -278,7 +278,9 @@ class ClassificationTargets(ClassifierMixin):
         """
         F = self._values(X, "predict")
         xp = namespace(F)
-        if F.shape[1] == 1:
+        if len(self.classes_) == 1:
+            codes = xp.zeros(F.shape[0], dtype=xp.int64, device=device_of(F))
+        elif F.shape[1] == 1:
             codes = xp.astype(F[:, 0] > 0, xp.int64)
         else:
             codes = xp.argmax(F, axis=1)
@@ -291,7 +293,7 @@ def _has_log_loss(estimator):
     if estimator.loss == "log_loss":
         return True
     raise AttributeError(
-        f"predict_proba needs loss='log_loss'; got loss={estimator.loss!r}"
+        f"probabilities need loss='log_loss'; got loss={estimator.loss!r}"
     )
 
 
@@ -312,7 +314,25 @@ class LogLossProbabilities:
             Columns in the order of `classes_`.
         """
         F = self._values(X, "predict_proba")
-        return LogLoss(F.shape[1]).probabilities(F)
+        P = LogLoss(F.shape[1]).probabilities(F)
+        return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])
+
+    @available_if(_has_log_loss)
+    def predict_log_proba(self, X):
+        """Return the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        log_P : array of shape (n_samples, n_classes)
+            Minus infinity where a probability is zero to rounding.
+        """
+        P = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return namespace(P).log(P)
 
 
 class KernelModel(CallbackSupportMixin, BaseEstimator):
@@ -543,6 +563,8 @@ class EpochModel(KernelModel):
     returns a solver for `_run` and a dict of fitted attributes.
     """
 
+    _failure_hint = "Is the kernel positive semi-definite?"
+
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
 
@@ -696,7 +718,7 @@ class EpochModel(KernelModel):
             warn_user(
                 f"{type(self).__name__} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
-                "before that are kept. Is the kernel positive semi-definite?"
+                f"before that are kept. {self._failure_hint}"
             )
         if validate is None:
             coef = self._no_worse_than_mean(coef, fallback, problem, losses)

@@ -43,6 +43,7 @@ _FREQUENCY_BYTES = 256e6
 
 class _DoublyStochastic(EpochModel):
     _coef_attribute = "coef_"
+    _failure_hint = "Pass a shorter step_size, or scale y."
 
     def __init__(
         self,
@@ -91,18 +92,19 @@ class _DoublyStochastic(EpochModel):
 
     def _check_parameters(self):
         self._check_kernel()
-        if self.algorithm not in ("dsg", "udsg", "cdsg"):
+        algorithms = ("dsg", "udsg", "cdsg")
+        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
             raise ValueError(
                 f"algorithm must be 'dsg', 'udsg' or 'cdsg'; got {self.algorithm!r}"
             )
-        if self.loss not in self._losses:
+        if not isinstance(self.loss, str) or self.loss not in self._losses:
             names = ", ".join(repr(name) for name in self._losses)
             raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
         if not is_auto(self.alpha):
             check_number("alpha", self.alpha, 0)
-        for name in ("block_size", "batch_size"):
+        for name, low in {"block_size": 1, "batch_size": 2}.items():
             if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), 1, integer=True)
+                check_number(name, getattr(self, name), low, integer=True)
         check_number("n_new", self.n_new, 1, integer=True)
         check_number("n_old", self.n_old, 0, integer=True)
         self._check_step_size()
@@ -150,7 +152,7 @@ class _DoublyStochastic(EpochModel):
 
     @property
     def _alpha(self):
-        return _ALPHA if is_auto(self.alpha) else self.alpha
+        return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _make_problem(self, data, train, held_out):
         problem = FeatureProblem(
@@ -179,6 +181,7 @@ class _DoublyStochastic(EpochModel):
         solver = self._solver_of(
             problem,
             problem.initial_coef(),
+            self._alpha,
             batch_size,
             schedule,
             keep_values=keep,
@@ -205,7 +208,7 @@ class _DoublyStochastic(EpochModel):
         if is_auto(batch_size):
             batch_size = _BATCH_SIZE
             if keep_values:
-                batch_size = int(_BATCH_BYTES // (16 * block_size))
+                batch_size = max(int(_BATCH_BYTES // (16 * block_size)), 2)
         return block_size, min(batch_size, n)
 
     def _schedule(self, problem, batch_size, n):
@@ -218,10 +221,11 @@ class _DoublyStochastic(EpochModel):
         longest, noise = self._longest_step(problem, batch_size, n)
         if self._alpha > 0:
             longest = min(longest, 0.5 / self._alpha)
-        decay = longest * (self._alpha + noise)
-        if not is_auto(self.step_size) and self.step_size[0] == "theta/t":
+        if is_auto(self.step_size):
+            return longest, longest * (self._alpha + noise)
+        if self.step_size[0] == "theta/t":
             self._check_theta(self.step_size[1])
-        return longest, decay
+        return longest, 0.0
 
     def _check_theta(self, theta):
         """Warn where the condition of theorem 3 does not hold."""
@@ -250,9 +254,8 @@ class _DoublyStochastic(EpochModel):
         """
         xp, block_size = problem.xp, problem.features.block_size
         m = min(problem.rows.shape[0], _N_MEASURED)
-        rows, weights = problem.rows[:m, :], problem.weights[:m]
-        if not float(xp.sum(weights)) > 0:
-            weights = xp.ones_like(weights)
+        index = problem.rng.permutation(problem.rows.shape[0])[:m]
+        rows, weights = problem.take(index)
         weights = weights / xp.mean(weights)
         root = weights**0.5
         operator = KernelOperator(problem.kernel, rows)
@@ -265,7 +268,7 @@ class _DoublyStochastic(EpochModel):
         start = np.random.RandomState(0).standard_normal(m)
         top = largest_eigenvalue(apply, root * problem.array(start))
         mean_kernel = float(xp.mean(weights * (operator @ weights[:, None])[:, 0])) / m
-        beta = max(1.0 - mean_kernel, 1e-6)
+        beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
         heaviest = float(xp.mean(weights**2))
         curvature = problem.loss_function.curvature / _SAFETY
         noise = curvature / (6.0 * block_size * beta)
@@ -275,11 +278,11 @@ class _DoublyStochastic(EpochModel):
             return 1.0 / inverse, noise
         return 1.0 / (inverse + noise * (n / batch_size - 1.0)), 0.0
 
-    def _solver_of(self, problem, expansion, batch_size, schedule, **options):
+    def _solver_of(self, problem, expansion, alpha, batch_size, schedule, **options):
         longest, decay = schedule
         gammas = {
-            "theta/t": lambda t: self.step_size[1] / t,
-            "1/(1+ct)": lambda t: 1.0 / (1.0 + self.step_size[1] * t),
+            "theta/t": lambda t: float(self.step_size[1]) / t,
+            "1/(1+ct)": lambda t: 1.0 / (1.0 + float(self.step_size[1]) * t),
         }
         gamma = gammas.get(
             self.step_size[0] if isinstance(self.step_size, tuple | list) else None,
@@ -296,7 +299,7 @@ class _DoublyStochastic(EpochModel):
             expansion=expansion,
             weights=problem.weights,
             algorithm=self.algorithm,
-            alpha=self._alpha,
+            alpha=alpha,
             batch_size=batch_size,
             gamma=gamma,
             longest_step=longest,
@@ -322,6 +325,8 @@ class _DoublyStochastic(EpochModel):
         first = not hasattr(self, "coef_")
         if first and classes is not None:
             self.classes_ = np.unique(classes)
+        if not first and self.max_features is not None:
+            check_number("max_features", self.max_features, self.block_size_)
         data = self._encode_data(X, y, sample_weight, first=first)
         rows = data.rows_with_weight()
         problem = FeatureProblem(
@@ -342,17 +347,19 @@ class _DoublyStochastic(EpochModel):
             schedule = self._schedule(problem, batch_size, None)
             chosen = self._chosen(block_size, batch_size, schedule)
             vars(self).update(chosen, loss_curve_=[], n_step_halvings_=0, n_iter_=0)
+            self.validation_scores_ = None
         else:
             problem.go_on(self)
             # With the steps so far: else every call would draw the same old blocks.
-            problem.rng = np.random.RandomState([int(self.seeds_[0]), self.t_])
-            problem.draw_features(int(self.seeds_[0]), self.block_size_, cache)
+            problem.rng = np.random.RandomState([self.seed_, self.t_])
+            problem.draw_features(self.seed_, self.block_size_, cache)
             expansion = problem.expansion_of(self)
             schedule = self.step_size_, self.step_decay_
         state = next(
             self._solver_of(
                 problem,
                 expansion,
+                self.alpha_,
                 self.batch_size_,
                 schedule,
                 keep_values=False,
@@ -375,6 +382,8 @@ class _DoublyStochastic(EpochModel):
     def _encode_data(self, X, y, sample_weight, *, first):
         """Return a piece of training data."""
         X, Y, labels = self._encode_piece(X, y, first=first)
+        if len(Y) < 2:
+            raise ValueError("X must have at least 2 rows in a piece; got 1")
         if not first:
             self._check_same_namespace((namespace(X), device_of(X)), "partial_fit")
             if Y.shape[1] != self.coef_.shape[2]:
@@ -389,25 +398,22 @@ class _DoublyStochastic(EpochModel):
     def _expand(self, X):
         xp, device = namespace(X), device_of(X)
         coef = move(self.coef_, xp, device)
+        n_blocks, size, n_columns = coef.shape
         rows = xp.astype(X, coef.dtype, copy=False)
         features = FourierBlocks(
             self.kernel_,
-            int(self.seeds_[0]) if self.n_blocks_ else 0,
-            self.block_size_,
+            self.seed_,
+            size // 2,
             rows,
             move(self.offset_, xp, device),
         )
-        blocks = range(self.n_blocks_)
-        coefs = [coef[k, :, :] for k in blocks]
-        return features.product(rows, blocks, coefs, coef.shape[2])
+        coefs = [coef[k, :, :] for k in range(n_blocks)]
+        return features.product(rows, range(n_blocks), coefs, n_columns)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = False
         return tags
-
-
-_NO_SPECTRAL_LAW = ("polynomial", "linear", "precomputed")
 
 
 class DSGRegressor(RegressionTargets, _DoublyStochastic):
@@ -451,7 +457,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         G and U of "udsg".
     step_size : float, "auto" or tuple, default="auto"
         gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
-        which decays as 1 / (1 + alpha gamma t). ``("theta/t", theta)`` and
+        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
+        over data that come in pieces. ``("theta/t", theta)`` and
         ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
         number stays as it is. All are halved when the iteration diverges.
     max_features : int or None, default=None
@@ -488,7 +495,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
     intercept_ : array of shape (n_outputs,)
         The constant less `feature_mean_`.
-    seeds_ : ndarray of shape (n_blocks,)
+    seed_ : int
+        Seed of the first block.
+    seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
         Subtracted from X: mean of the rows that the model began with.
@@ -517,9 +526,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         R^2 of the rows held out, one an epoch; None without early stopping.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks, which the steps leave out.
-    block_sums_ : ndarray of shape (n_blocks, n_outputs)
+    block_sums_ : array of shape (n_blocks, n_outputs)
         beta_k of "cdsg": steps times mean gradients of each block, summed.
-    target_scale_ : ndarray of shape (n_outputs,)
+    target_scale_ : array of shape (n_outputs,)
         Unit of the loss and of `epsilon`: the deviation of the targets.
     cache_size_ : float
         MB of running values; only after `fit`.
@@ -641,9 +650,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     def partial_fit(self, X, y, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
 
-        Kernel, constant, step and sizes of blocks and batches are chosen in the first
-        call, whose rows should be a fair sample; no row is kept. Each step evaluates
-        all blocks there are: bound them by `max_features`.
+        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
+        first call, whose rows should be a fair sample, as many as later pieces have; no
+        row is kept. Each step evaluates all blocks there are: bound them by
+        `max_features`.
 
         Parameters
         ----------
@@ -651,11 +661,16 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative.
+            Weights of the losses, not negative; relative to their mean in the piece.
 
         Returns
         -------
         self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
         """
         return self._or_restore(self._partial_fit, X, y, sample_weight)
 
@@ -710,7 +725,8 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         G and U of "udsg".
     step_size : float, "auto" or tuple, default="auto"
         gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
-        which decays as 1 / (1 + alpha gamma t). ``("theta/t", theta)`` and
+        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
+        over data that come in pieces. ``("theta/t", theta)`` and
         ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
         number stays as it is. All are halved when the iteration diverges.
     max_features : int or None, default=None
@@ -750,7 +766,9 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
     intercept_ : array of shape (n_outputs,)
         The constant less `feature_mean_`.
-    seeds_ : ndarray of shape (n_blocks,)
+    seed_ : int
+        Seed of the first block.
+    seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
         Subtracted from X: mean of the rows that the model began with.
@@ -778,9 +796,9 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Accuracy of the rows held out, one an epoch; None without early stopping.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks, which the steps leave out.
-    block_sums_ : ndarray of shape (n_blocks, n_outputs)
+    block_sums_ : array of shape (n_blocks, n_outputs)
         beta_k of "cdsg": steps times mean gradients of each block, summed.
-    target_scale_ : ndarray of shape (n_outputs,)
+    target_scale_ : array of shape (n_outputs,)
         Ones.
     cache_size_ : float
         MB of running values; only after `fit`.
@@ -906,9 +924,10 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
 
-        Kernel, constant, step and sizes of blocks and batches are chosen in the first
-        call, whose rows should be a fair sample; no row is kept. Each step evaluates
-        all blocks there are: bound them by `max_features`.
+        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
+        first call, whose rows should be a fair sample, as many as later pieces have; no
+        row is kept. Each step evaluates all blocks there are: bound them by
+        `max_features`.
 
         Parameters
         ----------
@@ -918,14 +937,23 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         classes : array of shape (n_classes,), default=None
             All labels that are to come; needed in the first call.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative.
+            Weights of the losses, not negative; relative to their mean in the piece.
 
         Returns
         -------
         self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
         """
         if not hasattr(self, "coef_") and classes is None:
             raise ValueError("classes must be passed to the first call of partial_fit")
+        if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
+            raise ValueError(
+                f"classes must be an array of all labels to come; got {classes!r}"
+            )
         if hasattr(self, "coef_") and classes is not None:
             if not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(

@@ -1,6 +1,5 @@
 """Random Fourier features in blocks that are drawn anew whenever they are needed."""
 
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -51,8 +50,9 @@ class FourierBlocks:
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
         self.offset = offset
         self._n_features = like.shape[1]
-        self._bytes = 8.0 * self._n_features * block_size
-        self._cache, self._n_cached = OrderedDict(), int(cache_bytes // self._bytes)
+        itemsize = self.xp.finfo(self.dtype).bits // 8
+        self._bytes = itemsize * self._n_features * block_size
+        self._cache, self._n_cached = {}, int(cache_bytes // self._bytes)
         threaded = is_numpy(self.xp)
         self.n_workers = n_blas_threads() if threaded else 1
         self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
@@ -67,17 +67,15 @@ class FourierBlocks:
         return 2.0 * self._half_frequencies(k)
 
     def _half_frequencies(self, k):
-        W = self._cache.get(k)
-        if W is not None:
-            self._cache.move_to_end(k)
-            return W
+        if k in self._cache:
+            return self._cache[k]
         rng = np.random.Generator(np.random.Philox(key=self.seed + k))
         W = self.kernel.frequencies(rng, self._n_features, self.block_size)
         W = self.xp.asarray(0.5 * W, device=self.device)
         W = self.xp.astype(W, self.dtype)
-        if self._n_cached:
-            if len(self._cache) >= self._n_cached:
-                self._cache.popitem(last=False)
+        # The first stay: blocks come in turn, where the last would go before they are
+        # needed again.
+        if len(self._cache) < self._n_cached:
             self._cache[k] = W
         return W
 

@@ -299,6 +299,10 @@ class FeatureProblem(_Located):
     def _set_rows(self, rows):
         self.rows, self._dtype = rows, rows.dtype
 
+    def take(self, index):
+        """Return some rows, and their weights."""
+        return self._take(self.rows, index), self._take(self.weights, index)
+
     def choose(self, kernel, bandwidth):
         """Choose the kernel, the offset of the rows, constant and scale of targets."""
         w, Y = to_numpy(self.weights).astype(np.float64), self._targets
@@ -310,8 +314,10 @@ class FeatureProblem(_Located):
             # The standard deviation, of normal targets: outliers don't change it.
             deviation = 1.4826 * weighted_median(np.abs(Y - constant), w)
             spread = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
-            deviation = np.where(deviation > 0, deviation, spread)
-            self._target_scale = np.where(deviation > 0, deviation, 1.0)
+            # Of targets that are nearly all equal it is rounding, as their spread is.
+            deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
+            rounding = 1e-12 * np.abs(Y).max(axis=0)
+            self._target_scale = np.where(deviation > rounding, deviation, 1.0)
         self._set_targets(constant)
 
     def go_on(self, fitted):
@@ -402,6 +408,7 @@ class FeatureProblem(_Located):
             "offset_": self.at_home(self._offset),
             "kernel_": self.kernel,
             "bandwidth_": self.kernel.bandwidth,
+            "seed_": self.features.seed,
             "seeds_": self._home_array(self.features.seed + np.arange(n_blocks)),
             "block_sums_": self.at_home(self.array(sums)),
             "n_blocks_": n_blocks,

@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import HuberRegressor, LogisticRegression
 
@@ -325,6 +326,109 @@ def test_other_array_libraries(algorithm, regression, other_xp):
     assert stream.t_ == 8
 
 
+def test_short_batches_make_short_steps(rng):
+    X = rng.standard_normal((1550, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    model = DSGRegressor(random_state=0, max_iter=15).fit(X[:1500], y[:1500])
+    before = model.score(X, y)
+    for start in range(0, 500, 10):
+        rows = slice(start, start + 10)
+        model.partial_fit(X[rows], y[rows])
+    assert model.n_step_halvings_ == 0
+    assert model.score(X, y) > before - 0.01
+    # The same in a fit: two rows are left over.
+    options = {"batch_size": 500, "max_iter": 10, "tol": 0, "random_state": 0}
+    even = DSGRegressor(**options).fit(X[:1500], y[:1500])
+    uneven = DSGRegressor(**options).fit(X[:1502], y[:1502])
+    assert uneven.n_step_halvings_ == 0
+    assert 1 - uneven.score(X, y) < 1.5 * (1 - even.score(X, y))
+
+
+def test_streams_go_on_from_a_constant(rng):
+    X, noise = rng.standard_normal((60, 5)), rng.standard_normal(60)
+    for seed in range(20):
+        model = DSGRegressor(early_stopping=True, max_iter=10, random_state=seed)
+        if model.fit(X, noise).n_blocks_ == 0:
+            break
+    assert model.n_blocks_ == 0
+    model.partial_fit(X, noise)
+    assert model.n_blocks_ == 1
+    assert model.seeds_[0] == model.seed_
+
+
+def test_weights_that_vanish_in_float32(regression):
+    X, y, *_ = regression
+    weights = np.where(np.arange(len(y)) < 80, 1.0, 1e-60)
+    model = DSGRegressor(batch_size=2, block_size=8, max_iter=2, random_state=0)
+    model.fit(X.astype(np.float32), y, sample_weight=weights)
+    assert model.score(X[:80], y[:80]) > 0
+
+
+def test_unit_of_targets_is_no_rounding(regression):
+    X, y, X_test, y_test = regression
+    stream = DSGRegressor(random_state=0).partial_fit(X, np.full(len(y), 0.1))
+    for _ in range(20):
+        stream.partial_fit(X, y)
+    assert np.isfinite(stream.loss_curve_).all()
+    assert stream.score(X, y) > 0.3
+    # More than half of the targets are nearly equal.
+    y, y_test = (np.where(part > 0.6, part, 1e-9 * part) for part in (y, y_test))
+    model = DSGRegressor(loss="huber", epsilon=1.0, random_state=0).fit(X, y)
+    assert model.score(X_test, y_test) > 0.4
+
+
+def test_first_call_fixes_alpha(regression):
+    X, y, *_ = regression
+    model = DSGRegressor(random_state=0).partial_fit(X, y)
+    other = clone(model).partial_fit(X, y).set_params(alpha=0.1)
+    other.partial_fit(X, y)
+    assert_array_equal(other.coef_, model.partial_fit(X, y).coef_)
+    assert other.alpha_ == 1e-6
+
+
+def test_weights_of_classes_that_a_piece_lacks(three_classes):
+    X, y = three_classes
+    model = DSGClassifier(class_weight={0: 0.0, 1: 2.0, 2: 1.0}, random_state=0)
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    model.partial_fit(X[y > 0], y[y > 0])
+    with pytest.raises(ValueError, match="product is zero"):
+        model.partial_fit(X[y == 0], y[y == 0])
+
+
+def test_one_class_is_certain(three_classes):
+    X = three_classes[0]
+    model = DSGClassifier(max_iter=2).fit(X, np.zeros(len(X)))
+    assert_array_equal(model.predict_proba(X), np.ones((len(X), 1)))
+    assert_array_equal(model.predict_log_proba(X), np.zeros((len(X), 1)))
+
+
+def test_attributes_of_a_stream(regression):
+    X, y, *_ = regression
+    model = DSGRegressor(max_features=200, random_state=0).partial_fit(X[:100], y[:100])
+    assert model.validation_scores_ is None
+    assert len(model.loss_curve_) == model.n_iter_ == 1
+    assert (model.batch_size_, model.block_size_) == (100, 200)
+    model.set_params(max_features=100)
+    with pytest.raises(ValueError, match="max_features must be a number >= 200"):
+        model.partial_fit(X, y)
+    model.set_params(max_features=None)
+    with pytest.raises(ValueError, match="at least 2 rows in a piece; got 1"):
+        model.partial_fit(X[:1], y[:1])
+
+
+def test_callbacks_see_the_model_of_an_epoch(three_classes):
+    X, y = three_classes
+    monitor = ScoringMonitor(scoring="accuracy")
+    model = DSGClassifier(max_iter=3, random_state=0).set_callbacks(monitor)
+    model.fit(X, y)
+    log = [row for row in monitor.get_logs().data if row["task_name"] == "epoch"]
+    for n_epochs, row in enumerate(log, 1):
+        fitted = DSGClassifier(max_iter=n_epochs, random_state=0).fit(X, y)
+        assert row["accuracy"] == pytest.approx(fitted.score(X, y))
+    assert len(log) == 3
+    assert_array_equal(fitted.coef_, model.coef_)
+
+
 BAD = [
     ({"kernel": "polynomial"}, "kernel must be a function of x - z.*'polynomial'"),
     ({"kernel": "precomputed"}, "kernel must be a function of x - z"),
@@ -337,7 +441,7 @@ BAD = [
     ({"alpha": -1e-3}, "alpha must be a number >= 0"),
     ({"alpha": np.nan}, "alpha must be a number >= 0"),
     ({"block_size": 0}, "block_size must be an integer >= 1"),
-    ({"batch_size": 2.5}, "batch_size must be an integer >= 1"),
+    ({"batch_size": 2.5}, "batch_size must be an integer >= 2"),
     ({"n_new": 0}, "n_new must be an integer >= 1"),
     ({"n_old": -1}, "n_old must be an integer >= 0"),
     ({"step_size": 0.0}, "step_size must be a number > 0"),
@@ -384,6 +488,9 @@ def test_bad_pieces_leave_the_model(three_classes):
     model = DSGClassifier(random_state=0)
     with pytest.raises(ValueError, match="classes must be passed to the first call"):
         model.partial_fit(X, y)
+    for wrong in ([], "012", 3):
+        with pytest.raises(ValueError, match="classes must be an array of all labels"):
+            model.partial_fit(X, y, classes=wrong)
     with pytest.raises(ValueError, match="y must hold only classes"):
         model.partial_fit(X, y, classes=[0, 1])
     assert not hasattr(model, "classes_")

@@ -46,7 +46,7 @@ def test_kernels_without_a_spectral_law_say_so(rng):
 
 def test_a_block_drawn_again_is_the_same(rng):
     X = rng.standard_normal((20, 5))
-    features = blocks_of(KERNELS[0], X, cache_bytes=3 * 8 * 5 * 64)
+    features = blocks_of(KERNELS[0], X, cache_bytes=3.5 * 8 * 5 * 64)
     first = [features.frequencies(k).copy() for k in range(10)]
     for k in (7, 0, 9, 0, 3, 7):
         assert_array_equal(features.frequencies(k), first[k])

@@ -136,6 +136,7 @@ class RunningValues:
             values += self._features.product(X, blocks, coef, self._n_columns)
         if self._keep:
             self._values[key] = values
+            self._seen[key] = self._n_dropped + len(self._log)
         return values
 
     def record(self, k, change, key, phi, values):
@@ -271,10 +272,13 @@ def doubly_stochastic(
     ------
     EpochState
         With a copy of `expansion` as `coef`, and as `step_size` the factor that the
-        guard multiplies all steps by. Without end.
+        guard multiplies all steps by. Without end, unless it has `failed`.
     """
     xp, n = features.xp, X.shape[0]
-    starts = np.arange(0, n, batch_size)
+    # A last batch of one row joins the one before: it has no features less their mean.
+    starts = np.arange(0, max(n - 1, 1), batch_size)
+    stops = {int(start): min(int(start) + batch_size, n) for start in starts}
+    stops[int(starts[-1])] = n
     values = RunningValues(features, expansion, targets.shape[1], keep_values)
     zeros = xp.broadcast_to(expansion.constant[None, :], targets.shape)
     zero_losses = weights * loss.value(targets, zeros)
@@ -323,6 +327,7 @@ def doubly_stochastic(
         if total_weight == 0.0:
             return
         step = guard.factor * min(gamma(expansion.n_steps + 1), longest_step)
+        step *= min(m / batch_size, 1.0)  # a row counts as much in a shorter batch
         noise = squares / (8.0 * features.block_size * m**2)
         k, step = choose(mean_gradient, noise, step)
         expansion.scale *= 1.0 - step * alpha
@@ -342,7 +347,7 @@ def doubly_stochastic(
         total = baseline = 0.0
         order = np.tile(starts, n_passes)
         for start in rng.permutation(order) if shuffle else order:
-            b = slice(int(start), min(int(start) + batch_size, n))
+            b = slice(int(start), stops[int(start)])
             V = values.at(X[b, :], b.start)
             G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
             batch_loss, squares = sum_losses(V, b, G)
@@ -357,7 +362,7 @@ def doubly_stochastic(
                 # The rows may never come again: a step that is too long shows on its
                 # own batch, whose loss it raises.
                 after = sum_losses(V, b)[0]
-                if not after <= batch_loss and guard.trips(after, of_zero):
+                if guard.trips(after, of_zero) and not after < batch_loss:
                     return np.nan
             if expansion.scale < _SMALLEST_SCALE:
                 expansion.fold()

@@ -77,7 +77,7 @@ class Guard:
         baseline : float
             That of f = 0 on the same rows.
         """
-        return not total <= _TRIP * baseline
+        return not (total <= _TRIP * baseline and total < np.inf)
 
     def accepts(self, loss):
         """Take in the loss of an epoch, NaN if it diverged; halve the step if need be.
@@ -88,7 +88,8 @@ class Guard:
             False where the solver has to go back to the start of the best epoch.
         """
         # Growth below the rounding of the loss is none.
-        if not loss <= _GROWTH * self.best_loss + 1e-6 * self._zero_loss:
+        bound = _GROWTH * self.best_loss + 1e-6 * self._zero_loss
+        if not (loss <= bound and loss < np.inf):
             # The next epoch starts a new record: one halving an epoch.
             self.factor, self.n_halvings = self.factor / 2, self.n_halvings + 1
             self.best_loss = np.inf

@@ -1,0 +1,324 @@
+"""DSG, UDSG and CDSG against time and features, as in the figures of their paper.
+
+Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: some 35 minutes on two
+cores, with these parts:
+
+curves   training loss of DSG, UDSG and CDSG for logistic and square loss on five data
+         sets, without running values (every step evaluates all blocks, batches of 4096
+         rows, blocks of 256 features: the paper's figure 1) and with them (all
+         automatic). The baseline: scikit-learn's ``RBFSampler`` of as many features as
+         four blocks with ``LogisticRegression`` or ``Ridge``.
+svc      hinge loss against ``SVC`` at the time when that has converged (table 3).
+errors   test errors on Adult and MNIST (PCA to 100).
+memory   peak of memory of 10^5 and of 10^6 rows streamed by `partial_fit`.
+
+Images are brought to 100 features by PCA, other data to mean 0 and deviation 1. The
+kernel is gaussian, with the median distance as bandwidth. Losses are means over 5000
+training rows and leave out the penalty, which lambda = 1e-6 makes small.
+"""
+
+import argparse
+import platform
+import resource
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from datasets import load
+from kernel_product import processor
+from sklearn.decomposition import PCA
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import SVC
+
+from eigenkern import DSGClassifier, DSGRegressor
+from eigenkern.kernels import median_distance
+from eigenkern.losses import LogLoss, SquaredError
+
+RESULTS = Path(__file__).parent / "results"
+DATA = ("cifar10_gray", "mnist", "a9a", "ijcnn1", "covtype_sub93k")
+IMAGES = ("cifar10_gray", "mnist")
+ALGORITHMS = ("dsg", "udsg", "cdsg")
+LOSSES = ("log_loss", "squared_error")
+SECONDS = 20.0
+BLOCK = 256
+
+
+class Curve:
+    """Callback: training loss on some rows against seconds, until time is up."""
+
+    def __init__(self, X, y, loss, seconds):
+        self.X, self.y, self.loss, self.limit = X, y, loss, seconds
+        self.rows, self.own = [], 0.0
+
+    def setup(self, estimator, context):
+        self.start = time.perf_counter()
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **ignored):
+        pass
+
+    def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+        if context.task_name != "epoch":
+            return False
+        now = time.perf_counter()
+        seconds = now - self.start - self.own
+        model = fitted_estimator
+        value = loss_of(model.decision_function(self.X), model, self.y, self.loss)
+        self.rows.append((seconds, model.n_features_used_, value))
+        self.own += time.perf_counter() - now
+        return seconds > self.limit
+
+
+def loss_of(F, model, y, loss):
+    """Return the mean loss of decision values."""
+    codes = np.searchsorted(model.classes_, y)
+    F = F.reshape(len(y), -1)
+    Y = np.eye(len(model.classes_))[codes]
+    if F.shape[1] == 1:
+        Y = (2.0 * codes - 1.0)[:, None]
+    made = LogLoss(F.shape[1]) if loss == "log_loss" else SquaredError()
+    return float(made.value(Y, F.astype(np.float64)).mean())
+
+
+def prepare(name):
+    """Return the data, with features as the paper has them."""
+    data = load(name, standardize=name not in IMAGES)
+    if name in IMAGES:
+        pca = PCA(100, random_state=0).fit(data.X_train[:20000])
+        X_train, X_test = (pca.transform(X) for X in (data.X_train, data.X_test))
+        data = data._replace(X_train=X_train, X_test=X_test)
+    order = np.random.RandomState(0).permutation(len(data.y_train))
+    return data._replace(X_train=data.X_train[order], y_train=data.y_train[order])
+
+
+def curve(data, algorithm, loss, **options):
+    """Return the rows (seconds, features, loss) of a fit."""
+    callback = Curve(data.X_train[:5000], data.y_train[:5000], loss, SECONDS)
+    model = DSGClassifier(
+        "gaussian",
+        algorithm=algorithm,
+        loss=loss,
+        max_iter=100_000,
+        n_iter_no_change=100_000,
+        random_state=0,
+        **options,
+    )
+    model.set_callbacks(callback).fit(data.X_train, data.y_train)
+    return np.array(callback.rows), model.n_step_halvings_
+
+
+def baseline(data, loss):
+    """Return seconds and loss of a linear model on a fixed number of features."""
+    sigma = median_distance(data.X_train, np.random.RandomState(0))
+    features = RBFSampler(
+        gamma=0.5 / sigma**2, n_components=2 * 4 * BLOCK, random_state=0
+    )
+    n = len(data.y_train)
+    start = time.perf_counter()
+    X, y = data.X_train[:5000], data.y_train[:5000]
+    if loss == "log_loss":
+        model = make_pipeline(features, LogisticRegression(C=1e6 / n, max_iter=50))
+        model.fit(data.X_train, data.y_train)
+        seconds = time.perf_counter() - start
+        return seconds, loss_of(model.decision_function(X), model, y, loss)
+    classes = np.unique(data.y_train)
+    Y = np.eye(len(classes))[np.searchsorted(classes, data.y_train)]
+    if len(classes) == 2:
+        Y = 2.0 * Y[:, 1:] - 1.0
+    model = make_pipeline(features, Ridge(alpha=1e-6 * n))
+    model.fit(data.X_train, Y)
+    seconds = time.perf_counter() - start
+    F = model.predict(X).reshape(len(X), -1)
+    return seconds, float((0.5 * (F - Y[:5000]) ** 2).sum(axis=1).mean())
+
+
+def at(rows, seconds):
+    """Return the loss at a time, between epochs interpolated."""
+    return float(np.exp(np.interp(seconds, rows[:, 0], np.log(rows[:, 2]))))
+
+
+def curves(figure):
+    """Yield lines about the curves; draw them."""
+    import matplotlib.pyplot as plt
+
+    modes = {
+        "no values kept": {
+            "cache_size": 0,
+            "batch_size": 4096,
+            "block_size": BLOCK,
+        },
+        "all automatic": {},
+    }
+    axes = [[None] * len(DATA) for _ in range(2 * len(modes))]
+    if figure:
+        picture, axes = plt.subplots(
+            2 * len(modes), len(DATA), figsize=(16, 12), layout="constrained"
+        )
+    head = " ".join(f"{a:>9}" for a in ALGORITHMS)
+    for i, (mode, options) in enumerate(modes.items()):
+        yield f"\nTraining loss at equal time, {mode}"
+        yield (
+            f"{'data':>15} {'loss':>14} {'at s':>6} {head} {'features, ' + mode:>29} "
+            f"{'halvings':>9} {'baseline':>9} {'its s':>6}"
+        )
+        for j, name in enumerate(DATA):
+            data = prepare(name)
+            for k, loss in enumerate(LOSSES):
+                runs = {a: curve(data, a, loss, **options) for a in ALGORITHMS}
+                rows = {a: run[0] for a, run in runs.items()}
+                seconds = min(part[-1, 0] for part in rows.values())
+                values = " ".join(f"{at(rows[a], seconds):9.4f}" for a in ALGORITHMS)
+                used = [
+                    int(np.interp(seconds, part[:, 0], part[:, 1]))
+                    for part in rows.values()
+                ]
+                its, value = baseline(data, loss)
+                halvings = sum(run[1] for run in runs.values())
+                yield (
+                    f"{name:>15} {loss:>14} {seconds:6.1f} {values} "
+                    f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
+                    f"{value:9.4f} {its:6.1f}"
+                )
+                if not figure:
+                    continue
+                ax = axes[2 * i + k][j]
+                for a in ALGORITHMS:
+                    ax.loglog(rows[a][:, 0], rows[a][:, 2], label=a)
+                ax.plot(its, value, "k*", label="fixed features")
+                ax.set_title(f"{name}, {loss}\n{mode}", fontsize=9)
+                ax.set_xlabel("seconds")
+    if figure:
+        axes[0][0].legend()
+        picture.savefig(RESULTS / "dsg_curves.png", dpi=60)
+
+
+def against_svc():
+    """Yield lines: DSG with hinge loss at the time when SVC has converged."""
+    yield "\nError (%) on 5000 training rows and on the test rows at the time of SVC"
+    yield f"{'data':>15} {'seconds':>8} {'SVC':>13} " + " ".join(
+        f"{a:>13}" for a in ALGORITHMS
+    )
+    for name in ("mnist", "a9a", "ijcnn1"):
+        data = prepare(name)
+        sigma = median_distance(data.X_train, np.random.RandomState(0))
+        svc = SVC(C=1e6 / len(data.y_train), gamma=0.5 / sigma**2, cache_size=2000)
+        start = time.perf_counter()
+        svc.fit(data.X_train, data.y_train)
+        seconds = time.perf_counter() - start
+        errors = [errors_of(svc, data)]
+        for algorithm in ALGORITHMS:
+            model = DSGClassifier(
+                "gaussian",
+                algorithm=algorithm,
+                loss="hinge",
+                max_iter=100_000,
+                n_iter_no_change=100_000,
+                random_state=0,
+            )
+            model.set_callbacks(Stop(seconds)).fit(data.X_train, data.y_train)
+            errors.append(errors_of(model, data))
+        cells = " ".join(f"{a:6.2f} {b:6.2f}" for a, b in errors)
+        yield f"{name:>15} {seconds:8.1f} {cells}"
+
+
+class Stop:
+    """Callback that ends a fit after some seconds."""
+
+    def __init__(self, seconds):
+        self.limit = seconds
+
+    def setup(self, estimator, context):
+        self.start = time.perf_counter()
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **ignored):
+        pass
+
+    def on_fit_task_end(self, estimator, context, **ignored):
+        return time.perf_counter() - self.start > self.limit
+
+
+def errors_of(model, data):
+    """Return the errors in percent on 5000 training rows and on the test rows."""
+    train = model.score(data.X_train[:5000], data.y_train[:5000])
+    return 100 * (1 - train), 100 * (1 - model.score(data.X_test, data.y_test))
+
+
+def test_errors():
+    """Yield lines: what a user gets on Adult and MNIST."""
+    yield "\nTest error, everything else automatic"
+    cases = [
+        ("a9a", {"kernel": "gaussian", "early_stopping": True}, 15.5),
+        ("mnist", {"kernel": "laplacian", "loss": "squared_error"}, 2.0),
+    ]
+    for name, options, bar in cases:
+        data = prepare(name)
+        model = DSGClassifier(random_state=0, **options)
+        start = time.perf_counter()
+        model.fit(data.X_train, data.y_train)
+        seconds = time.perf_counter() - start
+        error = errors_of(model, data)[1]
+        yield (
+            f"{name:>8} {options}: {error:.2f} % (bar {bar}) in {seconds:.1f} s, "
+            f"{model.n_iter_} epochs, {model.n_features_used_} features"
+        )
+
+
+def stream(n):
+    """Train on `n` synthetic rows in pieces; print the peak of memory in MB."""
+    rng = np.random.default_rng(0)
+    model = DSGRegressor(max_features=2048, random_state=0)
+    for _ in range(n // 5000):
+        X = rng.standard_normal((5000, 20)).astype(np.float32)
+        model.partial_fit(X, np.sin(X[:, 0]) + X[:, 1])
+    X = rng.standard_normal((5000, 20)).astype(np.float32)
+    score = model.score(X, np.sin(X[:, 0]) + X[:, 1])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{n:>9} rows: peak {peak:.0f} MB, {model.t_} steps, R^2 {score:.3f}")
+
+
+def memory():
+    """Yield lines: peak of memory of two streams, each in a process of its own."""
+    yield "\nPeak of memory of a stream, at most 2048 features"
+    for n in (100_000, 1_000_000):
+        command = [sys.executable, __file__, "--stream", str(n)]
+        yield subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.rstrip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = {"curves": None, "svc": against_svc, "errors": test_errors}
+    parts["memory"] = memory
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
+    parser.add_argument("--write", action="store_true", help="write results/dsg_*")
+    parser.add_argument("--stream", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.stream:
+        return stream(args.stream)
+    parts["curves"] = lambda: curves(args.write)
+    for part in args.part or parts:
+        lines = [
+            f"python benchmarks/dsg_curves.py {part}; {date.today()}; "
+            f"{platform.machine()}, {processor()}, NumPy {np.__version__}"
+        ]
+        print(lines[0], flush=True)
+        for line in parts[part]():
+            print(line, flush=True)
+            lines.append(line)
+        if args.write:
+            (RESULTS / f"dsg_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
