@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from sklearn import config_context
 
 from eigenkern import (
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
@@ -82,3 +83,17 @@ def test_models_on_centers(model, n_centers, cupy, regression):
         F = model.predict(cupy.asarray(X_test))
     assert isinstance(F, cupy.ndarray) and isinstance(model.dual_coef_, cupy.ndarray)
     assert_allclose(F.get(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("cache_size", ["auto", 0])
+def test_random_features_are_the_same(cache_size, cupy, regression):
+    X, y, X_test, _ = regression
+    model = DSGRegressor(
+        batch_size=40, max_iter=2, cache_size=cache_size, random_state=0
+    )
+    expected = model.fit(X, y).partial_fit(X, y).predict(X_test)
+    with config_context(array_api_dispatch=True):
+        X, y, X_test = (cupy.asarray(part) for part in (X, y, X_test))
+        model.fit(X, y).partial_fit(X, y)
+        assert isinstance(model.coef_, cupy.ndarray)
+        assert_allclose(model.predict(X_test).get(), expected, atol=1e-8)
