@@ -24,11 +24,10 @@ from .solvers.doubly_stochastic import doubly_stochastic
 
 _NO_SPECTRAL_LAW = ("polynomial", "linear", "precomputed")
 _ALPHA = 1e-6
-# Rows and features of a step for which every block is evaluated anew: those of the
-# paper. Of few rows and many features it would have to be short, see `_longest_step`.
+# Rows and features of a step that evaluates every block anew, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: below, calls of NumPy cost as much.
-_STEP_SIZE = 2e6
+_STEP_WORK = 2e6
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
 # Steps of an epoch, at least.
@@ -202,7 +201,7 @@ class _DoublyStochastic(EpochModel):
         if is_auto(block_size):
             block_size = _BLOCK_SIZE
             if keep_values:
-                power = round(np.log2(_STEP_SIZE / n))
+                power = round(np.log2(_STEP_WORK / n))
                 block_size = int(np.clip(2.0**power, 32, 128))
             block_size = min(block_size, self.max_features or block_size)
         if is_auto(batch_size):
@@ -280,14 +279,6 @@ class _DoublyStochastic(EpochModel):
 
     def _solver_of(self, problem, expansion, alpha, batch_size, schedule, **options):
         longest, decay = schedule
-        gammas = {
-            "theta/t": lambda t: float(self.step_size[1]) / t,
-            "1/(1+ct)": lambda t: 1.0 / (1.0 + float(self.step_size[1]) * t),
-        }
-        gamma = gammas.get(
-            self.step_size[0] if isinstance(self.step_size, tuple | list) else None,
-            lambda t: longest / (1.0 + decay * t),
-        )
         max_blocks = None
         if self.max_features is not None:
             max_blocks = self.max_features // problem.features.block_size
@@ -301,7 +292,7 @@ class _DoublyStochastic(EpochModel):
             algorithm=self.algorithm,
             alpha=alpha,
             batch_size=batch_size,
-            gamma=gamma,
+            gamma=self._gamma(longest, decay),
             longest_step=longest,
             n_new=self.n_new,
             n_old=self.n_old,
@@ -309,6 +300,15 @@ class _DoublyStochastic(EpochModel):
             rng=problem.rng,
             **options,
         )
+
+    def _gamma(self, longest, decay):
+        """Return the step as a function of t = 1, 2, ..."""
+        if not isinstance(self.step_size, tuple | list):
+            return lambda t: longest / (1.0 + decay * t)
+        constant = float(self.step_size[1])
+        if self.step_size[0] == "theta/t":
+            return lambda t: constant / t
+        return lambda t: 1.0 / (1.0 + constant * t)
 
     def _chosen(self, block_size, batch_size, schedule):
         return {

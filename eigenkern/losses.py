@@ -32,8 +32,9 @@ class Loss:
     Attributes
     ----------
     curvature : float
-        Bound of the second derivative in F, which a step has to respect. Losses with a
-        kink have none: theirs is the change of the slope there, over a distance of 1.
+        Bound of the second derivative in F, which a step has to respect. Losses with
+        kinks have none: theirs is the change of the slope over a distance that matters,
+        1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
     """
 
     curvature = 1.0
@@ -89,6 +90,12 @@ class EpsilonInsensitive(Loss):
     """max(0, |f - y| - epsilon)."""
 
     epsilon: float
+
+    @property
+    def curvature(self):
+        # Longer steps jump over the tube to and fro. A narrow one is reached by the
+        # shrinking of the steps, if at all.
+        return max(1.0, 0.5 / max(self.epsilon, 0.05))
 
     def value(self, Y, F):
         xp = namespace(F)

@@ -59,6 +59,8 @@ class Guard:
 
     def __init__(self, zero_loss, n_halvings=0):
         self._zero_loss = zero_loss
+        if n_halvings > _MAX_HALVINGS:  # that failed, and tells nothing of these rows
+            n_halvings = 0
         self.factor, self.n_halvings = 0.5**n_halvings, n_halvings
         self.best_loss = np.inf
 
