@@ -51,12 +51,11 @@ SECONDS = 20.0
 BLOCK = 256
 
 
-class Curve:
-    """Callback: training loss on some rows against seconds, until time is up."""
+class Stop:
+    """Callback that ends a fit after some seconds."""
 
-    def __init__(self, X, y, loss, seconds):
-        self.X, self.y, self.loss, self.limit = X, y, loss, seconds
-        self.rows, self.own = [], 0.0
+    def __init__(self, seconds):
+        self.limit = seconds
 
     def setup(self, estimator, context):
         self.start = time.perf_counter()
@@ -66,6 +65,18 @@ class Curve:
 
     def on_fit_task_begin(self, estimator, context, **ignored):
         pass
+
+    def on_fit_task_end(self, estimator, context, **ignored):
+        return time.perf_counter() - self.start > self.limit
+
+
+class Curve(Stop):
+    """Callback: training loss on some rows against seconds, until time is up."""
+
+    def __init__(self, X, y, loss, seconds):
+        super().__init__(seconds)
+        self.X, self.y, self.loss = X, y, loss
+        self.rows, self.own = [], 0.0
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
         if context.task_name != "epoch":
@@ -231,25 +242,6 @@ def against_svc():
             errors.append(errors_of(model, data))
         cells = " ".join(f"{a:6.2f} {b:6.2f}" for a, b in errors)
         yield f"{name:>15} {seconds:8.1f} {cells}"
-
-
-class Stop:
-    """Callback that ends a fit after some seconds."""
-
-    def __init__(self, seconds):
-        self.limit = seconds
-
-    def setup(self, estimator, context):
-        self.start = time.perf_counter()
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context, **ignored):
-        pass
-
-    def on_fit_task_end(self, estimator, context, **ignored):
-        return time.perf_counter() - self.start > self.limit
 
 
 def errors_of(model, data):
