@@ -11,7 +11,7 @@ curves   training loss of DSG, UDSG and CDSG for logistic and square loss on fiv
 svc      hinge loss against ``SVC(C=1)`` on 20000 rows, at the time when that has
          converged (table 3).
 errors   test errors on Adult and MNIST (PCA to 100).
-auto     all automatic on every data set there is, with every loss: does it diverge?
+auto     all automatic on every data set (5000 rows), every loss: does it diverge?
 memory   peak of memory of 10^5 and of 10^6 rows streamed by `partial_fit`.
 
 Images are brought to 100 features by PCA, other data to mean 0 and deviation 1. The
@@ -291,9 +291,9 @@ def automatic():
                     n_iter_no_change=10,
                     random_state=0,
                 )
-                model.fit(data.X_train[:20000], data.y_train[:20000])
+                model.fit(data.X_train[:5000], data.y_train[:5000])
                 constant = made(kernel, loss=loss, max_iter=1, step_size=1e-12)
-                constant.fit(data.X_train[:20000], data.y_train[:20000])
+                constant.fit(data.X_train[:5000], data.y_train[:5000])
                 curve = np.array(model.loss_curve_) / constant.loss_curve_[0]
                 score = model.score(data.X_test, data.y_test)
                 yield (

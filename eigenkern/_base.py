@@ -313,9 +313,7 @@ class LogLossProbabilities:
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        F = self._values(X, "predict_proba")
-        P = LogLoss(F.shape[1]).probabilities(F)
-        return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])
+        return self._probabilities(X, "predict_proba")
 
     @available_if(_has_log_loss)
     def predict_log_proba(self, X):
@@ -330,9 +328,14 @@ class LogLossProbabilities:
         log_P : array of shape (n_samples, n_classes)
             Minus infinity where a probability is zero to rounding.
         """
-        P = self.predict_proba(X)
+        P = self._probabilities(X, "predict_log_proba")
         with np.errstate(divide="ignore"):
             return namespace(P).log(P)
+
+    def _probabilities(self, X, method):
+        F = self._values(X, method)
+        P = LogLoss(F.shape[1]).probabilities(F)
+        return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])
 
 
 class KernelModel(CallbackSupportMixin, BaseEstimator):
