@@ -30,6 +30,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from callbacks import Timed
 from datasets import load
 from kernel_product import processor
 from sklearn.decomposition import PCA
@@ -51,20 +52,11 @@ SECONDS = 20.0
 BLOCK = 256
 
 
-class Stop:
+class Stop(Timed):
     """Callback that ends a fit after some seconds."""
 
     def __init__(self, seconds):
         self.limit = seconds
-
-    def setup(self, estimator, context):
-        self.start = time.perf_counter()
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context, **ignored):
-        pass
 
     def on_fit_task_end(self, estimator, context, **ignored):
         return time.perf_counter() - self.start > self.limit

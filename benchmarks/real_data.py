@@ -23,26 +23,18 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+from callbacks import Timed
 from kernel_product import processor
 from sklearn.svm import SVC
 
 from eigenkern import EigenProClassifier
 
 
-class TestError:
+class TestError(Timed):
     """Callback that notes seconds and test error after each epoch."""
 
     def __init__(self, X, y):
         self.X, self.y, self.rows, self.seconds_scoring = X, y, [], 0.0
-
-    def setup(self, estimator, context):
-        self.start = time.perf_counter()
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context, **ignored):
-        pass
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
         if context.task_name != "epoch":

@@ -131,7 +131,7 @@ class RegressionTargets(RegressorMixin):
         self._one_dimensional = y.ndim == 1
         return X, y.reshape(len(y), -1), y
 
-    def _encode_validation(self, X, y):
+    def _encode_validation(self, X, y, *, reset=False):
         """Return (X, Y, y) of validation rows, after `_encode_targets`."""
         X, y = validate_data(
             self,
@@ -140,19 +140,17 @@ class RegressionTargets(RegressorMixin):
             dtype=_floats(X),
             multi_output=True,
             y_numeric=True,
-            reset=False,
+            reset=reset,
         )
         y = to_numpy(y).astype(np.float64)
         return X, y.reshape(len(y), -1), y
 
     def _encode_piece(self, X, y, *, first):
         """Return (X, Y, y) of a piece of the training data; `first` of all or not."""
+        X, Y, y = self._encode_validation(X, y, reset=first)
         if first:
-            X, y = validate_data(
-                self, X, y, dtype=_floats(X), multi_output=True, y_numeric=True
-            )
             self._one_dimensional = y.ndim == 1
-        return self._encode_validation(X, y)
+        return X, Y, y
 
     def _weights_of_classes(self, y):
         return None

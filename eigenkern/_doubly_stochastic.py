@@ -154,16 +154,13 @@ class _DoublyStochastic(EpochModel):
         return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _make_problem(self, data, train, held_out):
-        problem = FeatureProblem(
-            self,
-            data,
-            train,
-            held_out,
-            self._make_loss(data.targets.shape[1]),
-            centre=self._centre_targets,
-        )
+        problem = self._open_problem(data, train, held_out)
         problem.choose(self.kernel, self.bandwidth)
         return problem
+
+    def _open_problem(self, data, train, held_out=None):
+        loss, centre = self._make_loss(data.targets.shape[1]), self._centre_targets
+        return FeatureProblem(self, data, train, held_out, loss, centre=centre)
 
     def _make_solver(self, problem):
         (n, _), n_columns = problem.rows.shape, problem.targets.shape[1]
@@ -329,14 +326,7 @@ class _DoublyStochastic(EpochModel):
             check_number("max_features", self.max_features, self.block_size_)
         data = self._encode_data(X, y, sample_weight, first=first)
         rows = data.rows_with_weight()
-        problem = FeatureProblem(
-            self,
-            data,
-            rows,
-            None,
-            self._make_loss(data.targets.shape[1]),
-            centre=self._centre_targets,
-        )
+        problem = self._open_problem(data, rows)
         cache = min(cache_budget(self.cache_size, problem), _FREQUENCY_BYTES)
         if first:
             problem.choose(self.kernel, self.bandwidth)
@@ -437,7 +427,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
         default. "cdsg": an old one if the paper's check finds one that allows a longer
-        step than a new one does, which large batches seldom have.
+        step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive"}, default="squared_error"
         ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it; or
         ``max(0, |r| - epsilon)``.
@@ -707,7 +697,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
         default. "cdsg": an old one if the paper's check finds one that allows a longer
-        step than a new one does, which large batches seldom have.
+        step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
         "log_loss": logistic regression, multinomial for more than two classes; gives
         `predict_proba`. "hinge": a support vector machine, one class against the rest.

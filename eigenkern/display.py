@@ -226,7 +226,7 @@ class ConvergenceDisplay:
         epochs = np.arange(1, len(losses) + 1)
         (line,) = ax.plot(epochs, losses, **({"label": self.name} | line_kwargs))
         ax.set_yscale("log")
-        ax.set(xlabel="epoch", ylabel="mean squared residual")
+        ax.set(xlabel="epoch", ylabel="training loss")
         self.score_ax_ = score_ax
         if self.validation_scores is not None:
             if score_ax is None:
