@@ -4,6 +4,8 @@ from . import kernels
 from ._doubly_stochastic import DSGClassifier, DSGRegressor
 from ._eigenpro import EigenProClassifier, EigenProRegressor
 from ._falkon import FalkonLikeClassifier, FalkonLikeRegressor
+from ._features import RandomFourierFeatures, RBFNetworkFeatures
+from ._linear_eigenpro import LinearEigenProClassifier, LinearEigenProRegressor
 from ._nystrom import (
     NystromClassifier,
     NystromRegressor,
@@ -27,10 +29,14 @@ __all__ = [
     "EigenProRegressor",
     "FalkonLikeClassifier",
     "FalkonLikeRegressor",
+    "LinearEigenProClassifier",
+    "LinearEigenProRegressor",
     "NystromClassifier",
     "NystromRegressor",
     "NytroClassifier",
     "NytroRegressor",
+    "RBFNetworkFeatures",
+    "RandomFourierFeatures",
     "RegularizationPathDisplay",
     "SpectrumDisplay",
     "kernels",

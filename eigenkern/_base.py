@@ -7,9 +7,16 @@ from functools import partial
 from numbers import Integral, Real
 
 import numpy as np
+import scipy.sparse
 from array_api_compat import is_array_api_obj
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
@@ -34,7 +41,9 @@ from .kernels import check_bandwidth, check_kernel
 from .losses import LogLoss
 
 # Training rows that are predicted at the end of a fit, to see that it ended well.
-_N_CHECKED = 10_000
+N_CHECKED = 10_000
+# Bytes of features that are computed at a time away from X.
+_SLAB_BYTES = 256e6
 
 
 def _floats(X):
@@ -98,6 +107,31 @@ def check_kernel_parameters(estimator):
         check_number("cache_size", estimator.cache_size, 0)
 
 
+def check_centers(centers, X, methods):
+    """Return the centres that the parameter `centers` gives, or None for a method.
+
+    Raises
+    ------
+    ValueError
+        Unless it is one of `methods`, or an array of rows with the features of X.
+    """
+    if isinstance(centers, str) and centers in methods:
+        return None
+    if centers is None or isinstance(centers, str):
+        names = ", ".join(repr(name) for name in methods)
+        raise ValueError(
+            f"centers must be {names} or an array of shape "
+            f"(n_centers, n_features); got {centers!r}"
+        )
+    centers = check_array(centers, dtype=_floats(centers), input_name="centers")
+    if centers.shape[1] != X.shape[1]:
+        raise ValueError(
+            f"centers must have the {X.shape[1]} features of X; "
+            f"got shape {tuple(centers.shape)}"
+        )
+    return centers
+
+
 def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
     """Raise an error unless `estimator` is fitted and has `attribute`."""
     check_is_fitted(estimator)
@@ -123,6 +157,7 @@ class RegressionTargets(RegressorMixin):
             X,
             y,
             dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
             multi_output=True,
             y_numeric=True,
             ensure_min_samples=2,
@@ -138,6 +173,7 @@ class RegressionTargets(RegressorMixin):
             X,
             y,
             dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
             multi_output=True,
             y_numeric=True,
             reset=reset,
@@ -187,7 +223,14 @@ class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column a class."""
 
     def _encode_targets(self, X, y):
-        X, y = validate_data(self, X, y, dtype=_floats(X), ensure_min_samples=2)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            ensure_min_samples=2,
+        )
         check_classification_targets(y)
         y = to_numpy(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -206,7 +249,14 @@ class ClassificationTargets(ClassifierMixin):
 
     def _encode_piece(self, X, y, *, first):
         """Return (X, Y, codes) of a piece of the training data; `classes_` is set."""
-        X, y = validate_data(self, X, y, dtype=_floats(X), reset=first)
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            reset=first,
+        )
         check_classification_targets(y)
         y = to_numpy(y)
         unknown = np.setdiff1d(y, self.classes_)
@@ -217,6 +267,22 @@ class ClassificationTargets(ClassifierMixin):
             )
         codes = np.searchsorted(self.classes_, y)
         return X, self._columns_of(codes), codes
+
+    def _check_classes(self, classes):
+        """Raise a ValueError unless `classes` suit this call of partial_fit."""
+        fitted = hasattr(self, self._coef_attribute)
+        if not fitted and classes is None:
+            raise ValueError("classes must be passed to the first call of partial_fit")
+        if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
+            raise ValueError(
+                f"classes must be an array of all labels to come; got {classes!r}"
+            )
+        if fitted and classes is not None:
+            if not np.array_equal(np.unique(classes), self.classes_):
+                raise ValueError(
+                    "classes must be None, or those of the first call of partial_fit, "
+                    f"{self.classes_.tolist()}; got {np.unique(classes).tolist()}"
+                )
 
     def _columns_of(self, codes):
         if len(self.classes_) <= 2:
@@ -336,22 +402,15 @@ class LogLossProbabilities:
         return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])
 
 
-class KernelModel(CallbackSupportMixin, BaseEstimator):
-    """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
-
-    A subclass defines ``_check_parameters()``, ``_max_subtasks()`` (of scikit-learn's
-    callbacks), ``_solve(data, context, given)``, which returns a dict of fitted
-    attributes, and a ``fit`` that calls `_fit_or_restore`.
-    """
+class ArrayEstimator(BaseEstimator):
+    """Fits wholly or not at all, on arrays of any library that stay in it."""
 
     #: Attribute of a fitted model that lives where X lives.
     _coef_attribute = "dual_coef_"
-
-    def _fit_or_restore(self, *args, **options):
-        """Fit, or leave everything as it was and raise."""
-        return self._or_restore(self._fit, *args, **options)
+    _accept_sparse = False
 
     def _or_restore(self, function, *args, **options):
+        """Call `function`, or leave everything as it was and raise."""
         before = dict(vars(self))
         try:
             return function(*args, **options)
@@ -360,9 +419,121 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
             vars(self).update(before)
             raise
 
+    def _make_rng(self):
+        return check_random_state(self.random_state)
+
+    def _check_rows(self, X):
+        """Return validated rows, to apply a fitted model to."""
+        check_is_fitted(self, self._coef_attribute)
+        return validate_data(
+            self, X, dtype=_floats(X), accept_sparse=self._accept_sparse, reset=False
+        )
+
+    def _check_same_namespace(self, home, method):
+        coef = getattr(self, self._coef_attribute)
+        fitted = namespace(coef), device_of(coef)
+        if home != fitted:
+            name = type(self).__name__
+            raise ValueError(
+                f"Inputs passed to {name}.{method}() must use the same namespace and "
+                f"the same device as those passed to fit(): {fitted[0].__name__} on "
+                f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
+            )
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        return tags
+
+
+class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimator):
+    """Features phi(x) whose products stand for a kernel.
+
+    A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
+    dict of fitted attributes, and ``_features(X)``, which returns phi of the rows of X
+    where they are.
+    """
+
+    def fit(self, X, y=None):
+        """Choose the features.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+        """
+        return self._or_restore(self._fit, X)
+
+    def _fit(self, X):
+        check_bandwidth(self.bandwidth)
+        check_number("n_components", self.n_components, 1, integer=True)
+        self._check_parameters()
+        X = validate_data(self, X, dtype=_floats(X), ensure_min_samples=2)
+        compute_location(self.device, X)
+        for name, value in self._fitted(X, self._make_rng()).items():
+            setattr(self, name, value)
+        return self
+
+    def transform(self, X):
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Rows; float32 is computed in float32.
+
+        Returns
+        -------
+        phi : array of shape (n_samples, n_components)
+            In the library and data type of X.
+        """
+        X = self._check_rows(X)
+        home = namespace(X), device_of(X)
+        self._check_same_namespace(home, "transform")
+        place = compute_location(self.device, X)
+        if place == home:
+            return self._features(X)
+        xp, device = home
+        shape = (X.shape[0], self._n_features_out)
+        phi = xp.empty(shape, dtype=X.dtype, device=device)
+        size = max(int(_SLAB_BYTES // (8 * shape[1])), 1)
+        for start in range(0, shape[0], size):
+            rows = slice(start, min(start + size, shape[0]))
+            phi[rows, :] = move(self._features(move(X[rows, :], *place)), *home)
+        return phi
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class KernelModel(CallbackSupportMixin, ArrayEstimator):
+    """f(x) = K(x, centers_) dual_coef_ + intercept_: fitting, prediction, progress.
+
+    A subclass defines ``_check_parameters()``, ``_max_subtasks()`` (of scikit-learn's
+    callbacks), ``_solve(data, context, given)``, which returns a dict of fitted
+    attributes, and a ``fit`` that calls `_fit_or_restore`.
+    """
+
+    def _fit_or_restore(self, *args, **options):
+        """Fit, or leave everything as it was and raise."""
+        return self._or_restore(self._fit, *args, **options)
+
     @with_callbacks
     def _fit(self, X, y, sample_weight, **validation):
-        check_kernel_parameters(self)
+        self._check_shared_parameters()
         self._check_parameters()
         given = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
         context = self._init_callback_context(max_subtasks=self._max_subtasks())
@@ -381,7 +552,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
     ):
         """Return the validated training data."""
         X, Y, y = self._encode_targets(X, y)
-        if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
+        if self._precomputed and X.shape[0] != X.shape[1]:
             raise ValueError(
                 "kernel='precomputed' needs the square kernel matrix of the training "
                 f"rows as X; got shape {tuple(X.shape)}"
@@ -416,11 +587,15 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
                 f"y_val={'None' if y_val is None else 'an array'}"
             )
         rng = self._make_rng()
-        precomputed = self.kernel == "precomputed"
-        return Data(X, Y, y, weights, rng, validation, precomputed)
+        return Data(X, Y, y, weights, rng, validation, self._precomputed)
 
-    def _make_rng(self):
-        return check_random_state(self.random_state)
+    def _check_shared_parameters(self):
+        check_kernel_parameters(self)
+
+    @property
+    def _precomputed(self):
+        """Whether X is a kernel matrix."""
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     def _total_weights(self, sample_weight, class_weights, n):
         """Return the product of both kinds of weights, or None."""
@@ -462,26 +637,15 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
 
     def _check_centers(self, X):
         """Return the centres that the parameter `centers` gives, or None."""
-        if isinstance(self.centers, str) and self.centers in ("uniform", "rpcholesky"):
-            return None
-        if self.centers is None or isinstance(self.centers, str):
-            raise ValueError(
-                "centers must be 'uniform', 'rpcholesky' or an array of shape "
-                f"(n_centers, n_features); got {self.centers!r}"
-            )
-        if self.kernel == "precomputed":
+        given = self.centers is not None and not isinstance(self.centers, str)
+        if given and self._precomputed:
             raise ValueError(
                 "centers must be 'uniform' or 'rpcholesky' with kernel='precomputed', "
                 "where X has no rows to compare with; got an array"
             )
-        centers = check_array(
-            self.centers, dtype=_floats(self.centers), input_name="centers"
-        )
-        if centers.shape[1] != X.shape[1]:
-            raise ValueError(
-                f"centers must have the {X.shape[1]} features of X; "
-                f"got shape {tuple(centers.shape)}"
-            )
+        centers = check_centers(self.centers, X, ("uniform", "rpcholesky"))
+        if centers is None:
+            return None
         if self.n_centers not in (None, centers.shape[0]):
             raise ValueError(
                 f"n_centers must be None or {centers.shape[0]}, the number of centers "
@@ -522,8 +686,7 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
-        check_is_fitted(self, self._coef_attribute)
-        X = validate_data(self, X, dtype=_floats(X), reset=False)
+        X = self._check_rows(X)
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, method)
         X = move(X, *compute_location(self.device, X))
@@ -539,26 +702,14 @@ class KernelModel(CallbackSupportMixin, BaseEstimator):
         rows = xp.astype(X, centers.dtype, copy=False)
         return KernelOperator(self.kernel_, centers, rows) @ coef
 
-    def _check_same_namespace(self, home, method):
-        coef = getattr(self, self._coef_attribute)
-        fitted = namespace(coef), device_of(coef)
-        if home != fitted:
-            name = type(self).__name__
-            raise ValueError(
-                f"Inputs passed to {name}.{method}() must use the same namespace and "
-                f"the same device as those passed to fit(): {fitted[0].__name__} on "
-                f"{fitted[1]}; got {home[0].__name__} on {home[1]}"
-            )
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.array_api_support = True
-        tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.pairwise = self._precomputed
         return tags
 
 
 class EpochModel(KernelModel):
-    """Kernel machine of an iteration over epochs: early stopping and the epoch loop.
+    """Model of an iteration over epochs: early stopping and the epoch loop.
 
     A subclass defines ``_check_parameters()``, and ``_make_solver(problem)``, which
     returns a solver for `_run` and a dict of fitted attributes.
@@ -632,6 +783,27 @@ class EpochModel(KernelModel):
                 + (" and other rows" if same else "")
             )
         return self.dual_coef_
+
+    def _encode_next(self, X, y, sample_weight, n_outputs=None):
+        """Return a validated piece of the training data.
+
+        `n_outputs` is None for the first piece of all.
+        """
+        first = n_outputs is None
+        X, Y, labels = self._encode_piece(X, y, first=first)
+        if len(Y) < 2:
+            raise ValueError("X must have at least 2 rows in a piece; got 1")
+        if not first:
+            if not scipy.sparse.issparse(X):
+                self._check_same_namespace((namespace(X), device_of(X)), "partial_fit")
+            if Y.shape[1] != n_outputs:
+                raise ValueError(
+                    f"y must have {n_outputs} output(s), as in the first call of "
+                    f"partial_fit; got {Y.shape[1]}"
+                )
+        class_weights = self._weights_of_classes(labels)
+        weights = self._total_weights(sample_weight, class_weights, len(Y))
+        return Data(X, Y, labels, weights, self._make_rng())
 
     def _split(self, y, weights, rng):
         """Return the shuffled training rows and the validation rows (or None).
@@ -739,7 +911,7 @@ class EpochModel(KernelModel):
         # The loss of an epoch is measured on its way: only if it is high, or some rows
         # are worse off at the end, look closer.
         low = losses[-1] <= 0.9 * limit
-        if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
+        if low and problem.loss(coef, N_CHECKED) <= problem.loss(zero, N_CHECKED):
             return coef
         if problem.loss(coef) <= limit:
             return coef

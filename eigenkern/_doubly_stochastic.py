@@ -17,12 +17,11 @@ from ._base import (
 from ._fourier import FourierBlocks
 from ._linalg import largest_eigenvalue
 from ._operator import KernelOperator, cache_budget
-from ._problem import Data, FeatureProblem
-from .kernels import Kernel
+from ._problem import FeatureProblem
+from .kernels import check_spectral_law
 from .losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from .solvers.doubly_stochastic import doubly_stochastic
 
-_NO_SPECTRAL_LAW = ("polynomial", "linear", "precomputed")
 _ALPHA = 1e-6
 # Rows and features of a step that evaluates every block anew, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
@@ -90,7 +89,7 @@ class _DoublyStochastic(EpochModel):
         self.verbose = verbose
 
     def _check_parameters(self):
-        self._check_kernel()
+        check_spectral_law(self.kernel)
         algorithms = ("dsg", "udsg", "cdsg")
         if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
             raise ValueError(
@@ -117,17 +116,6 @@ class _DoublyStochastic(EpochModel):
             "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
         )
         check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
-
-    def _check_kernel(self):
-        kernel = self.kernel
-        known = kernel.shift_invariant if isinstance(kernel, Kernel) else None
-        if known or (isinstance(kernel, str) and kernel not in _NO_SPECTRAL_LAW):
-            return
-        raise ValueError(
-            "kernel must be a function of x - z with a known spectral law: 'gaussian', "
-            "'laplacian', 'cauchy', 'matern32', 'matern52' or such an object of "
-            f"eigenkern.kernels; got {kernel!r}"
-        )
 
     def _check_step_size(self):
         step = self.step_size
@@ -324,7 +312,8 @@ class _DoublyStochastic(EpochModel):
             self.classes_ = np.unique(classes)
         if not first and self.max_features is not None:
             check_number("max_features", self.max_features, self.block_size_)
-        data = self._encode_data(X, y, sample_weight, first=first)
+        n_outputs = None if first else self.coef_.shape[2]
+        data = self._encode_next(X, y, sample_weight, n_outputs)
         rows = data.rows_with_weight()
         problem = self._open_problem(data, rows)
         cache = min(cache_budget(self.cache_size, problem), _FREQUENCY_BYTES)
@@ -368,22 +357,6 @@ class _DoublyStochastic(EpochModel):
         self.loss_curve_ = [*self.loss_curve_, state.loss]
         self.n_iter_ += 1
         return self
-
-    def _encode_data(self, X, y, sample_weight, *, first):
-        """Return a piece of training data."""
-        X, Y, labels = self._encode_piece(X, y, first=first)
-        if len(Y) < 2:
-            raise ValueError("X must have at least 2 rows in a piece; got 1")
-        if not first:
-            self._check_same_namespace((namespace(X), device_of(X)), "partial_fit")
-            if Y.shape[1] != self.coef_.shape[2]:
-                raise ValueError(
-                    f"y must have {self.coef_.shape[2]} output(s), as in the first "
-                    f"call of partial_fit; got {Y.shape[1]}"
-                )
-        class_weights = self._weights_of_classes(labels)
-        weights = self._total_weights(sample_weight, class_weights, len(Y))
-        return Data(X, Y, labels, weights, self._make_rng())
 
     def _expand(self, X):
         xp, device = namespace(X), device_of(X)
@@ -938,18 +911,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
         """
-        if not hasattr(self, "coef_") and classes is None:
-            raise ValueError("classes must be passed to the first call of partial_fit")
-        if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
-            raise ValueError(
-                f"classes must be an array of all labels to come; got {classes!r}"
-            )
-        if hasattr(self, "coef_") and classes is not None:
-            if not np.array_equal(np.unique(classes), self.classes_):
-                raise ValueError(
-                    "classes must be None, or those of the first call of partial_fit, "
-                    f"{self.classes_.tolist()}; got {np.unique(classes).tolist()}"
-                )
+        self._check_classes(classes)
         return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
 
     def _make_loss(self, n_columns):

@@ -1,5 +1,7 @@
 """EigenPro estimators: preconditioned gradient descent on kernel machines."""
 
+from functools import partial
+
 from ._base import (
     ClassificationTargets,
     EpochModel,
@@ -7,8 +9,9 @@ from ._base import (
     check_number,
     is_auto,
 )
-from ._tuning import tune
-from .solvers.eigenpro import eigenpro2
+from ._tuning import max_batch_size, tune
+from .preconditioners import GlobalSpectral, Spectral
+from .solvers.eigenpro import eigenpro
 
 
 class _EigenPro(EpochModel):
@@ -20,6 +23,7 @@ class _EigenPro(EpochModel):
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
+        svd_solver="nystrom",
         batch_size="auto",
         step_size="auto",
         damping=1.0,
@@ -39,6 +43,7 @@ class _EigenPro(EpochModel):
         self.algorithm = algorithm
         self.n_components = n_components
         self.subsample_size = subsample_size
+        self.svd_solver = svd_solver
         self.batch_size = batch_size
         self.step_size = step_size
         self.damping = damping
@@ -54,17 +59,21 @@ class _EigenPro(EpochModel):
         self.verbose = verbose
 
     def _check_parameters(self):
-        if self.algorithm not in ("auto", "eigenpro2", "sgd"):
+        algorithms = ("auto", "eigenpro1", "eigenpro2", "sgd")
+        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
             raise ValueError(
-                "algorithm must be 'auto', 'eigenpro2' or 'sgd'; "
+                "algorithm must be 'auto', 'eigenpro1', 'eigenpro2' or 'sgd'; "
                 f"got {self.algorithm!r}"
+            )
+        if self.svd_solver not in ("nystrom", "randomized"):
+            raise ValueError(
+                f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
             )
         smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
         for name, low in smallest.items():
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
-        if not is_auto(self.step_size):
-            check_number("step_size", self.step_size, 0, open_ends=True)
+        check_step_size(self.step_size)
         check_number("damping", self.damping, 0, 1)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
@@ -81,10 +90,19 @@ class _EigenPro(EpochModel):
             )
 
     def _make_solver(self, problem):
+        cached, make_preconditioner = None, Spectral.of
+        if self.algorithm == "eigenpro1":
+            # The kernel matrix is used at once, for its eigenvectors.
+            cached = problem.fill_caches(self.cache_size, self.max_iter + 1)
+            make_preconditioner = partial(
+                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
+            )
         tuning = tune(
             problem.operator,
-            problem.n_features,
-            problem.targets.shape[1],
+            max_batch_size(
+                problem.operator, problem.n_features, problem.targets.shape[1]
+            ),
+            make_preconditioner=make_preconditioner,
             weights=problem.weights,
             subsample_size=self.subsample_size,
             n_components=0 if self.algorithm == "sgd" else self.n_components,
@@ -92,8 +110,9 @@ class _EigenPro(EpochModel):
             step_size=self.step_size,
             damping=self.damping,
         )
-        cached = problem.fill_caches(self.cache_size, self.max_iter)
-        solver = eigenpro2(
+        if cached is None:
+            cached = problem.fill_caches(self.cache_size, self.max_iter)
+        solver = eigenpro(
             problem.operator,
             problem.targets,
             tuning.preconditioner,
@@ -104,21 +123,36 @@ class _EigenPro(EpochModel):
             rng=problem.rng,
             try_half_steps=is_auto(self.step_size),
         )
-        return solver, {
-            "batch_size_": tuning.batch_size,
-            "step_size_": tuning.step_size,
-            "n_components_": tuning.preconditioner.n_components,
-            "subsample_size_": tuning.preconditioner.subsample_size,
-            "max_batch_size_": tuning.max_batch_size,
-            "critical_batch_size_": tuning.plain.critical_batch_size,
-            "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
-            "beta_": tuning.adapted.beta,
-            "top_eigenvalue_": tuning.adapted.top_eigenvalue,
-            "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
-            "acceleration_": tuning.acceleration,
-            "tuning_results_": tuning.results,
-            "cache_size_": cached,
-        }
+        return solver, tuned_attributes(tuning, problem) | {"cache_size_": cached}
+
+
+def check_step_size(step_size):
+    """Raise a ValueError unless a step size of EigenPro is right."""
+    if isinstance(step_size, str) and step_size in ("auto", "bound"):
+        return
+    if isinstance(step_size, str):
+        raise ValueError(
+            f"step_size must be 'auto', 'bound' or a number > 0; got {step_size!r}"
+        )
+    check_number("step_size", step_size, 0, open_ends=True)
+
+
+def tuned_attributes(tuning, problem):
+    """Return the fitted attributes that tell what was chosen."""
+    return {
+        "batch_size_": tuning.batch_size,
+        "step_size_": tuning.step_size,
+        "n_components_": tuning.preconditioner.n_components,
+        "subsample_size_": tuning.subsample_size,
+        "max_batch_size_": tuning.max_batch_size,
+        "critical_batch_size_": tuning.plain.critical_batch_size,
+        "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
+        "beta_": tuning.adapted.beta,
+        "top_eigenvalue_": tuning.adapted.top_eigenvalue,
+        "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
+        "acceleration_": tuning.acceleration,
+        "tuning_results_": tuning.results,
+    }
 
 
 class EigenProRegressor(RegressionTargets, _EigenPro):
@@ -140,23 +174,30 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro2", "sgd"}, default="auto"
-        "auto" is "eigenpro2". "sgd" is plain mini-batch gradient descent, EigenPro
-        with q = 0: the baseline.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
+        "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
+        "eigenpro1" lives on all rows: its setup costs an epoch more, a step n q l
+        multiply-adds more. "sgd" is plain mini-batch gradient descent, EigenPro with
+        q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+    svd_solver : {"nystrom", "randomized"}, default="nystrom"
+        How "eigenpro1" finds eigenvectors on all n rows from the subsample: by the
+        Nystrom method, or as singular vectors of s rows of the kernel matrix, a little
+        more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy (a short
         calibration once a process) and fit its memory, at most an eighth of the rows.
-    step_size : float or "auto", default="auto"
+    step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows; when the
         residual of an output stalls, half of it is tried for an epoch, and kept if that
-        pays. Either is halved when the iteration diverges.
+        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
+        it is several times shorter. All are halved when the iteration diverges.
     damping : float in [0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -213,7 +254,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, over s.
+        The largest eigenvalues of the subsample's kernel matrix, over s; in
+        "eigenpro1" of the kernel matrix, over n.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
         and the largest eigenvalue.
@@ -250,6 +292,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
     References
     ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019 (arXiv:1806.06144).
 
@@ -280,23 +324,30 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro2", "sgd"}, default="auto"
-        "auto" is "eigenpro2". "sgd" is plain mini-batch gradient descent, EigenPro
-        with q = 0: the baseline.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
+        "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
+        "eigenpro1" lives on all rows: its setup costs an epoch more, a step n q l
+        multiply-adds more. "sgd" is plain mini-batch gradient descent, EigenPro with
+        q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+    svd_solver : {"nystrom", "randomized"}, default="nystrom"
+        How "eigenpro1" finds eigenvectors on all n rows from the subsample: by the
+        Nystrom method, or as singular vectors of s rows of the kernel matrix, a little
+        more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy (a short
         calibration once a process) and fit its memory, at most an eighth of the rows.
-    step_size : float or "auto", default="auto"
+    step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows; when the
         residual of an output stalls, half of it is tried for an epoch, and kept if that
-        pays. Either is halved when the iteration diverges.
+        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
+        it is several times shorter. All are halved when the iteration diverges.
     damping : float in [0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -355,7 +406,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, over s.
+        The largest eigenvalues of the subsample's kernel matrix, over s; in
+        "eigenpro1" of the kernel matrix, over n.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
         and the largest eigenvalue.
@@ -390,6 +442,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
     References
     ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019 (arXiv:1806.06144).
 
@@ -411,6 +465,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
+        svd_solver="nystrom",
         batch_size="auto",
         step_size="auto",
         damping=1.0,
@@ -432,6 +487,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             algorithm=algorithm,
             n_components=n_components,
             subsample_size=subsample_size,
+            svd_solver=svd_solver,
             batch_size=batch_size,
             step_size=step_size,
             damping=damping,

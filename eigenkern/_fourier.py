@@ -1,4 +1,4 @@
-"""Random Fourier features in blocks that are drawn anew whenever they are needed."""
+"""Random Fourier features of given frequencies, or in blocks that are drawn anew."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,9 +15,113 @@ _SLAB_WIDTH = 512
 # that the threads seldom wait for each other between two calls of NumPy.
 _TILE_SIZE = 2**18
 _TILE_ROWS = 8192
+# Numbers of a tile where there are no threads, as on a GPU.
+_WHOLE_TILE_SIZE = 2**24
 
 
-class FourierBlocks:
+class _Waves:
+    """Cosines and sines of rows, tile by tile on threads.
+
+    Parameters
+    ----------
+    like : array of shape (m, d)
+        Rows whose library, device and data type to use.
+    offset : array of shape (d,)
+        Subtracted from all rows.
+    """
+
+    def __init__(self, like, offset):
+        self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
+        self.offset = offset
+        threaded = is_numpy(self.xp)
+        self.n_workers = n_blas_threads() if threaded else 1
+        self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
+
+    @property
+    def array_options(self):
+        """Data type and device of new arrays."""
+        return {"dtype": self.dtype, "device": self.device}
+
+    def map_tiles(self, task, m, width):
+        """Return ``task(rows)`` of all tiles, ranges of `m` rows, in their order.
+
+        A tile holds `width` numbers a row.
+        """
+        size = min(_TILE_SIZE // width, _TILE_ROWS, -(-m // self.n_workers))
+        if self._pool is None:
+            size = min(_WHOLE_TILE_SIZE // width, m)
+        size = max(size, 1)
+        tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
+        results = [None] * len(tiles)
+
+        def run(i):
+            results[i] = task(tiles[i])
+
+        run_on_threads(self._pool, run, [(i,) for i in range(len(tiles))])
+        return results
+
+    def write(self, phi, rows, centred, W):
+        """Write the features of some rows to `phi`.
+
+        Parameters
+        ----------
+        phi : array of shape (m, D)
+            D = 2 F, or 2 F - 1 as in `fourier_features`.
+        rows : slice
+        centred : array of shape (len(rows), d)
+            These rows of X, less the offset.
+        W : array of shape (d, F)
+            Halves of the frequencies.
+        """
+        n_frequencies, n_columns = W.shape[1], phi.shape[1]
+        scale = 2.0 * (2.0 / n_columns) ** 0.5
+        for start in range(0, n_frequencies, _SLAB_WIDTH):
+            end = min(start + _SLAB_WIDTH, n_frequencies)
+            cosines, sines = _half_waves(self.xp, centred @ W[:, start:end])
+            cosines -= 0.5
+            if end == n_frequencies and n_columns % 2:
+                cosines[:, -1] = (cosines[:, -1] + sines[:, -1]) * 0.5**0.5
+                sines = sines[:, :-1]
+            cosines *= scale
+            sines *= scale
+            phi[rows, start:end] = cosines
+            first = n_frequencies + start
+            phi[rows, first : first + sines.shape[1]] = sines
+
+
+def fourier_features(X, frequencies, offset, n_columns):
+    """Return random Fourier features of given frequencies, shape (m, D).
+
+    For D = 2 F columns and frequencies w_1, ..., w_F ::
+
+        phi(x) = (cos w_1'x, ..., cos w_F'x, sin w_1'x, ..., sin w_F'x) sqrt(2 / D)
+
+    For D = 2 F - 1 the last cosine is ``cos(w_F'x - pi / 4)`` and the last sine is left
+    out. Over a symmetric law of w, ``2 cos(w'x - b) cos(w'z - b)`` has the mean
+    ``k(x - z) + cos(2 b) k(x + z)``: a plain cosine, b = 0, would be biased whatever
+    its scale, b = pi / 4 is not.
+
+    Parameters
+    ----------
+    X : array of shape (m, d)
+    frequencies : array of shape (d, F)
+    offset : array of shape (d,)
+        Subtracted from all rows first.
+    n_columns : int
+        D.
+    """
+    waves = _Waves(X, offset)
+    half = 0.5 * frequencies
+    phi = waves.xp.empty((X.shape[0], n_columns), **waves.array_options)
+
+    def task(rows):
+        waves.write(phi, rows, X[rows, :] - offset, half)
+
+    waves.map_tiles(task, X.shape[0], min(half.shape[1], _SLAB_WIDTH))
+    return phi
+
+
+class FourierBlocks(_Waves):
     """Blocks of random features of a kernel, phi_k(x)' phi_k(z) = k(x, z) on average.
 
     With F frequencies w of the kernel's spectral law in a block::
@@ -46,21 +150,12 @@ class FourierBlocks:
     """
 
     def __init__(self, kernel, seed, block_size, like, offset, *, cache_bytes=0.0):
+        super().__init__(like, offset)
         self.kernel, self.seed, self.block_size = kernel, seed, block_size
-        self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
-        self.offset = offset
         self._n_features = like.shape[1]
         itemsize = self.xp.finfo(self.dtype).bits // 8
         self._bytes = itemsize * self._n_features * block_size
         self._cache, self._n_cached = {}, int(cache_bytes // self._bytes)
-        threaded = is_numpy(self.xp)
-        self.n_workers = n_blas_threads() if threaded else 1
-        self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
-
-    @property
-    def array_options(self):
-        """Data type and device of new arrays."""
-        return {"dtype": self.dtype, "device": self.device}
 
     def frequencies(self, k):
         """Return the frequencies of block `k`, shape (d, F)."""
@@ -92,19 +187,15 @@ class FourierBlocks:
         k : int
         G : array of shape (m, l)
         """
-        xp, F = self.xp, self.block_size
         W = self._half_frequencies(k)
-        phi = xp.empty((X.shape[0], 2 * F), **self.array_options)
-        scale = 2.0 * F**-0.5
+        shape = (X.shape[0], 2 * self.block_size)
+        phi = self.xp.empty(shape, **self.array_options)
 
         def task(rows):
-            squares, products = _half_waves(xp, (X[rows, :] - self.offset) @ W)
-            squares -= 0.5
-            phi[rows, :F] = squares * scale
-            phi[rows, F:] = products * scale
+            self.write(phi, rows, X[rows, :] - self.offset, W)
             return phi[rows, :].T @ G[rows, :]
 
-        return phi, sum(self.map_tiles(task, X.shape[0], F))
+        return phi, sum(self.map_tiles(task, X.shape[0], self.block_size))
 
     def product(self, X, blocks, coef, n_columns):
         """Return sum_k phi_k(X) A_k over some blocks, shape (m, l).
@@ -155,23 +246,6 @@ class FourierBlocks:
         scale = 2.0 * F**-0.5
         A = scale * xp.concat([A[:F, :] for A in coef])
         return W, A, scale * xp.concat([A[F:, :] for A in coef])
-
-    def map_tiles(self, task, m, width):
-        """Return ``task(rows)`` of all tiles, ranges of `m` rows, in their order.
-
-        A tile holds `width` numbers a row.
-        """
-        size = max(min(_TILE_SIZE // width, _TILE_ROWS, -(-m // self.n_workers)), 1)
-        if self._pool is None:
-            size = max(m, 1)
-        tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
-        results = [None] * len(tiles)
-
-        def run(i):
-            results[i] = task(tiles[i])
-
-        run_on_threads(self._pool, run, [(i,) for i in range(len(tiles))])
-        return results
 
 
 def _half_waves(xp, T, buffer=None):

@@ -35,6 +35,47 @@ def top_eigh(K, q):
     return xp.flip(values[-q:]), xp.flip(vectors[:, -q:], axis=1)
 
 
+def right_singular_vectors(product, adjoint, shape, k, like, rng):
+    """Return the `k` largest singular values, and right singular vectors, of a matrix.
+
+    From the range of (A A')^2 A B with a random B, orthonormalised after every product;
+    exactly where A B alone has the range of A.
+
+    Parameters
+    ----------
+    product, adjoint : callable
+        ``product(B)`` returns A @ B, ``adjoint(B)`` A.T @ B.
+    shape : tuple (n, d)
+        Of A.
+    k : int
+        At most min(n, d).
+    like : array
+        Whose library, device and data type to use.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    values : array of shape (k,)
+        Decreasing.
+    vectors : array of shape (d, k)
+
+    References
+    ----------
+    Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 53, 2011:
+    algorithms 4.4 and 5.1.
+    """
+    xp = namespace(like)
+    # A few more columns than are wanted, so that the last of them are accurate too.
+    width = min(k + max(k // 4, 10), *shape)
+    start = rng.standard_normal((shape[1], width))
+    B = xp.asarray(start, dtype=like.dtype, device=device_of(like))
+    Q = xp.linalg.qr(product(B))[0]
+    for _ in range(2 if width < min(shape) else 0):
+        Q = xp.linalg.qr(product(xp.linalg.qr(adjoint(Q))[0]))[0]
+    vectors, values, _ = xp.linalg.svd(adjoint(Q), full_matrices=False)
+    return values[:k], vectors[:, :k]
+
+
 def largest_eigenvalue(apply, start, *, n_steps=24, tol=1e-3):
     """Return the largest eigenvalue of a symmetric operator, by Lanczos iteration.
 

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse
 from threadpoolctl import ThreadpoolController
 
 from ._array import available_memory, device_of, is_numpy, namespace
@@ -567,6 +568,52 @@ class KernelOperator:
 
     def _run(self, task, arguments):
         run_on_threads(self._pool, task, arguments)
+
+
+class LinearOperator:
+    """Rows of features less their mean: the matrix of a linear model.
+
+    Parameters
+    ----------
+    X : array or sparse array of shape (n, d)
+        Sparse ones in CSR.
+    mean : array of shape (d,)
+        Subtracted from every row; X is not copied and stays sparse.
+
+    Attributes
+    ----------
+    shape : tuple (n, d)
+    xp, device, dtype, itemsize
+        Namespace, device, data type and its bytes.
+    """
+
+    def __init__(self, X, mean):
+        self.xp, self.device, self.dtype = namespace(mean), device_of(mean), mean.dtype
+        self.itemsize = self.xp.finfo(self.dtype).bits // 8
+        self.shape = tuple(X.shape)
+        self._X, self._mean = X, mean
+
+    def exclusive_threads(self):
+        """Return a context for loops over batches; nothing here competes with BLAS."""
+        return nullcontext()
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return (X_b - mean) A of the rows [start:stop], shape (m, l), and None."""
+        return self._X[start:stop, :] @ A - self._mean @ A, None
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
+        total = self.xp.sum(G, axis=0)
+        return self._X[start:stop, :].T @ G - self._mean[:, None] * total
+
+    def block(self, start, stop, first, last):
+        """Return the products of some rows with others, their kernel matrix."""
+        return self.product(self._dense(first, last).T, start, stop)[0]
+
+    def _dense(self, start, stop):
+        rows = self._X[start:stop, :]
+        rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
+        return rows - self._mean
 
 
 def run_on_threads(pool, task, arguments):

@@ -1,10 +1,11 @@
 """The training problem of an estimator, where it is computed."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from ._array import (
     available_memory,
@@ -15,7 +16,7 @@ from ._array import (
     to_numpy,
 )
 from ._fourier import FourierBlocks
-from ._operator import KernelOperator, fill_caches
+from ._operator import KernelOperator, LinearOperator, fill_caches
 from .centers import distinct_rows, rpcholesky, uniform
 from .kernels import make_kernel
 from .losses import weighted_median
@@ -254,6 +255,116 @@ class Problem(_Located):
         """Return the attributes that prediction needs; rows follow those of X."""
         dual_coef = self._scatter(coef, self._train, self.n_rows)
         return self._model(dual_coef, self.intercept, self._X)
+
+
+class LinearProblem(_Located):
+    """The training problem of a linear model on given features.
+
+    Parameters
+    ----------
+    estimator : estimator with device and fit_intercept
+    data : Data
+        Its X may be sparse, in CSR.
+    train, held_out : ndarray of int
+        Rows to train with, in the solver's order; rows to score (or None).
+    seen : tuple (weight, mean, target_mean, n_rows), default=None
+        Of the rows seen before, which count in the means: their total weight, the mean
+        of their features (where X lives) and of their targets, their number.
+
+    Attributes
+    ----------
+    xp, device
+        Where the computation is.
+    operator : LinearOperator
+        The training rows.
+    targets : array of shape (n, l)
+        Centred, if there is an intercept.
+    weights : array of shape (n,) or None
+        With mean 1 over all rows seen.
+    rng : numpy.random.RandomState
+    """
+
+    def __init__(self, estimator, data, train, held_out, seen=None):
+        X, Y = data.X, data.targets
+        if scipy.sparse.issparse(X):
+            if estimator.device not in ("auto", "cpu"):
+                raise ValueError(
+                    "device must be 'auto' or 'cpu' for a sparse X; "
+                    f"got {estimator.device!r}"
+                )
+            super().__init__("auto", np.empty((0, X.shape[1]), dtype=X.dtype))
+            take = X.__getitem__
+            self._dtype = X.dtype
+        else:
+            super().__init__(estimator.device, X)
+            moved = move(X, self.xp, self.device)
+            self._dtype, take = moved.dtype, partial(self._take, moved)
+        self.rng = data.rng
+        self._one_dimensional = estimator._one_dimensional
+        rows = take(train)
+        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        self._sum_up(rows, Y[train], w, seen, estimator.fit_intercept)
+        self.weights = None
+        if data.weights is not None:
+            self.weights = self.array(w * (self._n_seen / self._weight))
+        self.targets = self.array(Y[train] - self._target_mean)
+        self.operator = LinearOperator(rows, self._mean)
+        self._held_out = None if held_out is None else take(held_out)
+
+    def _sum_up(self, rows, Y, w, seen, centre):
+        """Set the means of features and targets, and what they are the means of."""
+        total = w.sum()
+        self._weight, self._n_seen = total, len(w)
+        mean = self.array(np.zeros(rows.shape[1]))
+        target_mean = np.zeros(Y.shape[1])
+        if centre:
+            mean = self.array(w / total) @ rows
+            target_mean = np.average(Y, axis=0, weights=w)
+        if seen is not None:
+            weight, old_mean, old_target_mean, n_rows = seen
+            self._weight, self._n_seen = weight + total, n_rows + len(w)
+            part = total / self._weight
+            old_mean = move(old_mean, self.xp, self.device)
+            mean = old_mean + part * (mean - old_mean)
+            target_mean = old_target_mean + part * (target_mean - old_target_mean)
+        self._mean, self._target_mean = mean, target_mean
+
+    def initial_coef(self, coef=None):
+        """Return coefficients (d, l): zeros, or those of a fitted `coef_`."""
+        shape = self.operator.shape[1], self.targets.shape[1]
+        if coef is None:
+            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
+        coef = self.xp.reshape(move(coef, self.xp, self.device), (shape[1], shape[0]))
+        return self.xp.asarray(self.xp.astype(coef, self._dtype).T, copy=True)
+
+    def validation_values(self, coef):
+        """Return f on the validation rows, on the host, shape (m, l)."""
+        F = self._held_out @ coef - self._mean @ coef
+        return to_numpy(F) + self._target_mean
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean squared residual of the first rows, or of all."""
+        n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
+        residual = self.operator.product(coef, 0, n)[0] - self.targets[:n, :]
+        squares = self.xp.mean(residual * residual, axis=1)
+        if self.weights is not None:
+            squares = squares * self.weights[:n]
+        return float(self.xp.mean(squares))
+
+    def model(self, coef):
+        """Return the attributes that prediction and further steps need."""
+        intercept = self.array(self._target_mean) - self._mean @ coef
+        coef = coef.T
+        if self._one_dimensional:
+            coef, intercept = coef[0, :], intercept[0]
+        return {
+            "coef_": self.at_home(self.xp.asarray(coef, copy=True)),
+            "intercept_": self.at_home(intercept),
+            "mean_": self.at_home(self._mean),
+            "target_mean_": self.at_home(self.array(self._target_mean)),
+            "n_samples_seen_": self._n_seen,
+            "weight_seen_": float(self._weight),
+        }
 
 
 class FeatureProblem(_Located):

@@ -60,12 +60,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All that a fit of EigenPro 2 needs to know, chosen or given.
+    """All that a fit of EigenPro needs to know, chosen or given.
 
     Attributes
     ----------
-    preconditioner : Spectral
-    batch_size, max_batch_size : int
+    preconditioner : Spectral, GlobalSpectral or LinearSpectral
+    subsample_size, batch_size, max_batch_size : int
     step_size : float
     adapted : Measured
         Of the preconditioned kernel.
@@ -74,6 +74,7 @@ class Tuning:
     """
 
     preconditioner: Any
+    subsample_size: int
     batch_size: int
     max_batch_size: int
     step_size: float
@@ -104,9 +105,9 @@ class Tuning:
 
 def tune(
     operator,
-    n_features,
-    n_columns,
+    largest_batch,
     *,
+    make_preconditioner=Spectral.of,
     weights=None,
     subsample_size="auto",
     n_components="auto",
@@ -118,10 +119,12 @@ def tune(
 
     Parameters
     ----------
-    operator : KernelOperator
-        K(X, X), with rows in random order.
-    n_features, n_columns : int
-        d and l.
+    operator : KernelOperator or LinearOperator
+        Its rows in random order.
+    largest_batch : int
+        Rows that the resource can hold and fill.
+    make_preconditioner : callable
+        ``make_preconditioner(operator, s, q, weights=, damping=)``.
     weights : array of shape (n,), default=None
         Weights of the rows, with mean 1.
     subsample_size, n_components, batch_size, step_size, damping
@@ -140,7 +143,7 @@ def tune(
     affordable = _affordable_rows(operator)
     s = subsample_size
     if s == "auto":
-        s = max(min(_subsample_size(n), affordable), 1)
+        s = max(min(default_subsample_size(n), affordable), 1)
     _check_at_most("subsample_size", s, n, "training rows")
     if batch_size != "auto":
         _check_at_most("batch_size", batch_size, n, "training rows")
@@ -149,18 +152,12 @@ def tune(
             f"n_components must be less than subsample_size; got {n_components} with a "
             f"subsample of {s} of {n} training rows"
         )
-    largest = max_batch_size(operator, n_features, n_columns)
-    m = min(largest, max(n // 8, 1)) if batch_size == "auto" else batch_size
+    m = min(largest_batch, max(n // 8, 1)) if batch_size == "auto" else batch_size
     weights_s = None if weights is None else weights[:s]
     q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
-    full = Spectral.from_subsample(
-        operator.block(0, s, 0, s),
-        q,
-        weights=weights_s,
-        damping=damping,
-    )
+    full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
     n_measured = max(min(n, _N_MEASURED, affordable), 1)
-    spectrum = _spectrum(operator, full, weights, n_measured)
+    spectrum = _spectrum(operator, s, full, weights, n_measured)
     q_max = full.n_components
     grid = {0, q_max}
     if n_components == "auto":
@@ -170,7 +167,9 @@ def tune(
         for q in sorted(grid)
     )
     adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
-    if step_size == "auto":
+    if step_size == "bound":
+        step_size = 1.0 / spectrum.bound(adapted.n_components, m)
+    elif step_size == "auto":
         step_size = adapted.step_size(m)
         # A full batch has no noise that could be seen, the zero kernel no edge.
         if m < n and adapted.top_eigenvalue > 0:
@@ -185,7 +184,8 @@ def tune(
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,
-        max_batch_size=largest,
+        subsample_size=s,
+        max_batch_size=largest_batch,
         step_size=float(step_size),
         adapted=adapted,
         candidates=candidates,
@@ -253,7 +253,7 @@ def _affordable_rows(operator):
     return int((free / 2 / 6 / 8) ** 0.5)
 
 
-def _subsample_size(n):
+def default_subsample_size(n):
     """Return s for n rows: all of a small data set, where nothing need be estimated."""
     if n <= 1000:
         return n
@@ -274,17 +274,16 @@ def _max_components(n, s, weights):
     return min(supported // (2 if s == n else 4), 500)
 
 
-def _spectrum(operator, preconditioner, weights, n_measured):
+def _spectrum(operator, s, preconditioner, weights, n_measured):
     """Return the spectrum on rows with as large a part of the subsample as all have.
 
     Where n is large that is next to none of it.
     """
-    n, s = operator.shape[0], preconditioner.subsample_size
-    start = s - n_measured * s // n
+    start = s - n_measured * s // operator.shape[0]
     stop = start + n_measured
     return HeldOutSpectrum(
         operator.block(start, stop, start, stop),
-        operator.block(start, stop, 0, s),
+        preconditioner.features(operator, start, stop),
         preconditioner,
         None if weights is None else weights[start:stop],
     )

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ._array import device_of, namespace, to_numpy
+from ._array import device_of, move, namespace, to_numpy
 from ._linalg import solve_triangular
 
 
@@ -65,6 +65,43 @@ def uniform(n_rows, n_centers, rng):
     if n_centers >= n_rows:
         return np.arange(n_rows)
     return np.sort(rng.permutation(n_rows)[:n_centers])
+
+
+def kmeans(X, n_centers, rng):
+    """Return the means of clusters of rows, by scikit-learn's ``MiniBatchKMeans``.
+
+    Batches of 1024 rows: the time grows little with the number of rows. On the host,
+    wherever X lives.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+        In float32 or float64.
+    n_centers : int
+        At most n.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    array of shape (n_centers, d)
+        In the library and data type of X, where X lives.
+
+    Raises
+    ------
+    ValueError
+        If there are more centres than rows.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    if not 1 <= n_centers <= X.shape[0]:
+        raise ValueError(
+            f"n_centers must be at least 1 and at most the number of rows, "
+            f"{X.shape[0]}; got {n_centers}"
+        )
+    rows = to_numpy(X)
+    offset = rows.mean(axis=0)  # a large one would cost digits of the distances
+    clusters = MiniBatchKMeans(n_centers, random_state=rng).fit(rows - offset)
+    return move(clusters.cluster_centers_ + offset, namespace(X), device_of(X))
 
 
 def rpcholesky(diagonal, columns, n_centers, rng):

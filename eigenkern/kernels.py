@@ -506,19 +506,31 @@ _BY_NAME = {
 }
 
 
-def check_kernel(kernel):
+def check_kernel(kernel, *, precomputed=True):
     """Raise a ValueError unless `kernel` is a name, a kernel object or a callable."""
-    if isinstance(kernel, str) and kernel in (*_BY_NAME, "precomputed"):
+    names = (*_BY_NAME, "precomputed") if precomputed else tuple(_BY_NAME)
+    if isinstance(kernel, str) and kernel in names:
         return
     if isinstance(kernel, Kernel) or (
         callable(kernel) and not isinstance(kernel, type)
     ):
         return
-    names = ", ".join(repr(name) for name in (*_BY_NAME, "precomputed"))
     raise ValueError(
-        f"kernel must be one of {names}, a kernel object such as "
-        f"eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable k(X, Z); "
-        f"got {kernel!r}"
+        f"kernel must be one of {', '.join(repr(name) for name in names)}, a kernel "
+        "object such as eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable "
+        f"k(X, Z); got {kernel!r}"
+    )
+
+
+def check_spectral_law(kernel):
+    """Raise a ValueError unless frequencies can be drawn for a name or an object."""
+    made = _BY_NAME.get(kernel) if isinstance(kernel, str) else kernel
+    if isinstance(made, Kernel) and made.shift_invariant:
+        return
+    raise ValueError(
+        "kernel must be a function of x - z with a known spectral law: 'gaussian', "
+        "'laplacian', 'cauchy', 'matern32', 'matern52' or such an object of "
+        f"eigenkern.kernels; got {kernel!r}"
     )
 
 

@@ -1,17 +1,62 @@
-"""Preconditioners: the spectral one of EigenPro, the two-Cholesky one of Falkon."""
+"""Preconditioners: the spectral ones of EigenPro, the two-Cholesky one of Falkon."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ._array import device_of, namespace, to_numpy
-from ._linalg import cholesky, largest_eigenvalue, solve_triangular, top_eigh
+from ._array import available_memory, device_of, namespace, to_numpy
+from ._linalg import (
+    cholesky,
+    eigh,
+    largest_eigenvalue,
+    right_singular_vectors,
+    solve_triangular,
+    top_eigh,
+)
+
+# Rows that are computed at a time.
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class Spectral:
-    """EigenPro's preconditioner from the top eigenvectors of a subsample.
+class _TopEigenvectors:
+    """What the spectral preconditioners share: k_P(x, z) = k(x, z) - p(x)' D p(z)."""
+
+    vectors: Any
+    scales: Any
+    eigenvalues: Any
+    damping: float
+
+    @property
+    def n_components(self):
+        """q, the number of eigenvectors."""
+        return self.vectors.shape[1]
+
+    def n_directions(self, spectrum):
+        """Return what theorem 4 of EigenPro 1 has in the logarithm, over 1 / delta."""
+        return 8.0 * spectrum.intrinsic_dimension()
+
+    def truncate(self, q):
+        """Return the preconditioner of the first `q` eigenvectors."""
+        xp = namespace(self.vectors)
+        values = xp.astype(self.eigenvalues[: q + 1], xp.float64)
+        return replace(
+            self,
+            vectors=self.vectors[:, :q],
+            scales=xp.astype(self._scales(values), self.vectors.dtype),
+            eigenvalues=self.eigenvalues[: q + 1],
+        )
+
+    def _scales(self, values):
+        """Return D of the eigenvectors of all but the last of some eigenvalues."""
+        top = values[:-1]
+        return (1.0 - self.damping * values[-1] / top) / (top * self.vectors.shape[0])
+
+
+@dataclass(frozen=True)
+class Spectral(_TopEigenvectors):
+    """EigenPro 2's preconditioner, from the top eigenvectors of a subsample.
 
     With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the
     preconditioned kernel is ::
@@ -40,10 +85,15 @@ class Spectral:
     training", MLSys 2019: equation 8.
     """
 
-    vectors: Any
-    scales: Any
-    eigenvalues: Any
-    damping: float = 1.0
+    @classmethod
+    def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
+        """Return the preconditioner of the first rows of K(X, X)."""
+        return cls.from_subsample(
+            operator.block(0, subsample_size, 0, subsample_size),
+            n_components,
+            weights=None if weights is None else weights[:subsample_size],
+            damping=damping,
+        )
 
     @classmethod
     def from_subsample(cls, K_s, n_components, *, weights=None, damping=1.0):
@@ -69,42 +119,27 @@ class Spectral:
             root = xp.sqrt(xp.astype(weights, xp.float64))
             K = root[:, None] * K * root[None, :]
         sigma, U = top_eigh(K, n_components + 1)
-        # Along lambda_j coefficients grow like 1 / lambda_j and rounding leaves an
-        # error of eps / lambda_j in predictions: above 1000 eps, at most one in a
-        # thousand. The level lambda_{q+1} of the preconditioned spectrum stays there.
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
-        floor = 1000 * s * float(xp.finfo(dtype).eps) * entry
-        q = max(int(xp.sum(xp.astype(sigma > floor, xp.int64))) - 1, 0)
+        q = max(_n_above_rounding(sigma, s, entry, dtype) - 1, 0)
         V = U[:, :q] if root is None else root[:, None] * U[:, :q]
         # Rounding may leave the last eigenvalue below zero.
         sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
-        return cls(
-            xp.astype(V, dtype),
-            _scales(sigma, q, damping, dtype),
-            xp.astype(sigma[: q + 1] / s, dtype),
-            damping,
-        )
-
-    @property
-    def n_components(self):
-        """q, the number of eigenvectors."""
-        return self.vectors.shape[1]
+        values = xp.astype(sigma[: q + 1] / s, dtype)
+        return cls(xp.astype(V, dtype), values[:-1], values, damping).truncate(q)
 
     @property
     def subsample_size(self):
         """s, the rows of the subsample."""
         return self.vectors.shape[0]
 
-    def truncate(self, q):
-        """Return the preconditioner of the first `q` eigenvectors."""
-        xp = namespace(self.vectors)
-        sigma = xp.astype(self.eigenvalues, xp.float64) * self.subsample_size
-        return Spectral(
-            self.vectors[:, :q],
-            _scales(sigma, q, self.damping, self.vectors.dtype),
-            self.eigenvalues[: q + 1],
-            self.damping,
-        )
+    @property
+    def n_kept(self):
+        """Columns of K(X_b, X) that a step needs."""
+        return self.subsample_size if self.n_components else 0
+
+    def features(self, operator, start, stop):
+        """Return p(x) of some rows, shape (m, q)."""
+        return operator.block(start, stop, 0, self.subsample_size) @ self.vectors
 
     def correction(self, K_bs, G):
         """Return V D V' K(X_s, X_b) G.
@@ -121,11 +156,262 @@ class Spectral:
         """
         return self.vectors @ (self.scales[:, None] * (self.vectors.T @ (K_bs.T @ G)))
 
+    def descend(self, operator, coef, b, K_bs, step):
+        """Change `coef` by a step of the batch `b` of rows, in place."""
+        coef[b, :] -= step
+        if self.n_components:
+            coef[: self.subsample_size, :] += self.correction(K_bs, step)
 
-def _scales(sigma, q, damping, dtype):
+
+@dataclass(frozen=True)
+class GlobalSpectral(_TopEigenvectors):
+    """EigenPro 1's preconditioner: approximate eigenvectors of K(X, X) on all n rows.
+
+    With V (n, q), approximately eigenvectors of K = K(X, X), and p(x) = V' K(X, x)::
+
+        k_P(x, z) = k(x, z) - p(x)' D p(z),  D_j = (1 - tau L_{q+1} / L_j) / L_j
+
+    The eigenvectors come from a subsample of s rows: extended to all rows by the
+    Nystrom method, or as right singular vectors of K(X_s, X). They are then made
+    orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q) (one pass
+    over K, as long as an epoch): the preconditioner is positive definite then, however
+    inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
+
+    Attributes
+    ----------
+    vectors : array of shape (n, q)
+        V.
+    scales : array of shape (q,)
+        The diagonal of D.
+    eigenvalues : array of shape (q + 1,)
+        L_j / n, decreasing; the last one is that of the subsample.
+    damping : float
+        tau.
+    images : array of shape (n, q)
+        K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017: table 2 and appendix A.
+    """
+
+    images: Any
+
+    n_kept = 0
+
+    @classmethod
+    def of(
+        cls,
+        operator,
+        subsample_size,
+        n_components,
+        *,
+        weights=None,
+        damping=1.0,
+        svd_solver,
+        rng,
+    ):
+        """Return the preconditioner with at most `n_components` eigenvectors.
+
+        Parameters
+        ----------
+        operator : KernelOperator
+            K(X, X).
+        subsample_size, n_components : int
+            s and q < s.
+        weights : array of shape (n,), default=None
+        damping : float, default=1.0
+            tau.
+        svd_solver : {"nystrom", "randomized"}
+        rng : numpy.random.RandomState
+        """
+        xp, n = operator.xp, operator.shape[0]
+        root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
+        if weights is not None:
+            root = weights[:, None] ** 0.5
+        if svd_solver == "nystrom":
+            V, level = _nystrom_vectors(operator, subsample_size, n_components, weights)
+        else:
+            V, level = _singular_vectors(
+                operator, subsample_size, n_components, root, rng
+            )
+        if V.shape[1] == 0:
+            values = xp.full_like(root[:1, 0], level)
+            return cls(V, values[:0], values, damping, V)
+        V = root * V
+        images = operator @ V
+        gram = sum(
+            xp.astype(V[rows, :], xp.float64).T @ xp.astype(images[rows, :], xp.float64)
+            for rows in _chunks(n)
+        )
+        values, R = eigh(0.5 * (gram + gram.T))
+        values = xp.flip(values)
+        q = _n_above_rounding(values, n, _largest_entry(operator), operator.dtype)
+        R = xp.astype(xp.flip(R, axis=1)[:, :q], operator.dtype)
+        # The level is an estimate: it must not lie above the values it goes with.
+        level = min(level, float(values[q - 1]) / n) if q else level
+        last = xp.full_like(values[:1], level)
+        values = xp.astype(xp.concat([values[:q] / n, last]), operator.dtype)
+        return cls(V @ R, values[:-1], values, damping, images @ R).truncate(q)
+
+    def truncate(self, q):
+        """Return the preconditioner of the first `q` eigenvectors."""
+        return replace(super().truncate(q), images=self.images[:, :q])
+
+    def features(self, operator, start, stop):
+        """Return p(x) of some rows, shape (m, q)."""
+        return self.images[start:stop, :]
+
+    def descend(self, operator, coef, b, kept, step):
+        """Change `coef` by a step of the batch `b` of rows, in place."""
+        coef[b, :] -= step
+        if self.n_components:
+            coef += self.vectors @ (self.scales[:, None] * (self.images[b, :].T @ step))
+
+
+def _chunks(n):
+    """Yield ranges of `n` rows."""
+    for i in range(0, n, _CHUNK):
+        yield slice(i, min(i + _CHUNK, n))
+
+
+def _nystrom_vectors(operator, s, q, weights):
+    """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
+    xp = operator.xp
+    top = Spectral.of(operator, s, q, weights=weights)
+    V = xp.concat(
+        [
+            top.features(operator, rows.start, rows.stop)
+            for rows in _chunks(operator.shape[0])
+        ]
+    )
+    if weights is not None:
+        V = V * weights[:, None] ** 0.5
+    if V.shape[1]:
+        V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
+    return V, float(top.eigenvalues[-1])
+
+
+def _singular_vectors(operator, s, q, root, rng):
+    """Return right singular vectors (n, q) of s rows of K, and lambda_{q+1}."""
+    n = operator.shape[0]
+    needed = 2.0 * operator.itemsize * n * s
+    free = available_memory(operator.xp, operator.device)
+    if needed > free:
+        raise ValueError(
+            f"svd_solver='randomized' needs {needed / 1e6:.0f} MB for {s} rows of the "
+            f"kernel matrix, but {free / 1e6:.0f} MB of memory are free; pass "
+            "svd_solver='nystrom' or a smaller subsample_size"
+        )
+    A = root[:s, :] * operator.block(0, s) * root[:, 0]
+    values, V = right_singular_vectors(
+        lambda B: A @ B, lambda B: A.T @ B, (s, n), q + 1, root, rng
+    )
+    return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n
+
+
+def _largest_entry(operator):
+    """Return the largest k(x, x) of some rows."""
+    xp, m = operator.xp, min(operator.shape[0], 1000)
+    return float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))
+
+
+def _n_above_rounding(sigma, n, entry, dtype):
+    """Return how many eigenvalues of K(X, X) are more than rounding.
+
+    Along sigma_j coefficients grow like 1 / sigma_j and rounding leaves an error of
+    n eps / sigma_j in predictions: above 1000 n eps, at most one in a thousand. The
+    level of the preconditioned spectrum stays there.
+    """
     xp = namespace(sigma)
-    top = sigma[:q]
-    return xp.astype((1.0 - damping * sigma[q] / top) / top, dtype)
+    floor = 1000 * n * float(xp.finfo(dtype).eps) * entry
+    return int(xp.sum(xp.astype(sigma > floor, xp.int64)))
+
+
+@dataclass(frozen=True)
+class LinearSpectral(_TopEigenvectors):
+    """EigenPro's preconditioner of a linear model, P = I - V D V'.
+
+    V = (e_1 .. e_q) are eigenvectors of the covariance of the features, from a
+    subsample, with eigenvalues lambda_j, and D_j = 1 - tau lambda_{q+1} / lambda_j.
+    Rows x, less their mean, have the preconditioned kernel x' P z.
+
+    Attributes
+    ----------
+    vectors : array of shape (d, q)
+    scales : array of shape (q,)
+    eigenvalues : array of shape (q + 1,)
+        Decreasing.
+    damping : float
+        tau.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017: table 1 and appendix A.
+    """
+
+    n_kept = 0
+
+    @classmethod
+    def of(
+        cls, operator, subsample_size, n_components, *, weights=None, damping=1.0, rng
+    ):
+        """Return the preconditioner with at most `n_components` eigenvectors.
+
+        There may be fewer: at most one less than the eigenvalues that are not rounding.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+        subsample_size, n_components : int
+            s and q.
+        weights : array of shape (n,), default=None
+        damping : float, default=1.0
+            tau.
+        rng : numpy.random.RandomState
+        """
+        xp, s, d = operator.xp, subsample_size, operator.shape[1]
+        root = xp.ones((s, 1), dtype=operator.dtype, device=operator.device)
+        if weights is not None:
+            root = weights[:s, None] ** 0.5
+        k = min(n_components + 1, s, d)
+        singular, V = right_singular_vectors(
+            lambda B: root * operator.product(B, 0, s)[0],
+            lambda B: operator.adjoint(root * B, 0, s),
+            (s, d),
+            k,
+            root,
+            rng,
+        )
+        # Rounding, of the computation and of features that were measured in float32,
+        # leaves an error of eps times the ratio in predictions.
+        eps = max(float(xp.finfo(operator.dtype).eps), 1e-10)
+        floor = 1000 * eps * singular[0]
+        q = int(xp.sum(xp.astype(singular > floor, xp.int64)))
+        q = max(min(q - 1, n_components), 0)
+        values = xp.astype(singular, xp.float64) ** 2 / s
+        values = xp.astype(values[: q + 1], operator.dtype)
+        return cls(V[:, :q], values[:-1], values, damping).truncate(q)
+
+    def n_directions(self, spectrum):
+        """Return what theorem 3 has in the logarithm, over 1 / delta."""
+        return 2.0 * self.vectors.shape[0]
+
+    def _scales(self, values):
+        return 1.0 - self.damping * values[-1] / values[:-1]
+
+    def features(self, operator, start, stop):
+        """Return p(x) of some rows, shape (m, q)."""
+        return operator.product(self.vectors, start, stop)[0]
+
+    def descend(self, operator, coef, b, kept, step):
+        """Change `coef` by a step of the batch `b` of rows, in place."""
+        gradient = operator.adjoint(step, b.start, b.stop)
+        coef -= gradient
+        if self.n_components:
+            coef += self.vectors @ (self.scales[:, None] * (self.vectors.T @ gradient))
 
 
 class HeldOutSpectrum:
@@ -143,18 +429,18 @@ class HeldOutSpectrum:
     Parameters
     ----------
     K_hh : array of shape (N, N)
-    K_hs : array of shape (N, s)
-    preconditioner : Spectral
+    P : array of shape (N, q)
+        p(x) of the rows, of ``k_P(x, z) = k(x, z) - p(x)' D p(z)``.
+    preconditioner : Spectral, GlobalSpectral or LinearSpectral
         With the most eigenvectors that will be asked for.
     weights : array of shape (N,), default=None
         Weights of the rows.
     """
 
-    def __init__(self, K_hh, K_hs, preconditioner, weights=None):
+    def __init__(self, K_hh, P, preconditioner, weights=None):
         xp = namespace(K_hh)
         self._xp, self._preconditioner = xp, preconditioner
-        self._K = K_hh
-        self._P = K_hs @ preconditioner.vectors
+        self._K, self._P = K_hh, P
         self._diagonal = xp.linalg.diagonal(K_hh)
         # The unit of the products: squares of a kernel's values may overflow.
         self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
@@ -228,6 +514,39 @@ class HeldOutSpectrum:
             end = np.mean(norms[-quarter:], axis=0)
             # Not finite is unstable; what has vanished is at its rounding.
             return (end <= middle) | (end < 1e-4)
+
+    def bound(self, q, batch_size, probability=0.9):
+        """Return an upper bound of the norm of P K_m, m = `batch_size`.
+
+        Of theorems 3 and 4 of EigenPro 1: it holds with a `probability` for a batch of
+        m rows, if the eigenvectors are exact.
+        """
+        level = float(self._preconditioner.eigenvalues[q])
+        largest = float(self._xp.max(self._diagonal * self._root * self._root))
+        directions = max(self._preconditioner.n_directions(self), 1.0)
+        log = np.log(directions / (1.0 - probability)) / batch_size
+        mean_square = (2.0 * level * largest * log) ** 0.5
+        return level + 2.0 / 3.0 * (level + largest) * log + mean_square
+
+    def intrinsic_dimension(self):
+        """Return trace over norm of E[(K_m - K)^2], K_m of a batch and K of all rows.
+
+        Up to 1 / m it is E[w phi phi'] - K^2 with w = k(x, x), whose eigenvalues are
+        those of (W - G) G on the rows.
+        """
+        xp, n_rows, root = self._xp, self._K.shape[0], self._root / self._unit**0.5
+        w = self._diagonal * root * root
+        G = (root / n_rows)[:, None] * self._K * root
+        v = self._start / xp.linalg.vector_norm(self._start)
+        norm = 0.0
+        for _ in range(20):  # it counts within a logarithm
+            u = G @ v
+            v = w * u - G @ u
+            norm = float(xp.linalg.vector_norm(v))
+            if norm == 0:
+                return 1.0
+            v = v / norm
+        return max(float(xp.mean(w * w) - xp.sum(G * G)) / norm, 1.0)
 
     def measure(self, q):
         """Return (beta, lambda) of the preconditioner with `q` eigenvectors."""

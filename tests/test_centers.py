@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 
-from eigenkern.centers import distinct_rows, rpcholesky, uniform
+from eigenkern._array import namespace, to_numpy
+from eigenkern.centers import distinct_rows, kmeans, rpcholesky, uniform
 from eigenkern.kernels import Gaussian
 
 
@@ -93,3 +95,45 @@ def test_rpcholesky_ends_when_nothing_is_left(rank, rng):
     chosen = choose(K, 20, 0)
     assert len(chosen) == rank
     assert residual(K, chosen) < 1e-9 * np.trace(K)
+
+
+@pytest.fixture
+def clusters(rng):
+    """Rows of four clusters whose means are far apart, and these means."""
+    means = 10.0 * rng.standard_normal((4, 3))
+    return np.repeat(means, 50, axis=0) + 0.1 * rng.standard_normal((200, 3)), means
+
+
+def sorted_rows(X):
+    return X[np.lexsort(X.T)]
+
+
+def test_kmeans_finds_clusters(clusters):
+    X, means = clusters
+    found = kmeans(X, 4, np.random.RandomState(0))
+    assert_allclose(sorted_rows(found), sorted_rows(means), atol=0.1)
+    assert_array_equal(kmeans(X, 4, np.random.RandomState(0)), found)
+
+
+def test_kmeans_keeps_its_digits_under_an_offset(clusters):
+    X = 0.01 * clusters[0].astype(np.float32)
+    found = kmeans(X, 4, np.random.RandomState(0))
+    moved = kmeans(X + np.float32(1000), 4, np.random.RandomState(0))
+    assert found.dtype == moved.dtype == np.float32
+    assert_allclose(moved - np.float32(1000), found, atol=5e-3)
+    assert np.ptp(found, axis=0).min() > 0.05
+
+
+def test_kmeans_of_another_library(clusters, other_xp):
+    X, _ = clusters
+    expected = kmeans(X, 7, np.random.RandomState(0))
+    with config_context(array_api_dispatch=True):
+        found = kmeans(other_xp.asarray(X), 7, np.random.RandomState(0))
+    assert namespace(found) == other_xp
+    assert_array_equal(to_numpy(found), expected)
+
+
+@pytest.mark.parametrize("n_centers", [0, 201])
+def test_kmeans_needs_as_many_rows_as_centers(n_centers, clusters):
+    with pytest.raises(ValueError, match=f"n_centers must be .* 200; got {n_centers}"):
+        kmeans(clusters[0], n_centers, np.random.RandomState(0))

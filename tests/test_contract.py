@@ -10,10 +10,14 @@ from eigenkern import (
     EigenProRegressor,
     FalkonLikeClassifier,
     FalkonLikeRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
 )
 
 STOCHASTIC = (
@@ -21,12 +25,15 @@ STOCHASTIC = (
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
 )
 # scikit-learn's own words for its stochastic solvers.
 EXPECTED_FAILED_CHECKS = {
-    "check_sample_weight_equivalence_on_dense_data": (
+    f"check_sample_weight_equivalence_on_{kind}_data": (
         "sample_weight is not equivalent to removing/repeating samples."
-    ),
+    )
+    for kind in ("dense", "sparse")
 }
 
 
@@ -37,13 +44,19 @@ EXPECTED_FAILED_CHECKS = {
         DSGRegressor(),
         EigenProClassifier(),
         EigenProRegressor(),
+        EigenProRegressor(algorithm="eigenpro1"),
         FalkonLikeClassifier(),
         FalkonLikeRegressor(),
+        LinearEigenProClassifier(),
+        LinearEigenProRegressor(),
         NystromClassifier(),
         NystromRegressor(),
         NystromRegressor(alpha="path"),
         NytroClassifier(),
         NytroRegressor(),
+        RandomFourierFeatures(n_components=5, random_state=0),
+        RBFNetworkFeatures(n_components=5, random_state=0),
+        RBFNetworkFeatures(n_components=5, centers="kmeans", random_state=0),
     ],
     expected_failed_checks=lambda estimator: (
         EXPECTED_FAILED_CHECKS if isinstance(estimator, STOCHASTIC) else {}

@@ -520,7 +520,7 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield EpochState(0.9 * exact if good else 9 * exact, 0.5, 1.0, 0)
         yield EpochState(50 * exact, 0.01, 1.0, 0)
 
-    monkeypatch.setattr("eigenkern._eigenpro.eigenpro2", solver)
+    monkeypatch.setattr("eigenkern._eigenpro.eigenpro", solver)
     model = EigenProRegressor(max_iter=2, random_state=0)
     kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
     with pytest.warns(ConvergenceWarning, match=kept):

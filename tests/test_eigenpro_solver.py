@@ -7,11 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenkern._array import to_numpy
-from eigenkern._operator import KernelOperator
+from eigenkern._operator import KernelOperator, LinearOperator
 from eigenkern._tuning import tune
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
-from eigenkern.preconditioners import Spectral
-from eigenkern.solvers.eigenpro import _StepTrials, eigenpro2
+from eigenkern.preconditioners import GlobalSpectral, LinearSpectral, Spectral
+from eigenkern.solvers.eigenpro import _StepTrials, eigenpro
 
 N, M = 110, 25  # the last batch is smaller
 
@@ -36,9 +36,9 @@ def solve(
     trials=False,
 ):
     """Return the states of `n_epochs` epochs."""
-    operator = K if isinstance(K, KernelOperator) else KernelOperator.from_matrix(K)
+    operator = KernelOperator.from_matrix(K) if isinstance(K, np.ndarray) else K
     coef = np.zeros_like(Y) if coef is None else coef
-    solver = eigenpro2(
+    solver = eigenpro(
         operator,
         Y,
         P,
@@ -93,6 +93,58 @@ def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
     assert all(state.n_step_halvings == 0 for state in states)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("svd_solver", ["nystrom", "randomized"])
+def test_eigenpro_1_equals_the_naive_loop(svd_solver, weighted, data, rng):
+    """Table 2 of the paper, the eigenvectors given."""
+    X, Y = data
+    K = Laplacian(2.0)(X)
+    weights = rng.uniform(0.5, 1.5, size=N) if weighted else np.ones(N)
+    operator = KernelOperator.from_matrix(K)
+    P = GlobalSpectral.of(
+        operator,
+        40,
+        8,
+        weights=weights,
+        damping=0.9,
+        svd_solver=svd_solver,
+        rng=np.random.RandomState(0),
+    )
+    E, a, rng = P.vectors, np.zeros_like(Y), np.random.RandomState(0)
+    sigma = P.eigenvalues * N
+    D = np.diag((1 - 0.9 * sigma[-1] / sigma[:-1]) / sigma[:-1])
+    for _ in range(3):
+        iterates = []
+        for start in rng.permutation(np.arange(0, N, M)):
+            b = slice(start, start + M)
+            g = 0.8 / M * weights[b, None] * (K[b] @ a - Y[b])
+            a[b] -= g
+            a += E @ D @ E.T @ K[b].T @ g
+            iterates.append(a.copy())
+    states = solve(operator, Y, P, 3, weights=weights, step_size=0.8)
+    assert_allclose(states[-1].coef, np.mean(iterates[2:], axis=0), atol=1e-10)
+
+
+@pytest.mark.parametrize("q", [0, 4])
+def test_linear_eigenpro_equals_the_naive_loop(q, data, rng):
+    """Table 1 of the paper, the eigenvectors given."""
+    _, Y = data
+    X = rng.standard_normal((N, 8)) * 0.6 ** np.arange(8)
+    operator = LinearOperator(X, X.mean(axis=0))
+    P = LinearSpectral.of(operator, 40, q, damping=0.25, rng=np.random.RandomState(0))
+    matrix = np.eye(8) - P.vectors @ np.diag(P.scales) @ P.vectors.T
+    X = X - X.mean(axis=0)
+    a, rng = np.zeros((8, 2)), np.random.RandomState(0)
+    for _ in range(3):
+        iterates = []
+        for start in rng.permutation(np.arange(0, N, M)):
+            b = slice(start, start + M)
+            a -= 0.3 / M * matrix @ X[b].T @ (X[b] @ a - Y[b])
+            iterates.append(a.copy())
+    states = solve(operator, Y, P, 3, step_size=0.3, coef=np.zeros((8, 2)))
+    assert_allclose(states[-1].coef, np.mean(iterates[2:], axis=0), atol=1e-10)
+
+
 def test_no_components_is_plain_sgd(data):
     X, Y = data
     K, a, rng = Gaussian(1.0)(X), np.zeros_like(Y), np.random.RandomState(0)
@@ -112,7 +164,7 @@ def test_no_components_is_plain_sgd(data):
 def test_converges_to_the_exact_solution(kernel, n_components, data):
     X, Y = data
     operator = KernelOperator(kernel, X)
-    tuning = tune(operator, 3, 2, batch_size=N, n_components=n_components)
+    tuning = tune(operator, N, batch_size=N, n_components=n_components)
     # The slowest direction of plain SGD sets the number of epochs.
     K = kernel(X)
     condition = tuning.step_size / N * np.linalg.eigvalsh(K)[0]
@@ -136,7 +188,7 @@ def test_converges_to_the_exact_solution(kernel, n_components, data):
 def test_an_absurd_step_is_halved(factor, q, dtype, data):
     X, Y = (array.astype(dtype) for array in data)
     operator = KernelOperator(Laplacian(2.0), X)
-    tuning = tune(operator, 3, 2, batch_size=M, n_components=q)
+    tuning = tune(operator, N, batch_size=M, n_components=q)
     step_size = factor * tuning.step_size
     states = solve(operator, Y, tuning.preconditioner, 40, step_size=step_size)
     last = states[-1]
@@ -195,7 +247,7 @@ def test_equal_weights_are_none(data):
 def test_noise_is_no_divergence(rng):
     X, Y = rng.standard_normal((N, 3)), rng.standard_normal((N, 1))
     operator = KernelOperator(Gaussian(1.0), X)
-    tuning = tune(operator, 3, 1, batch_size=10)
+    tuning = tune(operator, N, batch_size=10)
     last = solve(
         operator,
         Y,
@@ -212,8 +264,8 @@ def test_other_libraries_agree_with_numpy(other_xp, rng):
 
     def run(xp):
         operator = KernelOperator(Laplacian(2.0), xp.asarray(X))
-        tuning = tune(operator, 3, 2, n_components=8)
-        solver = eigenpro2(
+        tuning = tune(operator, N, n_components=8)
+        solver = eigenpro(
             operator,
             xp.asarray(Y),
             tuning.preconditioner,
@@ -265,7 +317,7 @@ def test_trials_lower_the_noise_of_contradictory_targets(rng):
     X, Y = contradictory(rng)
     Y = Y[:, :1]
     operator = KernelOperator(Laplacian(1.0), X)
-    tuning = tune(operator, 3, 1, batch_size=M)
+    tuning = tune(operator, N, batch_size=M)
     K = operator.block()
     options = {"step_size": tuning.step_size}
     # The best that a function of X can do: the mean of the two targets of a row.
@@ -282,7 +334,7 @@ def test_trials_lower_the_noise_of_contradictory_targets(rng):
 def test_outputs_have_trials_of_their_own(rng):
     X, Y = contradictory(rng)
     operator = KernelOperator(Laplacian(1.0), X)
-    tuning = tune(operator, 3, 2, batch_size=M)
+    tuning = tune(operator, N, batch_size=M)
     P, options = tuning.preconditioner, {"step_size": tuning.step_size}
     both = solve(operator, Y, P, 15, trials=True, **options)[-1].coef
     without = solve(operator, Y, P, 15, trials=False, **options)[-1].coef

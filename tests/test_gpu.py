@@ -12,6 +12,8 @@ from eigenkern import (
     FalkonLikeRegressor,
     NystromRegressor,
     NytroRegressor,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
 )
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
@@ -97,3 +99,25 @@ def test_random_features_are_the_same(cache_size, cupy, regression):
         model.fit(X, y).partial_fit(X, y)
         assert isinstance(model.coef_, cupy.ndarray)
         assert_allclose(model.predict(X_test).get(), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        RandomFourierFeatures(n_components=101, random_state=0),
+        RBFNetworkFeatures(n_components=60, random_state=0),
+        RBFNetworkFeatures(n_components=20, centers="kmeans", random_state=0),
+    ],
+)
+@pytest.mark.parametrize("dtype, atol", [(np.float32, 1e-5), (np.float64, 1e-10)])
+def test_features(model, dtype, atol, cupy, regression):
+    X = regression[0].astype(dtype)
+    expected = model.fit_transform(X)
+    on_device = model.set_params(device="cuda").fit_transform(X)
+    assert isinstance(on_device, np.ndarray) and on_device.dtype == dtype
+    assert_allclose(on_device, expected, atol=atol)
+    model.set_params(device="auto")
+    with config_context(array_api_dispatch=True):
+        phi = model.fit_transform(cupy.asarray(X))
+    assert isinstance(phi, cupy.ndarray)
+    assert_allclose(phi.get(), expected, atol=atol)

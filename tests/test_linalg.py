@@ -11,6 +11,7 @@ from eigenkern._linalg import (
     eigh,
     largest_eigenvalue,
     pivoted_cholesky,
+    right_singular_vectors,
     solve_triangular,
     top_eigh,
 )
@@ -113,3 +114,19 @@ def test_pivoted_cholesky(any_xp, rng):
 def test_pivoted_cholesky_of_nothing():
     kept, L = pivoted_cholesky(np.zeros((4, 4)), 0.0)
     assert len(kept) == 0 and L.shape == (0, 0)
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (30, 90), (300, 200)])
+def test_right_singular_vectors(shape, any_xp, rng):
+    """Exact where few columns span the range, accurate where the values decay."""
+    U, _, Vt = np.linalg.svd(rng.standard_normal(shape), full_matrices=False)
+    expected = 0.8 ** np.arange(min(shape))
+    A = any_xp.asarray((U * expected) @ Vt)
+    values, V = right_singular_vectors(
+        lambda B: A @ B, lambda B: A.T @ B, shape, 20, A, np.random.RandomState(0)
+    )
+    values, V = to_numpy(values), to_numpy(V)
+    assert V.shape == (shape[1], 20)
+    assert_allclose(values, expected[:20], rtol=1e-4)
+    assert_allclose(V.T @ V, np.eye(20), atol=1e-12)
+    assert_allclose(np.abs(np.sum(V[:, :10] * Vt[:10].T, axis=0)), 1.0, atol=1e-6)

@@ -6,13 +6,20 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from eigenkern import _operator
 from eigenkern._array import to_numpy
-from eigenkern._operator import BlockPlan, KernelOperator, cache_budget, cache_pays
+from eigenkern._operator import (
+    BlockPlan,
+    KernelOperator,
+    LinearOperator,
+    cache_budget,
+    cache_pays,
+)
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -454,3 +461,18 @@ def test_block_of_another_type(problem):
     assert np.shares_memory(block, out) and block.dtype == np.float64
     assert_array_equal(block, operator.block(10, 60))
     assert_allclose(block, K[10:60], atol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_linear_operator_is_its_matrix(sparse, rng):
+    X = rng.standard_normal((50, 7)) * (rng.random((50, 7)) < 0.4)
+    mean = rng.standard_normal(7)
+    operator = LinearOperator(scipy.sparse.csr_array(X) if sparse else X, mean)
+    A, G = rng.standard_normal((7, 3)), rng.standard_normal((11, 3))
+    assert operator.shape == (50, 7) and operator.itemsize == 8
+    product, kept = operator.product(A, 5, 16)
+    assert kept is None
+    assert_allclose(product, (X - mean)[5:16] @ A, atol=1e-12)
+    assert_allclose(operator.adjoint(G, 5, 16), (X - mean)[5:16].T @ G, atol=1e-12)
+    expected = (X - mean)[3:20] @ (X - mean)[5:16].T
+    assert_allclose(operator.block(3, 20, 5, 16), expected, atol=1e-12)

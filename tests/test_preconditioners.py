@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from eigenkern import preconditioners
 from eigenkern._array import to_numpy
+from eigenkern._operator import KernelOperator, LinearOperator
 from eigenkern.kernels import Gaussian, Laplacian, Linear
-from eigenkern.preconditioners import HeldOutSpectrum, Spectral
+from eigenkern.preconditioners import (
+    GlobalSpectral,
+    HeldOutSpectrum,
+    LinearSpectral,
+    Spectral,
+)
 
 S, N = 80, 150
 
@@ -109,7 +116,7 @@ def test_held_out_spectrum_is_its_definition(q, rows, weights):
     kernel = Laplacian(1.5)
     P = Spectral.from_subsample(kernel(X_s), 20, weights=weights[0])
     K_hs = kernel(H, X_s)
-    spectrum = HeldOutSpectrum(kernel(H), K_hs, P, weights[1])
+    spectrum = HeldOutSpectrum(kernel(H), K_hs @ P.vectors, P, weights[1])
     beta, top = spectrum.measure(q)
     G = preconditioned(kernel(H), K_hs, K_hs.T, P.truncate(q))
     r = root(weights[1], N)
@@ -122,17 +129,15 @@ def test_held_out_spectrum_is_its_definition(q, rows, weights):
 
 
 def test_beta_of_a_normalised_kernel_is_one(rows):
-    spectrum = HeldOutSpectrum(
-        Gaussian()(rows[1]),
-        Gaussian()(*rows[::-1]),
-        Spectral.from_subsample(Gaussian()(rows[0]), 5),
-    )
+    P = Spectral.from_subsample(Gaussian()(rows[0]), 5)
+    K_hs = Gaussian()(*rows[::-1])
+    spectrum = HeldOutSpectrum(Gaussian()(rows[1]), K_hs @ P.vectors, P)
     assert_allclose(spectrum.measure(0)[0], 1.0, rtol=1e-10)
 
 
 def test_spectrum_of_the_zero_kernel():
     P = Spectral.from_subsample(np.zeros((5, 5)), 2)
-    spectrum = HeldOutSpectrum(np.zeros((9, 9)), np.zeros((9, 5)), P)
+    spectrum = HeldOutSpectrum(np.zeros((9, 9)), np.zeros((9, 0)), P)
     assert spectrum.measure(0) == (0.0, 0.0)
 
 
@@ -147,7 +152,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
         return (
             to_numpy(P.scales),
             to_numpy(G),
-            HeldOutSpectrum(K_hh, K_hs, P, w_h).measure(6),
+            HeldOutSpectrum(K_hh, K_hs @ P.vectors, P, w_h).measure(6),
         )
 
     expected = run(*arrays)
@@ -159,7 +164,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
 def test_the_edge_of_full_batches_is_that_of_gradient_descent(rng):
     K = Gaussian(2.0)(rng.standard_normal((200, 4)))
     P = Spectral.from_subsample(K[:80, :80], 10)
-    spectrum = HeldOutSpectrum(K, K[:, :80], P)
+    spectrum = HeldOutSpectrum(K, K[:, :80] @ P.vectors, P)
     for q in (0, 10):
         truncated = P.truncate(q)
         U = K[:, :80] @ truncated.vectors
@@ -175,7 +180,7 @@ def test_the_edge_of_one_row_at_a_time(rng):
     K = np.diag(rng.uniform(0.5, 2.0, size=60))
     weights = rng.uniform(0.5, 1.5, size=60)
     P = Spectral.from_subsample(K[:10, :10], 0)
-    spectrum = HeldOutSpectrum(K, K[:, :10], P, weights)
+    spectrum = HeldOutSpectrum(K, K[:, :10] @ P.vectors, P, weights)
     edge = 2 / np.max(weights * np.diag(K))
     found = spectrum.largest_stable_step(0, 1, edge)
     assert edge / 2 ** (1 / 6) < found <= edge * (1 + 1e-3)
@@ -184,13 +189,187 @@ def test_the_edge_of_one_row_at_a_time(rng):
 def test_the_edge_scales_with_the_kernel(rng):
     K = Gaussian(2.0)(rng.standard_normal((200, 4))).astype(np.float32)
     P = Spectral.from_subsample(K[:80, :80], 10)
-    one = HeldOutSpectrum(K, K[:, :80], P)
+    one = HeldOutSpectrum(K, K[:, :80] @ P.vectors, P)
     edge = one.largest_stable_step(10, 25, 100.0)
     scale = np.float32(2.0**80)
     scaled = Spectral.from_subsample(scale * K[:80, :80], 10)
-    other = HeldOutSpectrum(scale * K, scale * K[:, :80], scaled)
+    other = HeldOutSpectrum(scale * K, scale * K[:, :80] @ scaled.vectors, scaled)
     assert_allclose(
         float(scale) * other.largest_stable_step(10, 25, 100.0 / float(scale)), edge
     )
     beta, top = one.measure(10)
     assert_allclose(np.divide(other.measure(10), scale), (beta, top), rtol=1e-3)
+
+
+SOLVERS = ["nystrom", "randomized"]
+
+
+def make_global(K, s, q, weights=None, *, svd_solver, **options):
+    return GlobalSpectral.of(
+        KernelOperator.from_matrix(K),
+        s,
+        q,
+        weights=weights,
+        svd_solver=svd_solver,
+        rng=np.random.RandomState(0),
+        **options,
+    )
+
+
+@pytest.fixture
+def weighted_matrix(rows, weights):
+    """A kernel matrix of all rows, their weights, and the roots of these."""
+    X = np.concatenate(rows)
+    w = None if weights[0] is None else np.concatenate(weights)
+    return Laplacian(2.0)(X), w, root(w, S + N)
+
+
+@pytest.mark.parametrize("svd_solver", SOLVERS)
+@pytest.mark.parametrize("damping", [1.0, 0.5])
+def test_global_of_all_rows_lowers_eigenvalues(svd_solver, damping, weighted_matrix):
+    K, w, r = weighted_matrix
+    P = make_global(K, S + N, 12, w, svd_solver=svd_solver, damping=damping)
+    sigma = np.linalg.eigvalsh(r * K * r.T)[::-1]
+    lowered = K - P.images @ np.diag(P.scales) @ P.images.T
+    lowered = np.linalg.eigvalsh(r * lowered * r.T)[::-1]
+    expected = np.sort(np.r_[[damping * sigma[12]] * 12, sigma[12:]])[::-1]
+    accuracy = {"nystrom": 1e-9, "randomized": 1e-2}[svd_solver]
+    assert_allclose(P.eigenvalues, sigma[:13] / (S + N), rtol=accuracy)
+    assert_allclose(lowered, expected, atol=accuracy * sigma[12])
+
+
+@pytest.mark.parametrize("svd_solver", SOLVERS)
+def test_global_is_positive_however_inexact(svd_solver, weighted_matrix):
+    K, w, r = weighted_matrix
+    P = make_global(K, 30, 12, w, svd_solver=svd_solver)
+    n = S + N
+    assert P.n_components == 12 and P.n_kept == 0
+    assert_allclose(P.images, K @ P.vectors, atol=1e-10)
+    gram = P.vectors.T @ P.images
+    assert_allclose(gram, np.diag(P.eigenvalues[:-1] * n), atol=1e-9 * n)
+    assert (np.diff(P.eigenvalues) <= 0).all()
+    lowered = K - P.images @ np.diag(P.scales) @ P.images.T
+    sigma = np.linalg.eigvalsh(r * K * r.T)
+    preconditioned = np.linalg.eigvalsh(r * lowered * r.T)
+    assert preconditioned[0] > -1e-10 * sigma[-1]
+    assert preconditioned[-1] < 0.3 * sigma[-1]
+
+
+def test_global_truncates(weighted_matrix):
+    K, w, _ = weighted_matrix
+    P = make_global(K, 30, 12, w, svd_solver="nystrom")
+    T = P.truncate(5)
+    assert_allclose(T.images, P.images[:, :5])
+    assert_allclose(T.eigenvalues, P.eigenvalues[:6])
+    sigma = P.eigenvalues[:6] * (S + N)
+    assert_allclose(T.scales, (1 - sigma[5] / sigma[:5]) / sigma[:5], rtol=1e-12)
+
+
+@pytest.mark.parametrize("svd_solver", SOLVERS)
+def test_global_without_components(svd_solver):
+    for K in (np.zeros((9, 9)), np.eye(9)):
+        P = make_global(K, 6, 0, svd_solver=svd_solver)
+        assert P.n_components == 0 and P.images.shape == (9, 0)
+    assert make_global(np.zeros((9, 9)), 6, 3, svd_solver=svd_solver).n_components == 0
+
+
+@pytest.mark.parametrize("svd_solver", SOLVERS)
+def test_global_of_other_libraries(svd_solver, other_xp, weighted_matrix):
+    K, w, _ = weighted_matrix
+    expected = make_global(K, 60, 8, w, svd_solver=svd_solver)
+    w = None if w is None else other_xp.asarray(w)
+    found = make_global(other_xp.asarray(K), 60, 8, w, svd_solver=svd_solver)
+    assert_allclose(to_numpy(found.eigenvalues), expected.eigenvalues, rtol=1e-8)
+    # Vectors have a sign of their own.
+    products = [
+        to_numpy(P.images) @ np.diag(to_numpy(P.scales)) @ to_numpy(P.images).T
+        for P in (found, expected)
+    ]
+    assert_allclose(*products, atol=1e-8)
+
+
+def test_singular_vectors_need_memory(monkeypatch, weighted_matrix):
+    monkeypatch.setattr(preconditioners, "available_memory", lambda xp, device: 1e4)
+    message = "svd_solver='randomized' needs 0 MB .* pass svd_solver='nystrom'"
+    with pytest.raises(ValueError, match=message):
+        make_global(weighted_matrix[0], 30, 5, svd_solver="randomized")
+
+
+def make_linear(X, s, q, weights=None, *, mean=0.0, **options):
+    return LinearSpectral.of(
+        LinearOperator(X, mean + 0.0 * X[0, :]),
+        s,
+        q,
+        weights=weights,
+        rng=np.random.RandomState(0),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.25])
+@pytest.mark.parametrize("q", [0, 3, 11, 12, 40])
+def test_linear_is_its_formula(q, damping, weights, rng):
+    X = rng.standard_normal((S, 12)) * 0.7 ** np.arange(12) + 2.0
+    P = make_linear(X, S, q, weights[0], mean=2.0, damping=damping)
+    w = np.ones(S) if weights[0] is None else weights[0]
+    values, E = np.linalg.eigh((X - 2.0).T @ (w[:, None] * (X - 2.0)) / S)
+    values, E = values[::-1], E[:, ::-1]
+    q = min(q, 11)
+    assert_allclose(P.eigenvalues, values[: q + 1], rtol=1e-10)
+    D = np.diag(1 - damping * values[q] / values[:q])
+    expected = np.eye(12) - E[:, :q] @ D @ E[:, :q].T
+    found = np.eye(12) - P.vectors @ np.diag(P.scales) @ P.vectors.T
+    assert_allclose(found, expected, atol=1e-10)
+
+
+def test_linear_leaves_out_rounding(rng):
+    X = rng.standard_normal((50, 6)) @ rng.standard_normal((6, 10))
+    assert make_linear(X, 50, 10).n_components == 5
+    assert make_linear(X.astype(np.float32), 50, 10).n_components == 5
+    assert make_linear(np.zeros((9, 4)), 9, 3).n_components == 0
+
+
+def test_bound_is_the_formula_of_theorem_4(rows, weights):
+    H = rows[1]
+    K, w = Laplacian(2.0)(H), weights[1]
+    P = Spectral.from_subsample(K, 20, weights=w)
+    spectrum = HeldOutSpectrum(K, K @ P.vectors, P, w)
+    level, r = P.eigenvalues[7], root(w, N)
+    kappa = np.max(r**2)
+    G, W = r * K * r.T / N, np.diag(r[:, 0] ** 2)
+    variance = np.linalg.eigvals((W - G) @ G)
+    d = np.sum(variance.real) / np.max(variance.real)
+    assert_allclose(spectrum.intrinsic_dimension(), d, rtol=0.1)
+    log = np.log(8 * spectrum.intrinsic_dimension() / 0.1)
+    expected = (
+        level
+        + 2 * (level + kappa) / (3 * 16) * log
+        + np.sqrt(2 * level * kappa / 16 * log)
+    )
+    assert_allclose(spectrum.bound(7, 16), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 60])
+def test_bound_holds_for_exact_eigenvectors(batch_size, rows, rng):
+    K = Gaussian(2.0)(rows[1])
+    P = Spectral.from_subsample(K, 10)
+    spectrum = HeldOutSpectrum(K, K @ P.vectors, P)
+    lowered = preconditioned(K, K, K, P)
+    for _ in range(50):
+        b = rng.choice(N, batch_size, replace=False)
+        norm = np.linalg.eigvalsh(lowered[np.ix_(b, b)])[-1] / batch_size
+        assert norm < spectrum.bound(10, batch_size)
+
+
+def test_bound_is_the_formula_of_theorem_3(rng):
+    X = rng.standard_normal((70, 5)) * 0.5 ** np.arange(5)
+    P = make_linear(X, 70, 3)
+    spectrum = HeldOutSpectrum(X @ X.T, X @ P.vectors, P)
+    level, kappa = P.eigenvalues[2], np.max(np.sum(X**2, axis=1))
+    log = np.log(2 * 5 / 0.1)
+    expected = (
+        level
+        + 2 * (level + kappa) / (3 * 8) * log
+        + np.sqrt(2 * level * kappa / 8 * log)
+    )
+    assert_allclose(spectrum.bound(2, 8), expected, rtol=1e-10)

@@ -32,39 +32,42 @@ def test_zero_kernel_takes_any_step():
 
 def test_little_memory_takes_fewer_rows(operator, monkeypatch):
     monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: 1e6)
-    tuning = tune(operator, 4, 1, batch_size=30)
+    tuning = tune(operator, max_batch_size(operator, 4, 1), batch_size=30)
     s = tuning.preconditioner.subsample_size
     assert 0.9e6 / 2 < 6 * 8 * s**2 <= 1e6 / 2
     monkeypatch.undo()
-    ample = tune(operator, 4, 1, batch_size=30, n_components=10)
+    ample = tune(
+        operator, max_batch_size(operator, 4, 1), batch_size=30, n_components=10
+    )
     assert ample.preconditioner.subsample_size == 300
 
 
 def test_zero_kernel_is_tuned():
-    tuning = tune(KernelOperator.from_matrix(np.zeros((40, 40))), 2, 1)
+    tuning = tune(KernelOperator.from_matrix(np.zeros((40, 40))), 40)
     assert (tuning.step_size, tuning.preconditioner.n_components) == (1.0, 0)
 
 
 def test_full_batches_take_the_predicted_step(operator):
-    tuning = tune(operator, 4, 1, batch_size=300)
+    tuning = tune(operator, max_batch_size(operator, 4, 1), batch_size=300)
     assert tuning.step_size == tuning.adapted.step_size(300)
 
 
 def test_the_step_is_a_part_of_the_edge(operator):
-    tuning = tune(operator, 4, 1, n_components=10)
-    given = tune(operator, 4, 1, n_components=10, step_size=7.0)
+    tuning = tune(operator, max_batch_size(operator, 4, 1), n_components=10)
+    given = tune(
+        operator, max_batch_size(operator, 4, 1), n_components=10, step_size=7.0
+    )
     assert given.step_size == 7.0
     # Of a kernel with r times the values the step is a r-th.
     scaled = KernelOperator.from_matrix(1e3 * operator.block())
-    other = tune(scaled, 4, 1, n_components=10)
+    other = tune(scaled, max_batch_size(scaled, 4, 1), n_components=10)
     assert_allclose(1e3 * other.step_size, tuning.step_size, rtol=1e-6)
 
 
 def test_everything_given(operator):
     tuning = tune(
         operator,
-        4,
-        1,
+        max_batch_size(operator, 4, 1),
         subsample_size=100,
         n_components=17,
         batch_size=33,
@@ -78,14 +81,16 @@ def test_everything_given(operator):
 
 
 def test_everything_automatic(operator):
-    tuning = tune(operator, 4, 1)
+    tuning = tune(operator, max_batch_size(operator, 4, 1))
     q, m = tuning.preconditioner.n_components, tuning.batch_size
     assert tuning.preconditioner.subsample_size == 300
     assert m == min(tuning.max_batch_size, 300 // 8)
     assert 0 <= q <= 300 // 2
     predicted = tuning.adapted.step_size(m)
     K = operator.block()
-    spectrum = HeldOutSpectrum(K, K, tuning.preconditioner)
+    spectrum = HeldOutSpectrum(
+        K, K @ tuning.preconditioner.vectors, tuning.preconditioner
+    )
     edge = spectrum.largest_stable_step(q, m, predicted)
     assert tuning.step_size == pytest.approx(0.8 * edge)
     assert_allclose(
@@ -101,8 +106,11 @@ def test_everything_automatic(operator):
 @pytest.mark.parametrize("n", [100, 300])
 def test_automatic_q_is_not_far_from_the_best(n, rng):
     operator = KernelOperator(Laplacian(2.0), rng.standard_normal((n, 4)))
-    best = max(tune(operator, 4, 1, n_components=q).acceleration for q in (5, 10, 20))
-    assert tune(operator, 4, 1).acceleration > best / 3
+    best = max(
+        tune(operator, max_batch_size(operator, 4, 1), n_components=q).acceleration
+        for q in (5, 10, 20)
+    )
+    assert tune(operator, max_batch_size(operator, 4, 1)).acceleration > best / 3
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_automatic_q_is_not_far_from_the_best(n, rng):
     [(2, 2), (1000, 1000), (1001, 1000), (9000, 1500), (50_000, 2000), (10**6, 4000)],
 )
 def test_subsample_size(n, expected):
-    assert _tuning._subsample_size(n) == expected
+    assert _tuning.default_subsample_size(n) == expected
 
 
 def test_filling_work_is_measured_once(monkeypatch):
@@ -140,7 +148,8 @@ def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
     operator = KernelOperator(Laplacian(2.0), rng.standard_normal((600, 4)))
     sizes = {"subsample_size": 100, "n_components": 10}
     small, large = (
-        tune(operator, 4, 1, batch_size=m, **sizes) for m in (50, 300)
+        tune(operator, max_batch_size(operator, 4, 1), batch_size=m, **sizes)
+        for m in (50, 300)
     )  # 50 of 200 rows are simulated for both
     ratio = small.adapted.step_size(300) / small.adapted.step_size(50)
     assert large.step_size / small.step_size == pytest.approx(ratio)
@@ -166,7 +175,7 @@ def test_max_batch_size_fits_memory(n, d, n_columns, memory, monkeypatch, operat
 
 @pytest.mark.parametrize("n", [2, 3, 7, 50])
 def test_tiny_sets(n, rng):
-    tuning = tune(KernelOperator(Gaussian(), rng.standard_normal((n, 2))), 2, 1)
+    tuning = tune(KernelOperator(Gaussian(), rng.standard_normal((n, 2))), n)
     assert 1 <= tuning.batch_size <= n
     assert tuning.preconditioner.n_components <= n // 2
     assert np.isfinite(tuning.step_size) and tuning.step_size > 0
@@ -186,12 +195,14 @@ def test_tiny_sets(n, rng):
 )
 def test_impossible_sizes(sizes, message, operator):
     with pytest.raises(ValueError, match=message):
-        tune(operator, 4, 1, **sizes)
+        tune(operator, max_batch_size(operator, 4, 1), **sizes)
 
 
 def test_weights_shift_the_measurement(operator, rng):
     weights = np.where(np.arange(300) < 150, 2.0, 0.0)
-    tuning = tune(operator, 4, 1, weights=weights, n_components=10)
+    tuning = tune(
+        operator, max_batch_size(operator, 4, 1), weights=weights, n_components=10
+    )
     K = operator.block()[:150, :150]
     assert_allclose(
         tuning.plain.top_eigenvalue, np.linalg.eigvalsh(K)[-1] / 150, rtol=0.01
@@ -209,7 +220,9 @@ def clustered(rng):
 
 def test_in_sample_eigenvalues_are_a_trap(clustered):
     operator = KernelOperator(Gaussian(4.0), clustered)
-    tuning = tune(operator, 6, 1, subsample_size=200, n_components=50)
+    tuning = tune(
+        operator, max_batch_size(operator, 6, 1), subsample_size=200, n_components=50
+    )
     in_sample = float(tuning.preconditioner.eigenvalues[50])
     exact = np.linalg.eigvalsh(preconditioned_matrix(operator, tuning))[-1] / 1200
     assert exact > 10 * in_sample
@@ -224,6 +237,8 @@ def preconditioned_matrix(operator, tuning):
 
 def test_chosen_q_has_the_critical_batch_size_within_reach(clustered):
     operator = KernelOperator(Gaussian(1.0), clustered)
-    tuning = tune(operator, 6, 1, subsample_size=200, batch_size=64)
+    tuning = tune(
+        operator, max_batch_size(operator, 6, 1), subsample_size=200, batch_size=64
+    )
     assert tuning.adapted.critical_batch_size <= 64
     assert tuning.plain.critical_batch_size < tuning.adapted.critical_batch_size

@@ -1,4 +1,4 @@
-"""EigenPro 2: preconditioned stochastic gradient descent on a kernel machine."""
+"""EigenPro: preconditioned stochastic gradient descent, kernel machines and linear."""
 
 import math
 
@@ -56,7 +56,7 @@ class _StepTrials:
             self.factor /= 2
 
 
-def eigenpro2(
+def eigenpro(
     operator,
     targets,
     preconditioner,
@@ -68,16 +68,21 @@ def eigenpro2(
     rng,
     try_half_steps=True,
 ):
-    """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., X) a by EigenPro 2.
+    """Minimise sum_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
-    One step on a batch b of m rows, with the first s rows of X as subsample::
+    One step on a batch b of m rows of the matrix A (K(X, X), or the features)::
 
-        g = W (K(X_b, X) a - y_b)
-        a_b -= (eta / m) g
-        a_s += (eta / m) V D V' K(X_s, X_b) g
+        g = (eta / m) W (A_b a - y_b)
+        a <- a - g in its rows b, plus the preconditioner's correction (kernel machine)
+        a <- a - P A_b' g                                              (linear model)
 
-    It costs n m (d + l) multiply-adds for the first line (n m l where K is cached),
-    s m l + 2 s q l for the last, and n l for the mean. The batches are slices of the
+    On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
+    where K is cached), the mean n l, and the correction
+
+    - s m l + 2 s q l in EigenPro 2, whose eigenvectors live on the first s rows,
+    - n q l in EigenPro 1, whose eigenvectors live on all of them;
+
+    on a linear model all together 2 m d l + 2 q d l. The batches are slices of the
     given order of rows and are visited in a new random order every epoch. The model of
     an epoch is the mean of the iterates of its second half, which has less of the
     steps' noise than the last.
@@ -89,13 +94,12 @@ def eigenpro2(
 
     Parameters
     ----------
-    operator : KernelOperator
-        K(X, X), symmetric.
+    operator : KernelOperator or LinearOperator
+        A.
     targets : array of shape (n, l)
         y, centred.
-    preconditioner : Spectral
-        Of the first s rows.
-    coef : array of shape (n, l)
+    preconditioner : Spectral, GlobalSpectral or LinearSpectral
+    coef : array of shape (n, l) or (d, l)
         a to start from; changed in place.
     weights : array of shape (n,) or None
         w, with mean 1.
@@ -115,17 +119,18 @@ def eigenpro2(
 
     References
     ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017: tables 1 and 2.
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: algorithm 1.
     """
     xp = namespace(coef)
-    n, s = operator.shape[0], preconditioner.subsample_size
+    n, n_kept = operator.shape[0], preconditioner.n_kept
     starts = np.arange(0, n, batch_size)
     # The start of the epoch under way, and that of the epoch with the least residual.
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
     trials = [_StepTrials() for _ in range(coef.shape[1])]
-    kept = s if preconditioner.n_components else 0
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = float(xp.sum(zero_losses)) / n
@@ -138,7 +143,7 @@ def eigenpro2(
         -------
         losses : ndarray of shape (l,)
             Sum of the squared residuals, NaN if it diverged.
-        mean : array of shape (n, l)
+        mean : array of the shape of `coef`
             Of the iterates of the second half.
         n_steps : int
             Steps made.
@@ -150,7 +155,7 @@ def eigenpro2(
         mean, first = xp.zeros_like(coef), len(starts) // 2
         for n_steps, start in enumerate(rng.permutation(starts)):
             b = slice(int(start), min(int(start) + batch_size, n))
-            F, K_bs = operator.product(coef, b.start, b.stop, n_kept=kept)
+            F, kept = operator.product(coef, b.start, b.stop, n_kept=n_kept)
             error = F - targets[b, :]
             g = weights[b, None] * error
             residual += to_numpy(xp.sum(g * error, axis=0))
@@ -159,10 +164,7 @@ def eigenpro2(
             baseline += max(float(xp.sum(zero_losses[b])), average)
             if guard.trips(residual.sum(), baseline):
                 return residual * np.nan, mean, n_steps
-            step = rates * g
-            coef[b, :] -= step
-            if kept:
-                coef[:s, :] += preconditioner.correction(K_bs, step)
+            preconditioner.descend(operator, coef, b, kept, rates * g)
             if n_steps >= first:
                 mean += (coef - mean) / (n_steps - first + 1)
         return residual, mean, len(starts)

@@ -1,0 +1,308 @@
+"""Linear EigenPro: against least squares, its pieces, and what it is used with."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from eigenkern import LinearEigenProClassifier, LinearEigenProRegressor
+from eigenkern._array import to_numpy
+
+N, D = 400, 12
+# Exact eigenvectors, no noise, no early end: Newton's method.
+NEWTON = {
+    "n_components": D,
+    "subsample_size": N,
+    "batch_size": N,
+    "max_iter": 100,
+    "tol": 0.0,
+    "n_iter_no_change": 100,
+    "random_state": 0,
+}
+
+
+@pytest.fixture
+def data(rng):
+    """Correlated features of different scales, far from zero, and noisy targets."""
+    X = rng.standard_normal((N, D)) @ rng.standard_normal((D, D))
+    X = X * 2.0 ** -np.arange(D) + 5.0
+    Y = X @ rng.standard_normal((D, 2)) * 10.0 + rng.standard_normal((N, 2)) + 1000.0
+    return X, Y
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.25])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_full_batches_and_all_eigenvectors_are_least_squares(
+    fit_intercept, damping, data
+):
+    X, Y = data
+    model = LinearEigenProRegressor(
+        damping=damping, fit_intercept=fit_intercept, **NEWTON
+    ).fit(X, Y)
+    expected = LinearRegression(fit_intercept=fit_intercept).fit(X, Y)
+    assert model.n_components_ == D - 1 and model.n_step_halvings_ == 0
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-6, atol=1e-6)
+    assert_allclose(model.intercept_, expected.intercept_, rtol=1e-6, atol=1e-8)
+    assert_allclose(model.predict(X), expected.predict(X), rtol=1e-8)
+
+
+def test_weights_are_those_of_least_squares(data, rng):
+    X, Y = data
+    weights = rng.exponential(size=N)
+    weights[:5] = 0.0
+    model = LinearEigenProRegressor(**(NEWTON | {"subsample_size": N - 5}))
+    model.set_params(batch_size=N - 5).fit(X, Y[:, 0], sample_weight=weights)
+    expected = LinearRegression().fit(X, Y[:, 0], sample_weight=weights)
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-6, atol=1e-6)
+    assert_allclose(model.intercept_, expected.intercept_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_defaults_come_near_least_squares(dtype, data):
+    X, Y = (part.astype(dtype) for part in data)
+    model = LinearEigenProRegressor(random_state=0).fit(X, Y)
+    expected = LinearRegression().fit(X, Y)
+    assert model.coef_.dtype == model.intercept_.dtype == dtype
+    residual = np.mean((Y - model.predict(X)) ** 2)
+    assert residual < 1.05 * np.mean((Y - expected.predict(X)) ** 2)
+
+
+def test_more_features_than_rows_are_interpolated(rng):
+    X, y = rng.standard_normal((60, 300)), rng.standard_normal(60)
+    model = LinearEigenProRegressor(max_iter=100, tol=0.0, random_state=0).fit(X, y)
+    assert model.batch_size_ == 60 // 8
+    assert np.mean((model.predict(X) - y) ** 2) < 1e-4
+
+
+def test_shapes_are_those_of_scikit_learn(data, three_classes):
+    X, Y = data
+    for targets in (Y[:, 0], Y[:, :1], Y):
+        model = LinearEigenProRegressor(random_state=0).fit(X, targets)
+        expected = LinearRegression().fit(X, targets)
+        assert model.coef_.shape == expected.coef_.shape
+        assert np.shape(model.intercept_) == np.shape(expected.intercept_)
+        assert model.predict(X).shape == targets.shape
+    X, y = three_classes
+    for labels in (y, y > 0):
+        model = LinearEigenProClassifier(random_state=0).fit(X, labels)
+        expected = LogisticRegression().fit(X, labels)
+        assert model.coef_.shape == expected.coef_.shape
+        assert model.intercept_.shape == expected.intercept_.shape
+        shape = expected.decision_function(X).shape
+        assert model.decision_function(X).shape == shape
+
+
+def test_fitted_attributes(data):
+    X, Y = data
+    model = LinearEigenProRegressor(5, random_state=0).fit(X, Y)
+    assert model.n_components_ == 5 and model.components_.shape == (5, D)
+    assert_allclose(model.components_ @ model.components_.T, np.eye(5), atol=1e-10)
+    cov = np.cov(X.T, bias=True)
+    assert_allclose(model.eigenvalues_, np.linalg.eigvalsh(cov)[::-1][:6], rtol=1e-8)
+    assert_allclose(model.mean_, X.mean(axis=0))
+    assert_allclose(model.target_mean_, Y.mean(axis=0))
+    assert (model.n_samples_seen_, model.weight_seen_) == (N, N)
+    assert model.batch_size_ == model.subsample_size_ == N
+    assert len(model.loss_curve_) == model.n_iter_
+    assert model.acceleration_ > 1
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_equals_dense(weighted, rng):
+    X = rng.standard_normal((300, 20)) * (rng.random((300, 20)) < 0.3) + 0.0
+    y, w = X[:, 0] - X[:, 1] + 3.0, rng.exponential(size=300) if weighted else None
+    options = {"random_state": 0, "early_stopping": True, "batch_size": 50}
+    dense = LinearEigenProRegressor(**options).fit(X, y, sample_weight=w)
+    for kind in (scipy.sparse.csr_array, scipy.sparse.csc_matrix):
+        sparse = LinearEigenProRegressor(**options).fit(kind(X), y, sample_weight=w)
+        assert_allclose(sparse.coef_, dense.coef_, atol=1e-9)
+        assert_allclose(sparse.predict(kind(X)), dense.predict(X), atol=1e-9)
+
+
+def test_sparse_is_computed_on_the_host(rng):
+    X = scipy.sparse.csr_array(np.eye(10))
+    message = "device must be 'auto' or 'cpu' for a sparse X; got 'cuda'"
+    with pytest.raises(ValueError, match=message):
+        LinearEigenProRegressor(device="cuda").fit(X, np.arange(10.0))
+
+
+def test_other_libraries_agree_with_numpy(other_xp, data):
+    from sklearn import config_context
+
+    X, Y = data
+    options = {"random_state": 0, "batch_size": 60, "max_iter": 3}
+    expected = LinearEigenProRegressor(**options).fit(X, Y)
+    with config_context(array_api_dispatch=True):
+        X, Y = other_xp.asarray(X), other_xp.asarray(Y)
+        model = LinearEigenProRegressor(**options).fit(X, Y)
+        predicted = model.predict(X)
+    assert isinstance(predicted, type(X)) and isinstance(model.coef_, type(X))
+    assert_allclose(to_numpy(model.coef_), expected.coef_, rtol=1e-4, atol=1e-6)
+    assert_allclose(to_numpy(predicted), expected.predict(data[0]), rtol=1e-8)
+
+
+def test_classifier_is_as_good_as_ridge(three_classes):
+    X, y = three_classes
+    labels = np.array(["a", "b", "c"])[y]
+    model = LinearEigenProClassifier(random_state=0).fit(X, labels)
+    expected = RidgeClassifier().fit(X, labels)
+    assert_array_equal(model.classes_, ["a", "b", "c"])
+    assert abs(model.score(X, labels) - expected.score(X, labels)) < 0.02
+    heavy = LinearEigenProClassifier(random_state=0, class_weight={"a": 50.0})
+    heavy.fit(X, labels)
+    assert (heavy.predict(X) == "a").sum() > (model.predict(X) == "a").sum()
+
+
+def test_the_bound_is_a_safe_step(data):
+    X, Y = data
+    options = {"random_state": 0, "batch_size": 50, "max_iter": 5}
+    model = LinearEigenProRegressor(step_size="bound", **options).fit(X, Y)
+    automatic = LinearEigenProRegressor(**options).fit(X, Y)
+    assert model.n_step_halvings_ == 0
+    assert 0 < model.step_size_ < automatic.step_size_
+    assert np.all(np.diff(model.loss_curve_) < 0)
+
+
+def test_an_absurd_step_is_halved(data):
+    X, Y = data
+    options = {"random_state": 0, "batch_size": 50}
+    automatic = LinearEigenProRegressor(**options).fit(X, Y)
+    step = 1e6 * automatic.step_size_
+    model = LinearEigenProRegressor(step_size=step, **options).fit(X, Y)
+    assert 15 < model.n_step_halvings_ < 25
+    assert model.score(X, Y) > 0.9
+
+
+def test_pieces_come_near_the_whole(data):
+    X, Y = data
+    model = LinearEigenProRegressor(random_state=0)
+    for _ in range(6):
+        for i in range(0, N, 100):
+            model.partial_fit(X[i : i + 100], Y[i : i + 100])
+    expected = LinearRegression().fit(X, Y)
+    assert (model.n_samples_seen_, model.n_iter_) == (6 * N, 24)
+    assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-10)
+    # The intercept is the best one for the coefficients.
+    assert_allclose(model.predict(X).mean(axis=0), Y.mean(axis=0), rtol=1e-10)
+    residual = np.mean((Y - model.predict(X)) ** 2)
+    assert residual < 1.1 * np.mean((Y - expected.predict(X)) ** 2)
+
+
+def test_means_of_weighted_pieces(data, rng):
+    X, Y = data
+    weights = rng.exponential(size=N)
+    model = LinearEigenProRegressor(random_state=0)
+    for i in range(0, N, 130):
+        rows = slice(i, i + 130)
+        model.partial_fit(X[rows], Y[rows], sample_weight=weights[rows])
+    assert_allclose(model.mean_, np.average(X, axis=0, weights=weights))
+    assert_allclose(model.target_mean_, np.average(Y, axis=0, weights=weights))
+    assert_allclose(model.weight_seen_, weights.sum())
+
+
+def test_pieces_of_classes(three_classes):
+    X, y = three_classes
+    model = LinearEigenProClassifier(random_state=0)
+    with pytest.raises(ValueError, match="classes must be passed to the first call"):
+        model.partial_fit(X, y)
+    rows = y < 2
+    model.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+    for _ in range(5):
+        model.partial_fit(X, y)
+    whole = LinearEigenProClassifier(random_state=0).fit(X, y)
+    assert abs(model.score(X, y) - whole.score(X, y)) < 0.03
+    with pytest.raises(ValueError, match=r"y must hold only classes .* got 7"):
+        model.partial_fit(X, np.full(len(y), 7))
+    with pytest.raises(ValueError, match="classes must be None, or those of the first"):
+        model.partial_fit(X, y, classes=[0, 1])
+
+
+def test_a_wrong_piece_changes_nothing(data):
+    X, Y = data
+    model = LinearEigenProRegressor(random_state=0).partial_fit(X, Y)
+    before = dict(vars(model))
+    for wrong, message in [
+        ((X[:, :5], Y), "X has 5 features, but LinearEigenProRegressor"),
+        ((X, Y[:, 0]), r"y must have 2 output\(s\), as in the first call"),
+        ((X[:1], Y[:1]), "X must have at least 2 rows in a piece; got 1"),
+        ((np.full_like(X, np.nan), Y), "contains NaN"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(*wrong)
+        assert vars(model) == before
+
+
+@pytest.mark.parametrize("batch_size", [50, N])
+def test_a_step_too_long_for_a_piece_is_halved(batch_size, data):
+    X, Y = data
+    model = LinearEigenProRegressor(batch_size=batch_size, random_state=0)
+    model.partial_fit(X, Y)
+    before = model.score(X, Y)
+    model.step_size_ *= 2.0**10
+    model.partial_fit(X, Y)
+    assert 8 <= model.n_step_halvings_ <= 12
+    assert model.score(X, Y) > 0.5 * before
+
+
+def test_a_piece_that_diverges_is_told(data):
+    X, Y = data
+    model = LinearEigenProRegressor(random_state=0).partial_fit(X, Y)
+    before = model.coef_
+    model.step_size_ = 1e60
+    with pytest.warns(ConvergenceWarning, match="this piece of the data changed"):
+        model.partial_fit(X, Y)
+    assert_array_equal(model.coef_, before)
+    assert model.n_step_halvings_ == 0
+
+
+def test_warm_start_goes_on(data):
+    X, Y = data
+    model = LinearEigenProRegressor(batch_size=50, max_iter=2, warm_start=True)
+    first = model.fit(X, Y).loss_curve_[0]
+    assert model.fit(X, Y).loss_curve_[0] < 0.5 * first
+    with pytest.raises(ValueError, match=r"warm_start=True goes on .* got coef_ of s"):
+        model.fit(X[:, :5], Y)
+
+
+def test_early_stopping_keeps_the_best(data):
+    X, Y = data
+    model = LinearEigenProRegressor(early_stopping=True, random_state=0)
+    model.set_params(max_iter=50).fit(X, Y)
+    assert len(model.validation_scores_) == model.n_iter_ < 50
+    assert max(model.validation_scores_) > 0.9
+
+
+def test_pipeline_and_search(data):
+    X, Y = data
+    model = make_pipeline(StandardScaler(), LinearEigenProRegressor(random_state=0))
+    search = GridSearchCV(model, {"lineareigenproregressor__damping": [0.25, 1.0]})
+    assert search.fit(X, Y).best_score_ > 0.9
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_components": -1}, "n_components must be an integer >= 0; got -1"),
+        ({"subsample_size": 1}, "subsample_size must be an integer >= 2; got 1"),
+        ({"subsample_size": 401}, "subsample_size must be at most 400, .*; got 401"),
+        ({"batch_size": 0}, "batch_size must be an integer >= 1; got 0"),
+        ({"batch_size": 401}, "batch_size must be at most 400, .*; got 401"),
+        ({"step_size": "fast"}, "step_size must be 'auto', 'bound' or .* got 'fast'"),
+        ({"step_size": -1.0}, "step_size must be a number > 0; got -1.0"),
+        ({"damping": 2.0}, "damping must be a number >= 0 and <= 1; got 2.0"),
+        ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
+        ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
+        ({"tol": -1}, "tol must be a number >= 0; got -1"),
+        ({"early_stopping": 1}, "early_stopping must be True or False; got 1"),
+        ({"device": "gpu"}, "device must be 'auto', .*; got 'gpu'"),
+    ],
+)
+def test_bad_parameters(parameters, message, data):
+    X, Y = data
+    with pytest.raises(ValueError, match=message):
+        LinearEigenProRegressor(**parameters).fit(X, Y)
