@@ -54,7 +54,9 @@ def _floats(X):
     return [np.float64, np.float32]
 
 
-def check_number(name, value, low, high=None, *, integer=False, open_ends=False):
+def check_number(
+    name, value, low, high=None, *, integer=False, open_ends=False, open_low=False
+):
     """Raise a ValueError unless `value` is a number between `low` and `high`.
 
     Parameters
@@ -68,6 +70,8 @@ def check_number(name, value, low, high=None, *, integer=False, open_ends=False)
         Whether only integers are right.
     open_ends : bool, default=False
         Whether the bounds are excluded.
+    open_low : bool, default=False
+        Whether the lower one is.
     """
     kind = Integral if integer else Real
     right = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
@@ -75,10 +79,12 @@ def check_number(name, value, low, high=None, *, integer=False, open_ends=False)
         right = low < value and (high is None or value < high)
     elif right:
         right = low <= value and (high is None or value <= high)
+        right = right and not (open_low and value == low)
     if right and value < float("inf"):
         return
     noun = "an integer" if integer else "a number"
-    above, below = (">", "<") if open_ends else (">=", "<=")
+    above = ">" if open_ends or open_low else ">="
+    below = "<" if open_ends else "<="
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
     raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
@@ -140,6 +146,13 @@ def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
             f"{user} needs an estimator with the attribute {attribute}, such as "
             f"{example}; got {type(estimator).__name__}"
         )
+
+
+def place_of(X):
+    """Return the namespace and device of validated rows, which may be sparse."""
+    if scipy.sparse.issparse(X):
+        X = np.empty(0)
+    return namespace(X), device_of(X)
 
 
 def is_auto(value):
@@ -204,7 +217,8 @@ class RegressionTargets(RegressorMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            kernel="precomputed": the kernel matrix of the rows and the training rows.
+            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
+            and the training rows.
 
         Returns
         -------
@@ -332,7 +346,8 @@ class ClassificationTargets(ClassifierMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            kernel="precomputed": the kernel matrix of the rows and the training rows.
+            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
+            and the training rows.
 
         Returns
         -------
@@ -784,18 +799,19 @@ class EpochModel(KernelModel):
             )
         return self.dual_coef_
 
-    def _encode_next(self, X, y, sample_weight, n_outputs=None):
+    def _encode_next(self, X, y, sample_weight, n_outputs=None, *, min_rows=2):
         """Return a validated piece of the training data.
 
         `n_outputs` is None for the first piece of all.
         """
         first = n_outputs is None
         X, Y, labels = self._encode_piece(X, y, first=first)
-        if len(Y) < 2:
-            raise ValueError("X must have at least 2 rows in a piece; got 1")
+        if len(Y) < min_rows:
+            raise ValueError(
+                f"X must have at least {min_rows} rows in a piece; got {len(Y)}"
+            )
         if not first:
-            if not scipy.sparse.issparse(X):
-                self._check_same_namespace((namespace(X), device_of(X)), "partial_fit")
+            self._check_same_namespace(place_of(X), "partial_fit")
             if Y.shape[1] != n_outputs:
                 raise ValueError(
                     f"y must have {n_outputs} output(s), as in the first call of "

@@ -74,7 +74,7 @@ class _EigenPro(EpochModel):
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
         check_step_size(self.step_size)
-        check_number("damping", self.damping, 0, 1)
+        check_number("damping", self.damping, 0, 1, open_low=True)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
         check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
@@ -176,9 +176,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         distance on a subsample of 600 rows. A kernel object brings its own.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
         "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
-        "eigenpro1" lives on all rows: its setup costs an epoch more, a step n q l
-        multiply-adds more. "sgd" is plain mini-batch gradient descent, EigenPro with
-        q = 0: the baseline.
+        "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds more, a
+        step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch gradient
+        descent, EigenPro with q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
@@ -198,7 +198,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         residual of an output stalls, half of it is tried for an epoch, and kept if that
         pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
         it is several times shorter. All are halved when the iteration diverges.
-    damping : float in [0, 1], default=1.0
+    damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
     max_iter : int, default=20
@@ -326,9 +326,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         distance on a subsample of 600 rows. A kernel object brings its own.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
         "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
-        "eigenpro1" lives on all rows: its setup costs an epoch more, a step n q l
-        multiply-adds more. "sgd" is plain mini-batch gradient descent, EigenPro with
-        q = 0: the baseline.
+        "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds more, a
+        step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch gradient
+        descent, EigenPro with q = 0: the baseline.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
@@ -348,7 +348,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         residual of an output stalls, half of it is tried for an epoch, and kept if that
         pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
         it is several times shorter. All are halved when the iteration diverges.
-    damping : float in [0, 1], default=1.0
+    damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
     max_iter : int, default=20

@@ -108,8 +108,8 @@ class RandomFourierFeatures(FeatureMap):
 
     def _fitted(self, X, rng):
         xp = namespace(X)
-        kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
         generator = np.random.default_rng(rng.randint(2**31 - 1))
+        kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
         n_frequencies = -(-self.n_components // 2)
         W = kernel.frequencies(generator, X.shape[1], n_frequencies)
         largest = np.abs(W).max()

@@ -5,15 +5,15 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from ._array import compute_location, device_of, move, namespace
+from ._array import compute_location, move, namespace, to_numpy
 from ._base import (
-    N_CHECKED,
     ClassificationTargets,
     EpochModel,
     RegressionTargets,
     check_flag,
     check_number,
     is_auto,
+    place_of,
     warn_user,
 )
 from ._eigenpro import check_step_size, tuned_attributes
@@ -84,7 +84,7 @@ class _LinearEigenPro(EpochModel):
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
         check_step_size(self.step_size)
-        check_number("damping", self.damping, 0, 1)
+        check_number("damping", self.damping, 0, 1, open_low=True)
         check_flag("fit_intercept", self.fit_intercept)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
@@ -94,8 +94,36 @@ class _LinearEigenPro(EpochModel):
         )
         check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
 
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array or sparse array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        return self._or_restore(self._fit, X, y, sample_weight)
+
     def _make_problem(self, data, train, held_out):
-        return LinearProblem(self, data, train, held_out)
+        return LinearProblem(self, data, train, held_out, centre=self.fit_intercept)
 
     def _make_solver(self, problem):
         tuning = self._tune(problem)
@@ -112,27 +140,30 @@ class _LinearEigenPro(EpochModel):
         )
         return solver, self._tuned(tuning, problem)
 
-    def _tune(self, problem):
+    def _tune(self, problem, *, in_pieces=False):
         (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
         work = filling_work(problem.xp, problem.device, problem.operator.dtype)
         largest = max(int(work / (_SLOWNESS * d * n_columns)), _MIN_ROWS)
-        m = self.batch_size
+        m, q = self.batch_size, self.n_components
         if is_auto(m):
             # Fewer features than rows leave a residual, whose noise larger batches
-            # lower; more can fit the rows, and converge faster in more steps.
-            m = min(largest, n if n >= d else max(n // 8, 1))
+            # lower; more can fit the rows, and converge faster in more steps. So do
+            # pieces, which are seen once.
+            m = min(largest, n if n >= d and not in_pieces else max(n // 8, 1))
         s = self.subsample_size
         if is_auto(s):
             s = default_subsample_size(n)
             if d < s:  # all directions can be estimated
                 s = min(max(s, _ROWS_A_FEATURE * d), n)
+        if not is_auto(q):
+            q = min(q, s - 1)  # there are no more eigenvectors
         return tune(
             problem.operator,
             min(largest, n),
             make_preconditioner=partial(LinearSpectral.of, rng=problem.rng),
             weights=problem.weights,
             subsample_size=s,
-            n_components=self.n_components,
+            n_components=q,
             batch_size=m,
             step_size=self.step_size,
             damping=self.damping,
@@ -141,7 +172,9 @@ class _LinearEigenPro(EpochModel):
     def _tuned(self, tuning, problem):
         vectors = tuning.preconditioner.vectors
         return tuned_attributes(tuning, problem) | {
-            "components_": problem.at_home(problem.xp.asarray(vectors.T, copy=True))
+            "components_": problem.at_home(problem.xp.asarray(vectors.T, copy=True)),
+            "damping_": float(self.damping),
+            "fit_intercept_": bool(self.fit_intercept),
         }
 
     def _previous_coef(self, problem):
@@ -163,19 +196,22 @@ class _LinearEigenPro(EpochModel):
         if first and classes is not None:
             self.classes_ = np.unique(classes)
         n_outputs = None if first else self.target_mean_.shape[0]
-        data = self._encode_next(X, y, sample_weight, n_outputs)
+        data = self._encode_next(
+            X, y, sample_weight, n_outputs, min_rows=2 if first else 1
+        )
         rows = data.rng.permutation(data.rows_with_weight())
-        seen = None
+        centre, seen = self.fit_intercept, None
         if not first:
+            centre = self.fit_intercept_
             seen = (
                 self.weight_seen_,
                 self.mean_,
-                self.target_mean_,
+                to_numpy(self.target_mean_).astype(np.float64),
                 self.n_samples_seen_,
             )
-        problem = LinearProblem(self, data, rows, None, seen)
+        problem = LinearProblem(self, data, rows, None, centre=centre, seen=seen)
         if first:
-            tuning = self._tune(problem)
+            tuning = self._tune(problem, in_pieces=True)
             vars(self).update(self._tuned(tuning, problem))
             vars(self).update(loss_curve_=[], n_step_halvings_=0, n_iter_=0)
             self.validation_scores_ = None
@@ -193,14 +229,15 @@ class _LinearEigenPro(EpochModel):
         """Return the coefficients after one epoch over a piece, and its loss.
 
         A step that leaves the piece worse off than before, and than predicting the
-        mean does, is halved: an epoch of few steps can end badly unnoticed.
+        mean does, is halved: an epoch of few steps can end badly unnoticed. Of the
+        halvings before one is taken back for every piece, for one of them may have been
+        unlike the others.
         """
         before = problem.initial_coef(getattr(self, "coef_", None))
-        limit = max(
-            problem.loss(coef, N_CHECKED) for coef in (before, problem.initial_coef())
-        )
-        halvings = self.n_step_halvings_
-        while halvings <= self.n_step_halvings_ + _MAX_HALVINGS:
+        loss = problem.loss(before)
+        limit = max(loss, problem.loss(problem.initial_coef()))
+        halvings = max(self.n_step_halvings_ - 1, 0)
+        for _ in range(_MAX_HALVINGS):
             solver = eigenpro(
                 problem.operator,
                 problem.targets,
@@ -210,10 +247,15 @@ class _LinearEigenPro(EpochModel):
                 batch_size=self.batch_size_,
                 step_size=self.step_size_ * 0.5**halvings,
                 rng=problem.rng,
+                # A piece may be all near the mean of the targets.
+                zero_loss=loss * problem.targets.shape[1],
+                may_restart=False,
             )
             state = next(solver)
+            if state.failed:
+                break
             halvings += state.n_step_halvings
-            if problem.loss(state.coef, N_CHECKED) <= limit:
+            if problem.loss(state.coef) <= limit:
                 self.n_step_halvings_ = halvings
                 return state.coef, state.loss
             halvings += 1
@@ -229,22 +271,17 @@ class _LinearEigenPro(EpochModel):
             xp.astype(move(array, xp, problem.device), dtype, copy=False)
             for array in (self.components_, self.eigenvalues_)
         )
-        made = LinearSpectral(vectors.T, values[:-1], values, self.damping)
+        made = LinearSpectral(vectors.T, values[:-1], values, self.damping_)
         return made.truncate(self.n_components_)
 
     def _values(self, X, method):
         X = self._check_rows(X)
-        n_outputs = self.target_mean_.shape[0]
-        if scipy.sparse.issparse(X):
-            coef, intercept = self.coef_, self.intercept_
-            home = namespace(coef), device_of(coef)
-        else:
-            home = namespace(X), device_of(X)
-            self._check_same_namespace(home, method)
+        n_outputs, home = self.target_mean_.shape[0], place_of(X)
+        self._check_same_namespace(home, method)
+        coef, intercept = self.coef_, self.intercept_
+        if not scipy.sparse.issparse(X):
             place = compute_location(self.device, X)
-            X, coef, intercept = (
-                move(array, *place) for array in (X, self.coef_, self.intercept_)
-            )
+            X, coef, intercept = (move(array, *place) for array in (X, coef, intercept))
         xp = namespace(coef)
         coef = xp.reshape(coef, (n_outputs, X.shape[1]))
         if not scipy.sparse.issparse(X):
@@ -264,31 +301,34 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     of a kernel (EigenPro-RF), where plain gradient descent crawls. A preconditioner
     from the top eigenvectors of the covariance of a subsample lets it take long steps;
     it converges to the same solution, ordinary least squares, and regularises by early
-    stopping. An epoch costs 2 n d l multiply-adds.
+    stopping. An epoch costs 2 n d l multiply-adds, and 2 q d l more for every batch.
+    Directions in which X varies less than 1e-7 of the most (1e-4 in float32) are
+    learned slowly: scale X first.
 
     Parameters
     ----------
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent,
-        n_features or more is Newton's method. Those lost to rounding are left out.
+        n_features or more are all of them. Those lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000; or eight times the features.
+        at most 2000 below 100000 rows, else 4000; of fewer features than that, eight
+        rows a feature.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy, 256 at least; of
-        fewer rows than features an eighth at most.
+        fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows; when the
         residual of an output stalls, half of it is tried for an epoch, and kept if that
         pays. "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All
         are halved when the iteration diverges.
-    damping : float in [0, 1], default=0.25
+    damping : float in (0, 1], default=0.25
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centred for it, X
-        is not copied and stays sparse.
+        Whether the model has an intercept; features and targets are centred for it, and
+        a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.
     tol : float, default=1e-4
@@ -310,7 +350,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     random_state : int, RandomState instance or None, default=None
         Order of the rows, eigenvectors, validation split.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line of progress of a fit: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -323,7 +363,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
-        Means of features and targets of all rows seen.
+        Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
         Rows and total weight of all calls of `partial_fit`, or of the fit.
     batch_size_, max_batch_size_ : int
@@ -331,9 +371,10 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     step_size_ : float
         eta of the start.
     n_step_halvings_ : int
-        How often the guard went back and halved the step.
-    n_components_, subsample_size_ : int
-        q and s.
+        How often the guard went back and halved the step; of `partial_fit`: halvings
+        in force.
+    n_components_, subsample_size_, damping_, fit_intercept_ : int, float, bool
+        q and s; the parameters that the preconditioner and the means are for.
     beta_, top_eigenvalue_ : float
         Of the preconditioned features, measured on up to 4000 rows: the noise of a
         step, and the largest eigenvalue.
@@ -383,8 +424,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     def partial_fit(self, X, y, sample_weight=None):
         """Take one epoch over a piece of the data.
 
-        The first piece chooses the preconditioner and the step: a thousand rows or more
-        make good ones. The means are those of all rows seen.
+        The first piece chooses the preconditioner, batch and step, and whether there is
+        an intercept: a thousand rows or more make good ones. The means are those of all
+        rows seen.
 
         Parameters
         ----------
@@ -420,25 +462,26 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     ----------
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent,
-        n_features or more is Newton's method. Those lost to rounding are left out.
+        n_features or more are all of them. Those lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000; or eight times the features.
+        at most 2000 below 100000 rows, else 4000; of fewer features than that, eight
+        rows a feature.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy, 256 at least; of
-        fewer rows than features an eighth at most.
+        fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows; when the
         residual of an output stalls, half of it is tried for an epoch, and kept if that
         pays. "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All
         are halved when the iteration diverges.
-    damping : float in [0, 1], default=0.25
+    damping : float in (0, 1], default=0.25
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centred for it, X
-        is not copied and stays sparse.
+        Whether the model has an intercept; features and targets are centred for it, and
+        a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.
     tol : float, default=1e-4
@@ -456,13 +499,13 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Go on from the coefficients of the previous fit; preconditioner and step are
         made anew.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`.
+        Weights of the classes, times `sample_weight`. "balanced" is for `fit` only.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise X is copied there for the computation.
     random_state : int, RandomState instance or None, default=None
         Order of the rows, eigenvectors, validation split.
     verbose : int, default=0
-        1 shows a line of progress: epoch, loss, score, time.
+        1 shows a line of progress of a fit: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -475,7 +518,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
-        Means of features and targets of all rows seen.
+        Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
         Rows and total weight of all calls of `partial_fit`, or of the fit.
     batch_size_, max_batch_size_ : int
@@ -483,9 +526,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     step_size_ : float
         eta of the start.
     n_step_halvings_ : int
-        How often the guard went back and halved the step.
-    n_components_, subsample_size_ : int
-        q and s.
+        How often the guard went back and halved the step; of `partial_fit`: halvings
+        in force.
+    n_components_, subsample_size_, damping_, fit_intercept_ : int, float, bool
+        q and s; the parameters that the preconditioner and the means are for.
     beta_, top_eigenvalue_ : float
         Of the preconditioned features, measured on up to 4000 rows: the noise of a
         step, and the largest eigenvalue.
@@ -576,8 +620,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Take one epoch over a piece of the data.
 
-        The first piece chooses the preconditioner and the step: a thousand rows or more
-        make good ones. The means are those of all rows seen.
+        The first piece chooses the preconditioner, batch and step, and whether there is
+        an intercept: a thousand rows or more make good ones. The means are those of all
+        rows seen.
 
         Parameters
         ----------
@@ -603,4 +648,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
             If no step size keeps the iteration bounded.
         """
         self._check_classes(classes)
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all rows at once; pass a "
+                "dict of weights to use partial_fit"
+            )
         return self._or_restore(self._partial_fit, X, y, sample_weight, classes)

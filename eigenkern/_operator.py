@@ -608,12 +608,11 @@ class LinearOperator:
 
     def block(self, start, stop, first, last):
         """Return the products of some rows with others, their kernel matrix."""
-        return self.product(self._dense(first, last).T, start, stop)[0]
-
-    def _dense(self, start, stop):
-        rows = self._X[start:stop, :]
-        rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
-        return rows - self._mean
+        A, B, mean = self._X[start:stop, :], self._X[first:last, :], self._mean
+        if scipy.sparse.issparse(A):
+            products = (A @ B.T).toarray()
+            return products - (A @ mean)[:, None] - (B @ mean)[None, :] + mean @ mean
+        return (A - mean) @ (B - mean).T
 
 
 def run_on_threads(pool, task, arguments):

@@ -262,11 +262,13 @@ class LinearProblem(_Located):
 
     Parameters
     ----------
-    estimator : estimator with device and fit_intercept
+    estimator : estimator with device
     data : Data
         Its X may be sparse, in CSR.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
+    centre : bool
+        Whether there is an intercept.
     seen : tuple (weight, mean, target_mean, n_rows), default=None
         Of the rows seen before, which count in the means: their total weight, the mean
         of their features (where X lives) and of their targets, their number.
@@ -284,7 +286,7 @@ class LinearProblem(_Located):
     rng : numpy.random.RandomState
     """
 
-    def __init__(self, estimator, data, train, held_out, seen=None):
+    def __init__(self, estimator, data, train, held_out, *, centre, seen=None):
         X, Y = data.X, data.targets
         if scipy.sparse.issparse(X):
             if estimator.device not in ("auto", "cpu"):
@@ -303,10 +305,11 @@ class LinearProblem(_Located):
         self._one_dimensional = estimator._one_dimensional
         rows = take(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self._sum_up(rows, Y[train], w, seen, estimator.fit_intercept)
-        self.weights = None
-        if data.weights is not None:
-            self.weights = self.array(w * (self._n_seen / self._weight))
+        self._sum_up(rows, Y[train], w, seen, centre)
+        self._check_scale(rows)
+        self.weights, relative = None, self._n_seen / self._weight
+        if data.weights is not None or relative != 1.0:
+            self.weights = self.array(w * relative)
         self.targets = self.array(Y[train] - self._target_mean)
         self.operator = LinearOperator(rows, self._mean)
         self._held_out = None if held_out is None else take(held_out)
@@ -323,11 +326,26 @@ class LinearProblem(_Located):
         if seen is not None:
             weight, old_mean, old_target_mean, n_rows = seen
             self._weight, self._n_seen = weight + total, n_rows + len(w)
-            part = total / self._weight
-            old_mean = move(old_mean, self.xp, self.device)
+            part = float(total / self._weight)
+            old_mean = self.xp.astype(
+                move(old_mean, self.xp, self.device), self._dtype, copy=False
+            )
             mean = old_mean + part * (mean - old_mean)
             target_mean = old_target_mean + part * (target_mean - old_target_mean)
         self._mean, self._target_mean = mean, target_mean
+
+    def _check_scale(self, rows):
+        """Raise a ValueError if products of rows would leave the data type's range."""
+        values = rows.data if scipy.sparse.issparse(rows) else rows
+        limits, size = self.xp.finfo(self._dtype), 0.0
+        if 0 not in values.shape:
+            size = float(self.xp.max(self.xp.abs(values)))
+        low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
+        if size and not low <= size <= high:
+            raise ValueError(
+                f"X must be scaled: its largest entry must be between {low:.0e} and "
+                f"{high:.0e} in {self._dtype}; got {size:.3g}"
+            )
 
     def initial_coef(self, coef=None):
         """Return coefficients (d, l): zeros, or those of a fitted `coef_`."""

@@ -168,7 +168,8 @@ def tune(
     )
     adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
     if step_size == "bound":
-        step_size = 1.0 / spectrum.bound(adapted.n_components, m)
+        bound = spectrum.bound(adapted.n_components, m)
+        step_size = 1.0 / bound if bound > 0 else 1.0
     elif step_size == "auto":
         step_size = adapted.step_size(m)
         # A full batch has no noise that could be seen, the zero kernel no edge.

@@ -39,14 +39,18 @@ class _TopEigenvectors:
 
     def truncate(self, q):
         """Return the preconditioner of the first `q` eigenvectors."""
-        xp = namespace(self.vectors)
-        values = xp.astype(self.eigenvalues[: q + 1], xp.float64)
         return replace(
             self,
             vectors=self.vectors[:, :q],
-            scales=xp.astype(self._scales(values), self.vectors.dtype),
+            scales=self.scales_of(q),
             eigenvalues=self.eigenvalues[: q + 1],
         )
+
+    def scales_of(self, q):
+        """Return D of the first `q` eigenvectors."""
+        xp = namespace(self.vectors)
+        values = xp.astype(self.eigenvalues[: q + 1], xp.float64)
+        return xp.astype(self._scales(values), self.vectors.dtype)
 
     def _scales(self, values):
         """Return D of the eigenvectors of all but the last of some eigenvalues."""
@@ -173,9 +177,9 @@ class GlobalSpectral(_TopEigenvectors):
 
     The eigenvectors come from a subsample of s rows: extended to all rows by the
     Nystrom method, or as right singular vectors of K(X_s, X). They are then made
-    orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q) (one pass
-    over K, as long as an epoch): the preconditioner is positive definite then, however
-    inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
+    orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
+    over K of n^2 (d + q) multiply-adds: the preconditioner is positive definite then,
+    however inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
 
     Attributes
     ----------
@@ -227,6 +231,7 @@ class GlobalSpectral(_TopEigenvectors):
         rng : numpy.random.RandomState
         """
         xp, n = operator.xp, operator.shape[0]
+        _check_memory(operator, subsample_size, n_components, svd_solver)
         root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
         if weights is not None:
             root = weights[:, None] ** 0.5
@@ -247,17 +252,26 @@ class GlobalSpectral(_TopEigenvectors):
         )
         values, R = eigh(0.5 * (gram + gram.T))
         values = xp.flip(values)
-        q = _n_above_rounding(values, n, _largest_entry(operator), operator.dtype)
-        R = xp.astype(xp.flip(R, axis=1)[:, :q], operator.dtype)
-        # The level is an estimate: it must not lie above the values it goes with.
-        level = min(level, float(values[q - 1]) / n) if q else level
-        last = xp.full_like(values[:1], level)
-        values = xp.astype(xp.concat([values[:q] / n, last]), operator.dtype)
+        # The level is an estimate: it lies neither above the values it goes with nor,
+        # as they do not, below rounding.
+        levels = xp.full_like(values[:1], n * level)
+        entry, dtype = _largest_entry(operator), operator.dtype
+        q = _n_above_rounding(values, n, entry, dtype)
+        if q and not _n_above_rounding(levels, n, entry, dtype):
+            q -= 1
+            levels = values[q : q + 1]
+        levels = xp.minimum(levels, values[max(q - 1, 0) : max(q, 1)])
+        R = xp.astype(xp.flip(R, axis=1)[:, :q], dtype)
+        values = xp.astype(xp.concat([values[:q], levels]) / n, dtype)
         return cls(V @ R, values[:-1], values, damping, images @ R).truncate(q)
 
     def truncate(self, q):
-        """Return the preconditioner of the first `q` eigenvectors."""
-        return replace(super().truncate(q), images=self.images[:, :q])
+        """Return a copy with the first `q` eigenvectors."""
+        xp, short = namespace(self.vectors), super().truncate(q)
+        vectors, images = (
+            xp.asarray(part[:, :q], copy=True) for part in (self.vectors, self.images)
+        )
+        return replace(short, vectors=vectors, images=images)
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
@@ -268,6 +282,24 @@ class GlobalSpectral(_TopEigenvectors):
         coef[b, :] -= step
         if self.n_components:
             coef += self.vectors @ (self.scales[:, None] * (self.images[b, :].T @ step))
+
+
+def _check_memory(operator, s, q, svd_solver):
+    """Raise a ValueError unless the free memory holds eigenvectors of all rows."""
+    n, size = operator.shape[0], operator.itemsize
+    # V, K V and their rotations; the rows of K, once weighted.
+    needed = 4.0 * size * n * q
+    remedy = "a smaller n_components"
+    if svd_solver == "randomized":
+        needed += 2.0 * size * n * s
+        remedy += ", a smaller subsample_size or svd_solver='nystrom'"
+    free = available_memory(operator.xp, operator.device)
+    if needed > free:
+        raise ValueError(
+            f"algorithm='eigenpro1' with {q} eigenvectors of {n} rows and svd_solver="
+            f"{svd_solver!r} needs {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+            f"memory are free; pass {remedy}"
+        )
 
 
 def _chunks(n):
@@ -296,14 +328,6 @@ def _nystrom_vectors(operator, s, q, weights):
 def _singular_vectors(operator, s, q, root, rng):
     """Return right singular vectors (n, q) of s rows of K, and lambda_{q+1}."""
     n = operator.shape[0]
-    needed = 2.0 * operator.itemsize * n * s
-    free = available_memory(operator.xp, operator.device)
-    if needed > free:
-        raise ValueError(
-            f"svd_solver='randomized' needs {needed / 1e6:.0f} MB for {s} rows of the "
-            f"kernel matrix, but {free / 1e6:.0f} MB of memory are free; pass "
-            "svd_solver='nystrom' or a smaller subsample_size"
-        )
     A = root[:s, :] * operator.block(0, s) * root[:, 0]
     values, V = right_singular_vectors(
         lambda B: A @ B, lambda B: A.T @ B, (s, n), q + 1, root, rng
@@ -494,7 +518,7 @@ class HeldOutSpectrum:
     def _stable(self, q, m, steps):
         """Return which of `steps` keep the iteration for zero targets bounded."""
         xp, K = self._xp, self._K
-        P, D = self._P[:, :q], self._preconditioner.truncate(q).scales[:, None]
+        P, D = self._P[:, :q], self._preconditioner.scales_of(q)[:, None]
         n_rows = K.shape[0]
         rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
         start = self._start[:, None] / self._unit
@@ -552,7 +576,7 @@ class HeldOutSpectrum:
         """Return (beta, lambda) of the preconditioner with `q` eigenvectors."""
         xp, n_rows = self._xp, self._K.shape[0]
         P = self._P[:, :q]
-        D = self._preconditioner.truncate(q).scales
+        D = self._preconditioner.scales_of(q)
         w = (self._diagonal - xp.sum(P * (P * D), axis=1)) / self._unit
         w = xp.where(w > 0, w, xp.zeros_like(w))
 

@@ -36,6 +36,66 @@ def test_regressor_solves_the_kernel_system(kernel, regression):
     assert_allclose(model.predict(X_test), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("svd_solver", ["nystrom", "randomized"])
+def test_eigenpro_1_solves_the_kernel_system(svd_solver, weighted, regression, rng):
+    X, y, X_test, _ = regression
+    kernel, weights = Laplacian(0.5), rng.uniform(0.5, 2.0, size=len(y))
+    model = EigenProRegressor(
+        kernel,
+        algorithm="eigenpro1",
+        svd_solver=svd_solver,
+        subsample_size=60,
+        n_components=15,
+        random_state=0,
+        **CONVERGED,
+    ).fit(X, y, sample_weight=weights if weighted else None)
+    assert (model.n_components_, model.subsample_size_) == (15, 60)
+    # Ritz values lie below the eigenvalues, and near the first.
+    r = np.sqrt(weights / weights.mean() if weighted else np.ones(160))[:, None]
+    sigma = np.linalg.eigvalsh(r * kernel(X) * r.T)[::-1][:15] / 160
+    assert np.all(model.eigenvalues_[:-1] <= sigma * (1 + 1e-10))
+    assert_allclose(model.eigenvalues_[0], sigma[0], rtol=0.05)
+    mean = np.average(y, weights=weights if weighted else None)
+    expected = kernel(X_test, X) @ np.linalg.solve(kernel(X), y - mean) + mean
+    assert_allclose(model.predict(X_test), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("svd_solver", ["nystrom", "randomized"])
+def test_eigenpro_1_classifies_as_eigenpro_2(svd_solver, three_classes):
+    X, y = three_classes
+    options = {"random_state": 0, "subsample_size": 50, **CONVERGED}
+    model = EigenProClassifier(algorithm="eigenpro1", svd_solver=svd_solver, **options)
+    F = model.fit(X, y).decision_function(X[:50] + 0.1)
+    other = EigenProClassifier(**options).fit(X, y)
+    assert_allclose(F, other.decision_function(X[:50] + 0.1), atol=0.03)
+
+
+def test_eigenpro_1_of_a_kernel_matrix(regression):
+    X, y, *_ = regression
+    kernel = Laplacian(1.0)
+    options = {"algorithm": "eigenpro1", "random_state": 0, "subsample_size": 50}
+    model = EigenProRegressor(kernel, **options).fit(X, y)
+    given = EigenProRegressor("precomputed", **options).fit(kernel(X), y)
+    assert_allclose(given.predict(kernel(X)), model.predict(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["eigenpro1", "eigenpro2", "sgd"])
+def test_the_bound_is_shorter_than_the_measured_step(algorithm, regression):
+    X, y, *_ = regression
+    options = {"algorithm": algorithm, "batch_size": 20, "random_state": 0}
+    model = EigenProRegressor(step_size="bound", **options).fit(X, y)
+    measured = EigenProRegressor(**options).fit(X, y)
+    assert 0.01 < model.step_size_ / measured.step_size_ < 0.6
+    assert model.n_step_halvings_ == 0
+    assert model.score(X, y) > (0.2 if algorithm == "sgd" else 0.8)
+
+
+def test_the_bound_of_the_zero_kernel():
+    model = EigenProRegressor("linear", step_size="bound")
+    assert model.fit(np.zeros((20, 2)), np.arange(20.0)).step_size_ == 1.0
+
+
 def test_default_regressor_generalises(regression):
     X, y, X_test, y_test = regression
     assert EigenProRegressor(random_state=0).fit(X, y).score(X_test, y_test) > 0.7

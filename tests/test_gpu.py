@@ -10,6 +10,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    LinearEigenProRegressor,
     NystromRegressor,
     NytroRegressor,
     RandomFourierFeatures,
@@ -46,14 +47,23 @@ def test_operator(kernel, cupy, rng):
 
 
 @pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-3), (np.float64, 1e-9)])
-def test_arrays_stay_on_the_device(dtype, rtol, cupy, regression):
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(),
+        EigenProRegressor(algorithm="eigenpro1"),
+        EigenProRegressor(algorithm="eigenpro1", svd_solver="randomized"),
+        LinearEigenProRegressor(),
+    ],
+)
+def test_arrays_stay_on_the_device(model, dtype, rtol, cupy, regression):
     X, y, X_test, _ = (array.astype(dtype) for array in regression)
-    model = EigenProRegressor(batch_size=20, n_components=10, random_state=0)
+    model.set_params(batch_size=20, n_components=10, step_size=1.0, random_state=0)
     expected = model.fit(X, y).predict(X_test)
     with config_context(array_api_dispatch=True):
         model.fit(cupy.asarray(X), cupy.asarray(y))
         F = model.predict(cupy.asarray(X_test))
-    assert isinstance(F, cupy.ndarray) and isinstance(model.dual_coef_, cupy.ndarray)
+    assert isinstance(F, cupy.ndarray) and isinstance(model.eigenvalues_, cupy.ndarray)
     assert_allclose(F.get(), expected, rtol=rtol, atol=rtol)
 
 

@@ -1,11 +1,14 @@
 """Linear EigenPro: against least squares, its pieces, and what it is used with."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -33,6 +36,15 @@ def data(rng):
     X = X * 2.0 ** -np.arange(D) + 5.0
     Y = X @ rng.standard_normal((D, 2)) * 10.0 + rng.standard_normal((N, 2)) + 1000.0
     return X, Y
+
+
+def test_one_newton_step_is_least_squares(data):
+    X, Y = data
+    level = np.linalg.eigvalsh(np.cov(X.T, bias=True))[0]
+    options = NEWTON | {"damping": 1.0, "step_size": 1 / level, "max_iter": 1}
+    model = LinearEigenProRegressor(**options).fit(X, Y)
+    expected = LinearRegression().fit(X, Y)
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.25])
@@ -124,6 +136,19 @@ def test_sparse_equals_dense(weighted, rng):
         assert_allclose(sparse.predict(kind(X)), dense.predict(X), atol=1e-9)
 
 
+def test_sparse_is_not_filled(rng):
+    X = scipy.sparse.random_array(
+        (300, 100_000), density=1e-4, format="csr", random_state=0
+    )
+    tracemalloc.start()
+    try:
+        LinearEigenProRegressor(5, max_iter=2, random_state=0).fit(X, np.arange(300.0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 0.3 * 8 * 300 * 100_000
+
+
 def test_sparse_is_computed_on_the_host(rng):
     X = scipy.sparse.csr_array(np.eye(10))
     message = "device must be 'auto' or 'cpu' for a sparse X; got 'cuda'"
@@ -144,6 +169,28 @@ def test_other_libraries_agree_with_numpy(other_xp, data):
     assert isinstance(predicted, type(X)) and isinstance(model.coef_, type(X))
     assert_allclose(to_numpy(model.coef_), expected.coef_, rtol=1e-4, atol=1e-6)
     assert_allclose(to_numpy(predicted), expected.predict(data[0]), rtol=1e-8)
+
+
+def test_pieces_of_other_libraries(other_xp, data):
+    from sklearn import config_context
+
+    X, Y = data
+    for dtype in ("float32", "float64"):
+        model = LinearEigenProRegressor(random_state=0)
+        expected = LinearEigenProRegressor(random_state=0)
+        pieces = [part.astype(dtype) for part in (X, Y)]
+        for _ in range(2):
+            expected.partial_fit(*pieces)
+            with config_context(array_api_dispatch=True):
+                model.partial_fit(*(other_xp.asarray(part) for part in pieces))
+        for name in ("coef_", "intercept_", "mean_", "target_mean_"):
+            assert getattr(model, name).dtype == getattr(other_xp, dtype)
+            assert getattr(expected, name).dtype == dtype
+    assert_allclose(to_numpy(model.intercept_), expected.intercept_, rtol=1e-3)
+    with pytest.raises(ValueError, match="must use the same namespace"):
+        model.predict(scipy.sparse.csr_array(X))
+    with pytest.raises(ValueError, match="must use the same namespace"):
+        model.partial_fit(scipy.sparse.csr_array(X), Y)
 
 
 def test_classifier_is_as_good_as_ridge(three_classes):
@@ -190,19 +237,93 @@ def test_pieces_come_near_the_whole(data):
     # The intercept is the best one for the coefficients.
     assert_allclose(model.predict(X).mean(axis=0), Y.mean(axis=0), rtol=1e-10)
     residual = np.mean((Y - model.predict(X)) ** 2)
-    assert residual < 1.1 * np.mean((Y - expected.predict(X)) ** 2)
+    assert residual < 1.3 * np.mean((Y - expected.predict(X)) ** 2)
+
+
+def test_the_first_piece_needs_rows(data):
+    X, Y = data
+    with pytest.raises(ValueError, match="X must have at least 2 rows in a piece; go"):
+        LinearEigenProRegressor().partial_fit(X[:1], Y[:1])
 
 
 def test_means_of_weighted_pieces(data, rng):
     X, Y = data
     weights = rng.exponential(size=N)
     model = LinearEigenProRegressor(random_state=0)
+    weights[260:390] = 1.0
     for i in range(0, N, 130):
         rows = slice(i, i + 130)
-        model.partial_fit(X[rows], Y[rows], sample_weight=weights[rows])
+        given = None if i == 260 else weights[rows]
+        model.partial_fit(X[rows], Y[rows], sample_weight=given)
     assert_allclose(model.mean_, np.average(X, axis=0, weights=weights))
     assert_allclose(model.target_mean_, np.average(Y, axis=0, weights=weights))
     assert_allclose(model.weight_seen_, weights.sum())
+
+
+def test_no_weights_are_weights_of_one(data):
+    X, Y = data
+    models = [LinearEigenProRegressor(random_state=0) for _ in range(2)]
+    for model, given in zip(models, (None, np.ones(200)), strict=True):
+        model.partial_fit(X[:200], Y[:200], sample_weight=np.full(200, 9.0))
+        model.partial_fit(X[200:], Y[200:], sample_weight=given)
+    assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-10)
+
+
+def test_unlucky_pieces_do_not_erase_the_model(data):
+    """Of targets near their mean, sorted, or of one class."""
+    X, Y = data
+    y = Y[:, 0]
+    model = LinearEigenProRegressor(random_state=0)
+    for i in range(0, N, 50):
+        model.partial_fit(X[i : i + 50], y[i : i + 50])
+    before = model.score(X, y)
+    near = np.argsort(np.abs(y - y.mean()))[:20]
+    assert model.partial_fit(X[near], y[near]).score(X, y) > 0.9 * before
+    model, order = LinearEigenProRegressor(random_state=0), np.argsort(y)
+    for i in range(0, N, 20):
+        model.partial_fit(X[order[i : i + 20]], y[order[i : i + 20]])
+    assert model.score(X, y) > 0.5
+    labels = y > np.quantile(y, 0.98)
+    model = LinearEigenProClassifier(random_state=0)
+    for i in range(0, N, 50):
+        model.partial_fit(X[i : i + 50], labels[i : i + 50], classes=[False, True])
+    assert roc_auc_score(labels, model.decision_function(X)) > 0.8
+
+
+def test_a_piece_in_other_units_does_not_shorten_the_step_for_good(data):
+    X, Y = data
+    model = LinearEigenProRegressor(random_state=0).partial_fit(X, Y)
+    model.partial_fit(1e3 * (X[:50] - 5.0) + 5.0, Y[:50])
+    halved = model.n_step_halvings_
+    for _ in range(halved):
+        model.partial_fit(X, Y)
+    assert halved > 10 and model.n_step_halvings_ < 6
+
+
+def test_parameters_of_the_first_piece_count(data):
+    X, Y = data
+    model = LinearEigenProRegressor(damping=0.5, random_state=0).partial_fit(X, Y)
+    same = LinearEigenProRegressor(damping=0.5, random_state=0).partial_fit(X, Y)
+    model.set_params(fit_intercept=False, damping=1.0, batch_size=3)
+    assert_array_equal(model.partial_fit(X, Y).coef_, same.partial_fit(X, Y).coef_)
+    assert (model.damping_, model.fit_intercept_) == (0.5, True)
+
+
+def test_pieces_may_be_small(data):
+    X, Y = data
+    model = LinearEigenProRegressor(random_state=0, n_components=64)
+    model.partial_fit(X[:50], Y[:50])
+    assert model.n_components_ == D - 1
+    for i in range(60):
+        model.partial_fit(X[i : i + 1], Y[i : i + 1])
+    assert model.n_samples_seen_ == 110 and model.score(X, Y) > 0.5
+
+
+def test_balanced_weights_need_all_rows(three_classes):
+    X, y = three_classes
+    model = LinearEigenProClassifier(class_weight="balanced").fit(X, y)
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows at"):
+        model.partial_fit(X, y)
 
 
 def test_pieces_of_classes(three_classes):
@@ -215,7 +336,7 @@ def test_pieces_of_classes(three_classes):
     for _ in range(5):
         model.partial_fit(X, y)
     whole = LinearEigenProClassifier(random_state=0).fit(X, y)
-    assert abs(model.score(X, y) - whole.score(X, y)) < 0.03
+    assert abs(model.score(X, y) - whole.score(X, y)) < 0.05
     with pytest.raises(ValueError, match=r"y must hold only classes .* got 7"):
         model.partial_fit(X, np.full(len(y), 7))
     with pytest.raises(ValueError, match="classes must be None, or those of the first"):
@@ -229,7 +350,6 @@ def test_a_wrong_piece_changes_nothing(data):
     for wrong, message in [
         ((X[:, :5], Y), "X has 5 features, but LinearEigenProRegressor"),
         ((X, Y[:, 0]), r"y must have 2 output\(s\), as in the first call"),
-        ((X[:1], Y[:1]), "X must have at least 2 rows in a piece; got 1"),
         ((np.full_like(X, np.nan), Y), "contains NaN"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -274,7 +394,9 @@ def test_early_stopping_keeps_the_best(data):
     model = LinearEigenProRegressor(early_stopping=True, random_state=0)
     model.set_params(max_iter=50).fit(X, Y)
     assert len(model.validation_scores_) == model.n_iter_ < 50
-    assert max(model.validation_scores_) > 0.9
+    best = 1 + int(np.argmax(model.validation_scores_))
+    again = LinearEigenProRegressor(early_stopping=True, random_state=0, max_iter=best)
+    assert_array_equal(model.coef_, again.fit(X, Y).coef_)
 
 
 def test_pipeline_and_search(data):
@@ -282,6 +404,14 @@ def test_pipeline_and_search(data):
     model = make_pipeline(StandardScaler(), LinearEigenProRegressor(random_state=0))
     search = GridSearchCV(model, {"lineareigenproregressor__damping": [0.25, 1.0]})
     assert search.fit(X, Y).best_score_ > 0.9
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_out_of_range(dtype, data):
+    X, Y = data
+    for factor in (1e-20, 1e20) if dtype == np.float32 else (1e-200, 1e200):
+        with pytest.raises(ValueError, match="X must be scaled: its largest entry"):
+            LinearEigenProRegressor().fit((X * factor).astype(dtype), Y)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +424,7 @@ def test_pipeline_and_search(data):
         ({"batch_size": 401}, "batch_size must be at most 400, .*; got 401"),
         ({"step_size": "fast"}, "step_size must be 'auto', 'bound' or .* got 'fast'"),
         ({"step_size": -1.0}, "step_size must be a number > 0; got -1.0"),
-        ({"damping": 2.0}, "damping must be a number >= 0 and <= 1; got 2.0"),
+        ({"damping": 2.0}, "damping must be a number > 0 and <= 1; got 2.0"),
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1}, "tol must be a number >= 0; got -1"),

@@ -288,11 +288,29 @@ def test_global_of_other_libraries(svd_solver, other_xp, weighted_matrix):
     assert_allclose(*products, atol=1e-8)
 
 
-def test_singular_vectors_need_memory(monkeypatch, weighted_matrix):
+@pytest.mark.parametrize("svd_solver", SOLVERS)
+@pytest.mark.parametrize("q", [4, 5, 9, 25])
+def test_global_level_is_above_rounding(svd_solver, q, rng):
+    """Of a kernel of rank 5: the level must be one of its eigenvalues."""
+    X = rng.standard_normal((60, 5))
+    P = make_global(X @ X.T, 30, q, svd_solver=svd_solver)
+    sigma = np.linalg.eigvalsh(X.T @ X)[::-1] / 60
+    assert P.n_components == 4
+    assert_allclose(P.eigenvalues[:4], sigma[:4], rtol=0.1)
+    assert 0.3 * sigma[4] < P.eigenvalues[4] <= sigma[3]
+
+
+@pytest.mark.parametrize(
+    ("svd_solver", "advice"),
+    [("nystrom", "n_components$"), ("randomized", "or svd_solver='nystrom'$")],
+)
+def test_global_needs_memory(svd_solver, advice, monkeypatch, weighted_matrix):
     monkeypatch.setattr(preconditioners, "available_memory", lambda xp, device: 1e4)
-    message = "svd_solver='randomized' needs 0 MB .* pass svd_solver='nystrom'"
+    message = (
+        f"5 eigenvectors of 230 rows .* memory are free; pass a smaller .*{advice}"
+    )
     with pytest.raises(ValueError, match=message):
-        make_global(weighted_matrix[0], 30, 5, svd_solver="randomized")
+        make_global(weighted_matrix[0], 30, 5, svd_solver=svd_solver)
 
 
 def make_linear(X, s, q, weights=None, *, mean=0.0, **options):

@@ -67,6 +67,8 @@ def eigenpro(
     step_size,
     rng,
     try_half_steps=True,
+    zero_loss=0.0,
+    may_restart=True,
 ):
     """Minimise sum_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -111,6 +113,11 @@ def eigenpro(
         Order of the batches.
     try_half_steps : bool, default=True
         Whether to try half the step, for the output whose residual stalls.
+    zero_loss : float, default=0.0
+        Mean loss, summed over the outputs, that the guard takes for that of f = 0 if
+        the loss of f = 0 on the rows is less: of rows that are no fair sample.
+    may_restart : bool, default=True
+        Whether to start from zero where the given coefficients trip the guard.
 
     Yields
     ------
@@ -133,7 +140,7 @@ def eigenpro(
     trials = [_StepTrials() for _ in range(coef.shape[1])]
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
-    zero_loss = float(xp.sum(zero_losses)) / n
+    zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss)
 
     def run_epoch():
@@ -174,7 +181,8 @@ def eigenpro(
             losses, mean, n_steps = run_epoch()
         loss = losses.sum() / n
         if not guard.accepts(loss):
-            if n_steps == 0:  # the given coefficients are worse than none
+            # The given coefficients may be worse than none.
+            if n_steps == 0 and may_restart:
                 good[...] = xp.zeros_like(good)
             coef[...] = good
             begin[...] = good
