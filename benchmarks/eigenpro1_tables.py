@@ -254,7 +254,7 @@ def orders(write):
     """Yield lines: how much the first epoch of Pegasos varies."""
     data = shuffled("mnist")
     Y = one_hot(data.y_train)
-    yield "\nMNIST, Pegasos after one epoch, five orders of the batches: test errors (%)"
+    yield "\nMNIST, Pegasos after one epoch: test errors (%) of five orders of batches"
     for kernel in KERNELS["mnist"]:
         name, errors = type(kernel).__name__.lower(), []
         operator = KernelOperator(kernel, data.X_train)

@@ -302,7 +302,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     from the top eigenvectors of the covariance of a subsample lets it take long steps;
     it converges to the same solution, ordinary least squares, and regularises by early
     stopping. An epoch costs 2 n d l multiply-adds, and 2 q d l more for every batch.
-    Directions in which X varies less than 1e-7 of the most (1e-4 in float32) are
+    Directions in which X varies less than 1e-7 of the most (0.003 in float32) are
     learned slowly: scale X first.
 
     Parameters

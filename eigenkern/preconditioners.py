@@ -409,13 +409,12 @@ class LinearSpectral(_TopEigenvectors):
             root,
             rng,
         )
-        # Rounding, of the computation and of features that were measured in float32,
-        # leaves an error of eps times the ratio in predictions.
-        eps = max(float(xp.finfo(operator.dtype).eps), 1e-10)
-        floor = 1000 * eps * singular[0]
-        q = int(xp.sum(xp.astype(singular > floor, xp.int64)))
-        q = max(min(q - 1, n_components), 0)
+        # What rounding leaves of the largest directions in P g, times the long step, is
+        # an error in predictions of eps lambda_1 / lambda_{q+1}: one in a hundred.
         values = xp.astype(singular, xp.float64) ** 2 / s
+        floor = 100 * float(xp.finfo(operator.dtype).eps) * values[0]
+        q = int(xp.sum(xp.astype(values > floor, xp.int64)))
+        q = max(min(q - 1, n_components), 0)
         values = xp.astype(values[: q + 1], operator.dtype)
         return cls(V[:, :q], values[:-1], values, damping).truncate(q)
 

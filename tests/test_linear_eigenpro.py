@@ -13,7 +13,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from eigenkern import LinearEigenProClassifier, LinearEigenProRegressor
+from eigenkern import (
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+    RandomFourierFeatures,
+)
 from eigenkern._array import to_numpy
 
 N, D = 400, 12
@@ -82,6 +86,22 @@ def test_defaults_come_near_least_squares(dtype, data):
     assert model.coef_.dtype == model.intercept_.dtype == dtype
     residual = np.mean((Y - model.predict(X)) ** 2)
     assert residual < 1.05 * np.mean((Y - expected.predict(X)) ** 2)
+
+
+@pytest.mark.parametrize("n_features", [50, 200])
+def test_float32_learns_features_with_a_wide_spectrum(n_features, rng):
+    X = rng.random((1000, 2))
+    y = np.sin(12 * X).prod(axis=1)
+    Z = RandomFourierFeatures(
+        "gaussian", bandwidth=0.15, n_components=n_features, random_state=0
+    ).fit_transform(X)
+    options = {"batch_size": 100, "tol": 0.0, "random_state": 0}
+    losses = [
+        np.mean((model.predict(part) - y) ** 2)
+        for part in (Z, Z.astype(np.float32))
+        for model in [LinearEigenProRegressor(**options).fit(part, y)]
+    ]
+    assert losses[1] < max(2.0 * losses[0], 0.002)
 
 
 def test_more_features_than_rows_are_interpolated(rng):

@@ -113,7 +113,7 @@ def test_where_the_subsample_is_trusted_the_fit_diverges():
     """q = s / 4 on clustered data: the in-sample eigenvalue is far too small."""
     X, y = clusters(np.random.default_rng(0))
     tuning = tune(
-        KernelOperator(Gaussian(4.0), X), D, 1, subsample_size=200, n_components=50
+        KernelOperator(Gaussian(4.0), X), len(X), subsample_size=200, n_components=50
     )
     m, trusting = tuning.batch_size, 1.6 / tuning.adapted.in_sample_eigenvalue
     assert trusting > 10 * tuning.step_size
