@@ -6,6 +6,10 @@ import scipy.linalg
 
 from ._array import device_of, is_numpy, namespace, to_numpy
 
+# OpenBLAS 0.3.30 on two threads crashes in dpotrf from some 15500 rows on.
+_LARGEST_POTRF = 8192
+_PANEL = 2048
+
 
 def top_eigh(K, q):
     """Return the `q` largest eigenpairs of a symmetric matrix, largest first.
@@ -138,7 +142,9 @@ def cholesky(K):
     None if it is not positive definite in its precision. `K` may be overwritten.
     """
     xp = namespace(K)
-    if is_numpy(xp):
+    if is_numpy(xp) and K.shape[0] > _LARGEST_POTRF:
+        L, failed = _blocked_cholesky(K)
+    elif is_numpy(xp):
         # The transpose is in LAPACK's order: no copy, and half the memory.
         L, failed = scipy.linalg.lapack.dpotrf(K.T, lower=0, clean=1, overwrite_a=1)
         L = L.T
@@ -150,6 +156,23 @@ def cholesky(K):
     # Some say nothing of NaN.
     finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
     return L if finite and not failed else None
+
+
+def _blocked_cholesky(K):
+    """Return the lower factor of K in its place, and whether it failed."""
+    for start in range(0, K.shape[0], _PANEL):
+        rows = slice(start, min(start + _PANEL, K.shape[0]))
+        K[start:, rows] -= K[start:, :start] @ K[rows, :start].T
+        L, failed = scipy.linalg.lapack.dpotrf(K[rows, rows].T, lower=0, clean=1)
+        if failed:
+            return K, failed
+        K[rows, rows] = L.T
+        below = K[rows.stop :, rows]
+        below[...] = scipy.linalg.solve_triangular(
+            L, below.T, trans=1, check_finite=False
+        ).T
+        K[:start, rows] = 0.0
+    return K, 0
 
 
 def solve_triangular(L, B, *, transposed=False):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from eigenkern import _linalg
 from eigenkern._array import to_numpy
 from eigenkern._linalg import (
     cholesky,
@@ -85,6 +86,20 @@ def test_cholesky(any_xp, rng):
     assert_allclose(L, np.linalg.cholesky(K), atol=1e-13)
     assert cholesky(any_xp.asarray(-K)) is None
     assert cholesky(any_xp.asarray(np.full((3, 3), np.nan))) is None
+
+
+@pytest.mark.parametrize("size", [50, 64, 70])
+def test_cholesky_in_panels(size, monkeypatch, rng):
+    monkeypatch.setattr(_linalg, "_LARGEST_POTRF", 40)
+    monkeypatch.setattr(_linalg, "_PANEL", 16)
+    A = rng.standard_normal((size, size))
+    K = A @ A.T + np.eye(size)
+    assert_allclose(cholesky(K.copy()), np.linalg.cholesky(K), atol=1e-12)
+    for place in (3, size - 1):
+        wrong = K.copy()
+        wrong[place, place] = -1.0
+        assert cholesky(wrong) is None
+    assert cholesky(np.full((size, size), np.nan)) is None
 
 
 @pytest.mark.parametrize("transposed", [False, True])
