@@ -762,6 +762,16 @@ class EpochModel(KernelModel):
         """
         return self._fit_or_restore(X, y, sample_weight)
 
+    def _check_epochs(self):
+        """Raise a ValueError unless the parameters of the epochs are right."""
+        check_number("max_iter", self.max_iter, 1, integer=True)
+        check_number("tol", self.tol, 0)
+        check_flag("early_stopping", self.early_stopping)
+        check_number(
+            "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
+        )
+        check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
+
     def _max_subtasks(self):
         return self.max_iter
 

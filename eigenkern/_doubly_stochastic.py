@@ -8,7 +8,6 @@ from ._base import (
     EpochModel,
     LogLossProbabilities,
     RegressionTargets,
-    check_flag,
     check_kernel_parameters,
     check_number,
     is_auto,
@@ -109,13 +108,7 @@ class _DoublyStochastic(EpochModel):
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)
-        check_number("max_iter", self.max_iter, 1, integer=True)
-        check_number("tol", self.tol, 0)
-        check_flag("early_stopping", self.early_stopping)
-        check_number(
-            "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
-        )
-        check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
+        self._check_epochs()
 
     def _check_step_size(self):
         step = self.step_size

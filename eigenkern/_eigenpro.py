@@ -6,6 +6,7 @@ from ._base import (
     ClassificationTargets,
     EpochModel,
     RegressionTargets,
+    check_flag,
     check_number,
     is_auto,
 )
@@ -75,12 +76,8 @@ class _EigenPro(EpochModel):
                 check_number(name, getattr(self, name), low, integer=True)
         check_step_size(self.step_size)
         check_number("damping", self.damping, 0, 1, open_low=True)
-        check_number("max_iter", self.max_iter, 1, integer=True)
-        check_number("tol", self.tol, 0)
-        check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
-        check_number(
-            "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
-        )
+        check_flag("warm_start", self.warm_start)
+        self._check_epochs()
         if self.algorithm == "sgd" and not (
             is_auto(self.n_components) or self.n_components == 0
         ):

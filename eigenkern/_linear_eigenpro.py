@@ -86,13 +86,8 @@ class _LinearEigenPro(EpochModel):
         check_step_size(self.step_size)
         check_number("damping", self.damping, 0, 1, open_low=True)
         check_flag("fit_intercept", self.fit_intercept)
-        check_number("max_iter", self.max_iter, 1, integer=True)
-        check_number("tol", self.tol, 0)
-        check_flag("early_stopping", self.early_stopping)
-        check_number(
-            "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
-        )
-        check_number("n_iter_no_change", self.n_iter_no_change, 1, integer=True)
+        check_flag("warm_start", self.warm_start)
+        self._check_epochs()
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
@@ -145,7 +140,9 @@ class _LinearEigenPro(EpochModel):
         work = filling_work(problem.xp, problem.device, problem.operator.dtype)
         largest = max(int(work / (_SLOWNESS * d * n_columns)), _MIN_ROWS)
         m, q = self.batch_size, self.n_components
-        if is_auto(m):
+        if in_pieces and not is_auto(m):
+            m = min(m, n)  # later pieces may be larger
+        elif is_auto(m):
             # Fewer features than rows leave a residual, whose noise larger batches
             # lower; more can fit the rows, and converge faster in more steps. So do
             # pieces, which are seen once.
@@ -155,6 +152,8 @@ class _LinearEigenPro(EpochModel):
             s = default_subsample_size(n)
             if d < s:  # all directions can be estimated
                 s = min(max(s, _ROWS_A_FEATURE * d), n)
+        elif in_pieces:
+            s = min(s, n)
         if not is_auto(q):
             q = min(q, s - 1)  # there are no more eigenvectors
         return tune(

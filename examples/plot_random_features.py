@@ -42,10 +42,9 @@ for size in sizes:
 kernel_machine = error(EigenProClassifier(kernel, **options))
 
 # %%
-# With few features both end at what these can express. From some hundred on, plain
-# gradient descent is held up by a few large eigenvalues of their covariance, and more
-# features do not help. The preconditioner lowers these eigenvalues, and the error falls
-# to that of the kernel machine.
+# With twenty features both end at what these can express. EigenPro has the error of the
+# kernel machine from a hundred on. Plain gradient descent is held up by a few large
+# eigenvalues of the covariance: in ten epochs it needs several times as many features.
 figure, ax = plt.subplots(layout="constrained")
 ax.semilogx(sizes, plain, "o-", label="gradient descent on features")
 ax.semilogx(sizes, preconditioned, "o-", label="EigenPro on features")

@@ -55,6 +55,8 @@ BAD_PARAMETERS = [
     ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
     ({"max_iter": 2.0}, "max_iter must be an integer >= 1; got 2.0"),
     ({"max_iter": None}, "max_iter must be an integer >= 1; got None"),
+    ({"early_stopping": "yes"}, "early_stopping must be True or False; got 'yes'"),
+    ({"warm_start": 1}, "warm_start must be True or False; got 1"),
     ({"tol": -1e-3}, "tol must be a number >= 0; got -0.001"),
     ({"tol": np.nan}, "tol must be a number >= 0; got nan"),
     ({"n_iter_no_change": 0}, "n_iter_no_change must be an integer >= 1; got 0"),

@@ -331,9 +331,10 @@ def test_parameters_of_the_first_piece_count(data):
 
 def test_pieces_may_be_small(data):
     X, Y = data
-    model = LinearEigenProRegressor(random_state=0, n_components=64)
-    model.partial_fit(X[:50], Y[:50])
-    assert model.n_components_ == D - 1
+    model = LinearEigenProRegressor(
+        64, batch_size=200, subsample_size=100, random_state=0
+    ).partial_fit(X[:50], Y[:50])
+    assert (model.n_components_, model.batch_size_) == (D - 1, 50)
     for i in range(60):
         model.partial_fit(X[i : i + 1], Y[i : i + 1])
     assert model.n_samples_seen_ == 110 and model.score(X, Y) > 0.5
