@@ -1,7 +1,7 @@
 """Tables of the EigenPro 1 paper, on the same data, beside the paper's numbers.
 
 Run ``python benchmarks/eigenpro1_tables.py --table NAME [--write]``; without `--table`
-all of them, within an hour on two cores:
+all of them, in some 80 minutes on two cores with other work beside it:
 
 7, 8      test errors and L2 losses on MNIST, three kernels, 1 to 40 epochs (one run)
 orders    Pegasos after one epoch, with five orders of the batches
