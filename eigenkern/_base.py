@@ -41,7 +41,7 @@ from .kernels import check_bandwidth, check_kernel
 from .losses import LogLoss
 
 # Training rows that are predicted at the end of a fit, to see that it ended well.
-N_CHECKED = 10_000
+_N_CHECKED = 10_000
 # Bytes of features that are computed at a time away from X.
 _SLAB_BYTES = 256e6
 
@@ -937,7 +937,7 @@ class EpochModel(KernelModel):
         # The loss of an epoch is measured on its way: only if it is high, or some rows
         # are worse off at the end, look closer.
         low = losses[-1] <= 0.9 * limit
-        if low and problem.loss(coef, N_CHECKED) <= problem.loss(zero, N_CHECKED):
+        if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
             return coef
         if problem.loss(coef) <= limit:
             return coef

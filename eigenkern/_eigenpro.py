@@ -15,7 +15,58 @@ from .preconditioners import GlobalSpectral, Spectral
 from .solvers.eigenpro import eigenpro
 
 
-class _EigenPro(EpochModel):
+class EigenProModel(EpochModel):
+    """What EigenPro on kernels and on features share: parameters, solver, results."""
+
+    def _check_iteration(self):
+        """Raise a ValueError unless the parameters of the iteration are right."""
+        smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
+        for name, low in smallest.items():
+            if not is_auto(getattr(self, name)):
+                check_number(name, getattr(self, name), low, integer=True)
+        step = self.step_size
+        if not isinstance(step, str):
+            check_number("step_size", step, 0, open_ends=True)
+        elif step not in ("auto", "bound"):
+            raise ValueError(
+                f"step_size must be 'auto', 'bound' or a number > 0; got {step!r}"
+            )
+        check_number("damping", self.damping, 0, 1, open_low=True)
+        check_flag("warm_start", self.warm_start)
+        self._check_epochs()
+
+    def _solver(self, problem, tuning):
+        return eigenpro(
+            problem.operator,
+            problem.targets,
+            tuning.preconditioner,
+            coef=problem.initial_coef(self._previous_coef(problem)),
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            try_half_steps=is_auto(self.step_size),
+        )
+
+    def _tuned(self, tuning, problem):
+        """Return the fitted attributes that tell what was chosen."""
+        return {
+            "batch_size_": tuning.batch_size,
+            "step_size_": tuning.step_size,
+            "n_components_": tuning.preconditioner.n_components,
+            "subsample_size_": tuning.subsample_size,
+            "max_batch_size_": tuning.max_batch_size,
+            "critical_batch_size_": tuning.plain.critical_batch_size,
+            "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
+            "beta_": tuning.adapted.beta,
+            "top_eigenvalue_": tuning.adapted.top_eigenvalue,
+            "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
+            "acceleration_": tuning.acceleration,
+            "tuning_results_": tuning.results,
+        }
+
+
+class _EigenPro(EigenProModel):
     def __init__(
         self,
         kernel="laplacian",
@@ -70,14 +121,7 @@ class _EigenPro(EpochModel):
             raise ValueError(
                 f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
             )
-        smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
-        for name, low in smallest.items():
-            if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), low, integer=True)
-        check_step_size(self.step_size)
-        check_number("damping", self.damping, 0, 1, open_low=True)
-        check_flag("warm_start", self.warm_start)
-        self._check_epochs()
+        self._check_iteration()
         if self.algorithm == "sgd" and not (
             is_auto(self.n_components) or self.n_components == 0
         ):
@@ -109,47 +153,8 @@ class _EigenPro(EpochModel):
         )
         if cached is None:
             cached = problem.fill_caches(self.cache_size, self.max_iter)
-        solver = eigenpro(
-            problem.operator,
-            problem.targets,
-            tuning.preconditioner,
-            coef=problem.initial_coef(self._previous_coef(problem)),
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-            try_half_steps=is_auto(self.step_size),
-        )
-        return solver, tuned_attributes(tuning, problem) | {"cache_size_": cached}
-
-
-def check_step_size(step_size):
-    """Raise a ValueError unless a step size of EigenPro is right."""
-    if isinstance(step_size, str) and step_size in ("auto", "bound"):
-        return
-    if isinstance(step_size, str):
-        raise ValueError(
-            f"step_size must be 'auto', 'bound' or a number > 0; got {step_size!r}"
-        )
-    check_number("step_size", step_size, 0, open_ends=True)
-
-
-def tuned_attributes(tuning, problem):
-    """Return the fitted attributes that tell what was chosen."""
-    return {
-        "batch_size_": tuning.batch_size,
-        "step_size_": tuning.step_size,
-        "n_components_": tuning.preconditioner.n_components,
-        "subsample_size_": tuning.subsample_size,
-        "max_batch_size_": tuning.max_batch_size,
-        "critical_batch_size_": tuning.plain.critical_batch_size,
-        "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
-        "beta_": tuning.adapted.beta,
-        "top_eigenvalue_": tuning.adapted.top_eigenvalue,
-        "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
-        "acceleration_": tuning.acceleration,
-        "tuning_results_": tuning.results,
-    }
+        solver = self._solver(problem, tuning)
+        return solver, self._tuned(tuning, problem) | {"cache_size_": cached}
 
 
 class EigenProRegressor(RegressionTargets, _EigenPro):

@@ -8,15 +8,13 @@ import scipy.sparse
 from ._array import compute_location, move, namespace, to_numpy
 from ._base import (
     ClassificationTargets,
-    EpochModel,
     RegressionTargets,
     check_flag,
-    check_number,
     is_auto,
     place_of,
     warn_user,
 )
-from ._eigenpro import check_step_size, tuned_attributes
+from ._eigenpro import EigenProModel
 from ._problem import LinearProblem
 from ._tuning import default_subsample_size, filling_work, tune
 from .preconditioners import LinearSpectral
@@ -33,7 +31,7 @@ _MAX_HALVINGS = 40
 _ROWS_A_FEATURE = 8
 
 
-class _LinearEigenPro(EpochModel):
+class _LinearEigenPro(EigenProModel):
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
     _precomputed = False
@@ -79,15 +77,8 @@ class _LinearEigenPro(EpochModel):
         """Nothing is shared with the kernel machines."""
 
     def _check_parameters(self):
-        smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
-        for name, low in smallest.items():
-            if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), low, integer=True)
-        check_step_size(self.step_size)
-        check_number("damping", self.damping, 0, 1, open_low=True)
+        self._check_iteration()
         check_flag("fit_intercept", self.fit_intercept)
-        check_flag("warm_start", self.warm_start)
-        self._check_epochs()
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model.
@@ -122,18 +113,7 @@ class _LinearEigenPro(EpochModel):
 
     def _make_solver(self, problem):
         tuning = self._tune(problem)
-        solver = eigenpro(
-            problem.operator,
-            problem.targets,
-            tuning.preconditioner,
-            coef=problem.initial_coef(self._previous_coef(problem)),
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-            try_half_steps=is_auto(self.step_size),
-        )
-        return solver, self._tuned(tuning, problem)
+        return self._solver(problem, tuning), self._tuned(tuning, problem)
 
     def _tune(self, problem, *, in_pieces=False):
         (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
@@ -170,7 +150,7 @@ class _LinearEigenPro(EpochModel):
 
     def _tuned(self, tuning, problem):
         vectors = tuning.preconditioner.vectors
-        return tuned_attributes(tuning, problem) | {
+        return super()._tuned(tuning, problem) | {
             "components_": problem.at_home(problem.xp.asarray(vectors.T, copy=True)),
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
