@@ -37,6 +37,7 @@ from ._array import (
 )
 from ._operator import KernelOperator
 from ._problem import CenterProblem, Data, Problem, hold_out
+from .centers import METHODS
 from .kernels import check_bandwidth, check_kernel
 from .losses import LogLoss
 
@@ -276,8 +277,8 @@ class ClassificationTargets(ClassifierMixin):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
-                "y must hold only classes that the first call of partial_fit was "
-                f"given, {self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
+                "y must hold only the classes that were given, or came, first, "
+                f"{self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
         return X, self._columns_of(codes), codes
@@ -653,12 +654,13 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
     def _check_centers(self, X):
         """Return the centres that the parameter `centers` gives, or None."""
         given = self.centers is not None and not isinstance(self.centers, str)
-        if given and self._precomputed:
+        if self._precomputed and (given or self.centers == "kmeans"):
             raise ValueError(
-                "centers must be 'uniform' or 'rpcholesky' with kernel='precomputed', "
-                "where X has no rows to compare with; got an array"
+                "centers must be 'uniform', 'leverage_scores' or 'rpcholesky' with "
+                "kernel='precomputed', where X has no rows to compare with or to take "
+                f"means of; got {'an array' if given else repr(self.centers)}"
             )
-        centers = check_centers(self.centers, X, ("uniform", "rpcholesky"))
+        centers = check_centers(self.centers, X, METHODS)
         if centers is None:
             return None
         if self.n_centers not in (None, centers.shape[0]):
@@ -776,7 +778,7 @@ class EpochModel(KernelModel):
         return self.max_iter
 
     def _solve(self, data, context, given):
-        progress = _ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        progress = ProgressLine(type(self).__name__, self.max_iter, self.verbose)
         y, weights = data.labels, data.weights
         train, held_out = self._split(y, weights, data.rng)
         problem = self._make_problem(data, train, held_out)
@@ -798,13 +800,13 @@ class EpochModel(KernelModel):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
-        shape = (problem.n_rows, problem.targets.shape[1])
+        shape = (problem.n_coefficients, problem.targets.shape[1])
         same = tuple(self.dual_coef_.shape) == shape
         if not same or not problem.has_rows(self.centers_):
             raise ValueError(
                 "warm_start=True goes on with the coefficients of the previous fit and "
-                f"needs the same X and outputs: coefficients of shape {shape}; "
-                f"got a previous fit with shape {tuple(self.dual_coef_.shape)}"
+                f"needs the same X (or centers) and outputs: coefficients of shape "
+                f"{shape}; got a previous fit with shape {tuple(self.dual_coef_.shape)}"
                 + (" and other rows" if same else "")
             )
         return self.dual_coef_
@@ -821,7 +823,8 @@ class EpochModel(KernelModel):
                 f"X must have at least {min_rows} rows in a piece; got {len(Y)}"
             )
         if not first:
-            self._check_same_namespace(place_of(X), "partial_fit")
+            if hasattr(self, self._coef_attribute):
+                self._check_same_namespace(place_of(X), "partial_fit")
             if Y.shape[1] != n_outputs:
                 raise ValueError(
                     f"y must have {n_outputs} output(s), as in the first call of "
@@ -874,7 +877,7 @@ class EpochModel(KernelModel):
             Of the fit.
         given : dict
             X, y and metadata as the user gave them, for the callbacks.
-        progress : _ProgressLine
+        progress : ProgressLine
 
         Returns
         -------
@@ -951,7 +954,7 @@ class EpochModel(KernelModel):
         return fallback if better else zero
 
 
-class _ProgressLine:
+class ProgressLine:
     """One line that shows epochs, loss, score and time, for ``verbose=1``."""
 
     def __init__(self, name, n_epochs, verbose):

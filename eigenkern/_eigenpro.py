@@ -2,17 +2,33 @@
 
 from functools import partial
 
+import numpy as np
+
+from ._array import namespace
 from ._base import (
     ClassificationTargets,
     EpochModel,
+    ProgressLine,
     RegressionTargets,
+    available_if,
+    check_centers,
     check_flag,
     check_number,
     is_auto,
+    warn_user,
 )
-from ._tuning import max_batch_size, tune
+from ._general import GeneralProblem, Learner, Stream, prepare
+from ._problem import Data
+from ._projection import ExactProjection
+from ._tuning import max_batch_size, n_sampled_rows, tune
+from .centers import METHODS, distinct_rows
 from .preconditioners import GlobalSpectral, Spectral
 from .solvers.eigenpro import eigenpro
+from .solvers.projected import projected, projected_exactly
+
+# Algorithms of kernel machines, and of models with centres of their own.
+_MACHINES = ("eigenpro1", "eigenpro2", "sgd")
+_GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 
 
 class EigenProModel(EpochModel):
@@ -66,12 +82,24 @@ class EigenProModel(EpochModel):
         }
 
 
+def _has_centers(estimator):
+    given = estimator.n_centers is not None or estimator._given_centers
+    if given and estimator._general and estimator.algorithm != "eigenpro3-exact":
+        return True
+    raise AttributeError(
+        "data that come in pieces need a model on centres: pass n_centers, or centers "
+        "as an array, and no algorithm that needs all rows at once"
+    )
+
+
 class _EigenPro(EigenProModel):
     def __init__(
         self,
         kernel="laplacian",
         *,
         bandwidth="median",
+        n_centers=None,
+        centers="uniform",
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
@@ -92,6 +120,8 @@ class _EigenPro(EigenProModel):
     ):
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.n_centers = n_centers
+        self.centers = centers
         self.algorithm = algorithm
         self.n_components = n_components
         self.subsample_size = subsample_size
@@ -111,12 +141,14 @@ class _EigenPro(EigenProModel):
         self.verbose = verbose
 
     def _check_parameters(self):
-        algorithms = ("auto", "eigenpro1", "eigenpro2", "sgd")
+        algorithms = ("auto", *_MACHINES, *_GENERAL)
         if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
+            names = ", ".join(repr(name) for name in algorithms[:-1])
             raise ValueError(
-                "algorithm must be 'auto', 'eigenpro1', 'eigenpro2' or 'sgd'; "
+                f"algorithm must be {names} or {algorithms[-1]!r}; "
                 f"got {self.algorithm!r}"
             )
+        self._check_general()
         if self.svd_solver not in ("nystrom", "randomized"):
             raise ValueError(
                 f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
@@ -130,7 +162,332 @@ class _EigenPro(EigenProModel):
                 f"preconditioner; got {self.n_components}"
             )
 
+    @property
+    def _given_centers(self):
+        """Whether `centers` is an array."""
+        return self.centers is not None and not isinstance(self.centers, str)
+
+    @property
+    def _general(self):
+        """Whether the model has centres of its own."""
+        if self.algorithm == "auto":
+            return self.n_centers is not None or self._given_centers
+        return self.algorithm in _GENERAL
+
+    def __getstate__(self):
+        # What a learner holds is large, and made again when it is needed.
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_learner"}
+
+    def _check_general(self):
+        """Raise a ValueError unless centres and algorithm suit each other."""
+        if self.n_centers is not None:
+            check_number("n_centers", self.n_centers, 1, integer=True)
+        if not self._general:
+            if self.n_centers is not None or self._given_centers:
+                raise ValueError(
+                    "n_centers must be None and centers no array with "
+                    f"algorithm={self.algorithm!r}, where every training row is a "
+                    "centre; choose 'eigenpro3' or 'eigenpro4' for fewer centres"
+                )
+        elif self._precomputed:
+            raise ValueError(
+                "kernel='precomputed' must go with n_centers=None and algorithm='auto',"
+                " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
+            )
+
+    def _fitted_or_given_centers(self, X):
+        """Return the centres that are given, or go on, or None."""
+        centers = check_centers(self.centers, X, METHODS)
+        p = self.n_centers
+        if centers is not None:
+            if p not in (None, centers.shape[0]):
+                raise ValueError(
+                    f"n_centers must be None or {centers.shape[0]}, the number of "
+                    f"centers that are given; got {p!r}"
+                )
+            if len(distinct_rows(centers)[0]) < centers.shape[0]:
+                raise ValueError("centers must be distinct; got rows that are equal")
+            return centers
+        going_on = self.warm_start and hasattr(self, "dual_coef_")
+        if going_on and p in (None, self.centers_.shape[0]):
+            return self.centers_
+        return None
+
+    def _make_problem(self, data, train, held_out):
+        if not self._general:
+            return super()._make_problem(data, train, held_out)
+        centers = self._fitted_or_given_centers(data.X)
+        p = self.n_centers if centers is None else None
+        if (p or 0) > len(train):
+            raise ValueError(
+                f"n_centers must be at most {len(train)}, the number of training rows; "
+                f"got {p}"
+            )
+        return GeneralProblem(self, data, train, held_out, centers)
+
+    def _make_projected_solver(self, problem):
+        """Return the solver of a general kernel model, and its fitted attributes."""
+        problem.start(self._previous_coef(problem))
+        if self.algorithm == "eigenpro3-exact":
+            return self._make_exact_solver(problem)
+        n = problem.n_rows
+        projection, interval, tuning = prepare(self, problem, n, self.max_iter)
+        cached = problem.fill_caches(self.cache_size, self.max_iter)
+        solver = projected(
+            partial(problem.batches, tuning.batch_size),
+            problem.centers,
+            tuning.preconditioner,
+            projection,
+            iterate=problem.iterate,
+            batch_size=tuning.batch_size,
+            interval=interval,
+            step_size=tuning.step_size,
+            zero_loss=problem.zero_loss,
+            try_half_steps=is_auto(self.step_size),
+        )
+        attributes = self._tuned(tuning, problem) | {"cache_size_": cached}
+        return solver, attributes | {"projection_interval_": interval}
+
+    def _check_stream(self):
+        """Raise a ValueError unless the parameters suit data that come in pieces."""
+        self._check_shared_parameters()
+        self._check_parameters()
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping must be False for data that come in pieces, of which "
+                "none are held out; got True"
+            )
+
+    def _open_learner(self, data):
+        """Return a `Learner` of the first rows, or that goes on from a fitted model."""
+        rows = np.arange(len(data.targets))
+        fitted = self if hasattr(self, "dual_coef_") else None
+        centers = None
+        if fitted is None:
+            centers = self._fitted_or_given_centers(data.X)
+            if centers is None and self.n_centers > len(rows):
+                raise ValueError(
+                    f"n_centers must be at most {len(rows)}, the rows that came first; "
+                    f"got {self.n_centers}"
+                )
+        problem = GeneralProblem(self, data, rows, None, centers, fitted)
+        if fitted is not None:
+            problem.start(self.dual_coef_, self.t_)
+        return Learner(self, problem)
+
+    def _learned(self, learner, losses):
+        """Return the fitted attributes of a `Learner`."""
+        tuned = self._tuned(learner.tuning, learner.problem)
+        return (
+            tuned
+            | learner.problem.model(learner.iterate.mean)
+            | {
+                "projection_interval_": learner.interval,
+                "cache_size_": 0.0,
+                "n_iter_": len(losses),
+                "loss_curve_": losses,
+                "validation_scores_": None,
+                "n_step_halvings_": learner.n_halvings,
+            }
+        )
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        self._check_stream()
+        first = not hasattr(self, "dual_coef_")
+        if first and classes is not None:
+            self.classes_ = np.unique(classes)
+        n_outputs = None if first else self.dual_coef_.shape[1]
+        data = self._encode_next(
+            X, y, sample_weight, n_outputs, min_rows=2 if first else 1
+        )
+        learner = None if first else getattr(self, "_learner", None)
+        if learner is None:
+            learner = self._open_learner(data)
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        m = learner.tuning.batch_size
+
+        def batches():
+            for start in range(0, len(weights), m):
+                b = slice(start, min(start + m, len(weights)))
+                yield learner.problem.batch(data.X[b, :], data.targets[b], weights[b])
+
+        # The learner stays as it is until the piece is learned.
+        iterate = learner.iterate.copy()
+        state = next(learner.solver(batches, iterate, try_half_steps=False))
+        if state.failed:
+            warn_user(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                "bounded: this piece of the data changed nothing"
+            )
+        else:
+            learner.problem.iterate = iterate
+            learner.n_halvings = state.n_step_halvings
+        losses = [] if first else self.loss_curve_
+        vars(self).update(self._learned(learner, [*losses, state.loss]))
+        self._learner = learner
+        return self
+
+    @available_if(_has_centers)
+    def fit_batches(self, batches, *, classes=None):
+        """Fit a model on centres to a stream of data, in memory independent of it.
+
+        The first rows choose what `fit` chooses: centres, bandwidth, intercept,
+        preconditioner and step. Then every row is read once an epoch. The pieces may
+        have any size: they are cut into batches of `batch_size_` rows, in their order.
+        If the stream breaks off with an error, or is interrupted, what was learned so
+        far is kept, and the error raised.
+
+        Parameters
+        ----------
+        batches : iterable or callable
+            Pieces ``(X, y)`` or ``(X, y, sample_weight)``. A callable is called without
+            arguments at the start of every epoch and returns an iterable. An iterator,
+            such as a generator, is read once: one epoch.
+        classes : array of shape (n_classes,), default=None
+            All labels there will be, for a classifier. None: those of the first rows,
+            8000 or `n_centers` if that is more.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        before = dict(vars(self))
+        stream, learner = self._or_restore(self._open_stream, batches, classes)
+        losses = []
+        try:
+            self._read(stream, learner, losses)
+        except BaseException:
+            if not learner.iterate.n_projections:
+                vars(self).clear()
+                vars(self).update(before)
+            raise
+        finally:
+            if learner.iterate.n_projections:
+                vars(self).update(self._learned(learner, losses))
+                self._learner = learner
+        return self
+
+    def _open_stream(self, batches, classes):
+        """Return a `Stream` and a `Learner` made from its first rows."""
+        self._check_stream()
+        if not callable(batches) and not hasattr(batches, "__iter__"):
+            raise ValueError(
+                "batches must be an iterable of pieces (X, y), or a callable that "
+                f"returns one; got {batches!r}"
+            )
+        stream = Stream(batches, self._encode_stream)
+        n_first = n_sampled_rows(np.inf)
+        if not self._given_centers:
+            n_first = max(n_first, self.n_centers)
+        pieces = stream.head(n_first)
+        if not pieces:
+            raise ValueError("batches must yield pieces (X, y); got none")
+        for name in ("dual_coef_", "_learner"):
+            vars(self).pop(name, None)
+        self._set_classes(classes, [piece[1] for piece in pieces])
+        encoded = [
+            self._encode_stream(piece, first=i == 0) for i, piece in enumerate(pieces)
+        ]
+        X, Y, weights = (
+            namespace(parts[0]).concat(parts) for parts in zip(*encoded, strict=True)
+        )
+        if len(Y) < 2:
+            raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
+        stream.put_back((X, Y, weights))
+        # Always as many, whatever the sizes of the pieces.
+        n_first = min(n_first, len(Y))
+        X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
+        learner = self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
+        return stream, learner
+
+    def _encode_stream(self, piece, *, first=False):
+        """Return rows where they are, targets and weights of a piece of a stream."""
+        n_outputs = None if first else self._n_outputs
+        weights = piece[2] if len(piece) == 3 else None
+        data = self._encode_next(*piece[:2], weights, n_outputs, min_rows=1)
+        self._n_outputs = data.targets.shape[1]
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        return data.X, data.targets, weights
+
+    def _read(self, stream, learner, losses):
+        """Learn the passes of a stream; append the loss of each."""
+
+        def next_epoch():
+            for batch in stream.batches(learner.tuning.batch_size):
+                yield learner.problem.batch(*batch)
+
+        solver = learner.solver(
+            next_epoch, learner.iterate, try_half_steps=is_auto(self.step_size)
+        )
+        progress = ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        progress.start_epochs()
+        best, waited = np.inf, 0
+        for _ in range(int(min(self.max_iter, stream.n_passes))):
+            state = next(solver)
+            learner.n_halvings = state.n_step_halvings
+            losses.append(state.loss)
+            progress.update(losses, [])
+            better = state.loss < best - self.tol * losses[0]
+            best, waited = min(best, state.loss), 0 if better else waited + 1
+            if state.failed:
+                warn_user(
+                    f"{type(self).__name__} found no step size that keeps the iteration"
+                    f" bounded: halved {state.n_step_halvings} times; what was learned "
+                    f"before that is kept. {self._failure_hint}"
+                )
+            if state.failed or waited >= self.n_iter_no_change:
+                break
+        progress.close()
+
+    def _make_exact_solver(self, problem):
+        n = problem.n_rows
+        if not is_auto(self.batch_size) and self.batch_size != n:
+            raise ValueError(
+                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+                f"steps take all {n} training rows; got {self.batch_size}"
+            )
+        tuning = tune(
+            problem.row_operator(),
+            n,
+            make_preconditioner=partial(
+                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
+            ),
+            weights=problem.weights,
+            subsample_size=self.subsample_size,
+            n_components=self.n_components,
+            batch_size=n,
+            step_size=self.step_size,
+            damping=self.damping,
+        )
+        solver = projected_exactly(
+            problem.matrix(),
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(problem.centers),
+            iterate=problem.iterate,
+            step_size=tuning.step_size,
+        )
+        cached = problem.matrix().shape[0] * problem.centers.shape[0] / 1e6
+        cached *= problem.centers.itemsize
+        attributes = self._tuned(tuning, problem) | {"cache_size_": cached}
+        return solver, attributes | {"projection_interval_": 1}
+
     def _make_solver(self, problem):
+        self._learner = None
+        if self._general:
+            return self._make_projected_solver(problem)
         cached, make_preconditioner = None, Spectral.of
         if self.algorithm == "eigenpro1":
             # The kernel matrix is used at once, for its eigenvectors.
@@ -176,21 +533,40 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
-        "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
-        "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds more, a
-        step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch gradient
-        descent, EigenPro with q = 0: the baseline.
+    n_centers : int, default=None
+        p, centres of a model that does not grow with the rows. None: all training rows,
+        a kernel machine, or as many as `centers` has.
+    centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
+            (n_centers, n_features), default="uniform"
+        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        not be training rows.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
+            "eigenpro4", "sgd"}, default="auto"
+        "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
+        centres of its own.
+
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
+        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
+        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        gradient descent, EigenPro with q = 0: the baseline.
+
+        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centres. "eigenpro3" projects every step,
+        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
+        allows it and it pays, and otherwise conjugate gradients, in memory for a few
+        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
+        preconditioner on all rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
+        centres: the centres that carry the preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
-        How "eigenpro1" finds eigenvectors on all n rows from the subsample: by the
-        Nystrom method, or as singular vectors of s rows of the kernel matrix, a little
-        more accurate, in memory for s n numbers.
+        How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
+        subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
+        matrix, a little more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy (a short
         calibration once a process) and fit its memory, at most an eighth of the rows.
@@ -217,14 +593,15 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X;
-        the step is measured anew.
+        Go on from the coefficients of the previous fit, which must have had the same X,
+        or on its centres; the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
-        an epoch; half the matrix suffices. "auto": what really fits, where it pays. 0:
-        none.
+        an epoch; half the matrix of a kernel machine suffices. "auto": what really
+        fits, where it pays. 0: none. In a model on centres it bounds the Cholesky
+        factor too, of 8 p^2 bytes.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise X is copied there for the computation.
     random_state : int, RandomState instance or None, default=None
@@ -234,11 +611,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
     Attributes
     ----------
-    dual_coef_ : array of shape (n_samples, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Rows without weight
-        and rows held out have 0.
-    centers_ : array of shape (n_samples, n_features) or None
-        X of the fit, not a copy. None for kernel="precomputed".
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
+        rows without weight and rows held out have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; of a kernel machine X of the fit, not a copy. None for
+        kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -273,6 +651,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         the steps that beta and top eigenvalue predict for either.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
+    projection_interval_ : int
+        T, batches between projections; only of models on centres, as the next ones.
+    t_ : int
+        Projections so far.
+    weight_scale_ : float
+        What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
         Epochs run.
     loss_curve_ : list of float
@@ -309,6 +693,43 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     0.93
     """
 
+    @available_if(_has_centers)
+    def partial_fit(self, X, y, sample_weight=None):
+        """Learn a piece of the data; for a model on centres.
+
+        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
+        order. Pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
+        what one call with all of them gives. After `fit`, or on a model that was
+        pickled, preconditioner and step are made anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        return self._or_restore(self._partial_fit, X, y, sample_weight)
+
+    def _set_classes(self, classes, labels):
+        if classes is not None:
+            raise ValueError(f"classes must be None for a regressor; got {classes!r}")
+
 
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
@@ -326,21 +747,40 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
-    algorithm : {"auto", "eigenpro1", "eigenpro2", "sgd"}, default="auto"
-        "auto" is "eigenpro2", whose preconditioner lives on the subsample. That of
-        "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds more, a
-        step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch gradient
-        descent, EigenPro with q = 0: the baseline.
+    n_centers : int, default=None
+        p, centres of a model that does not grow with the rows. None: all training rows,
+        a kernel machine, or as many as `centers` has.
+    centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
+            (n_centers, n_features), default="uniform"
+        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        not be training rows.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
+            "eigenpro4", "sgd"}, default="auto"
+        "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
+        centres of its own.
+
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
+        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
+        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        gradient descent, EigenPro with q = 0: the baseline.
+
+        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centres. "eigenpro3" projects every step,
+        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
+        allows it and it pays, and otherwise conjugate gradients, in memory for a few
+        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
+        preconditioner on all rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
         q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
         Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q.
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
+        centres: the centres that carry the preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
-        How "eigenpro1" finds eigenvectors on all n rows from the subsample: by the
-        Nystrom method, or as singular vectors of s rows of the kernel matrix, a little
-        more accurate, in memory for s n numbers.
+        How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
+        subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
+        matrix, a little more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
         m, rows of a step. "auto": as many as keep this machine busy (a short
         calibration once a process) and fit its memory, at most an eighth of the rows.
@@ -367,16 +807,17 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X;
-        the step is measured anew.
+        Go on from the coefficients of the previous fit, which must have had the same X,
+        or on its centres; the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
-        an epoch; half the matrix suffices. "auto": what really fits, where it pays. 0:
-        none.
+        an epoch; half the matrix of a kernel machine suffices. "auto": what really
+        fits, where it pays. 0: none. In a model on centres it bounds the Cholesky
+        factor too, of 8 p^2 bytes.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise X is copied there for the computation.
     random_state : int, RandomState instance or None, default=None
@@ -386,11 +827,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
     Attributes
     ----------
-    dual_coef_ : array of shape (n_samples, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Rows without weight
-        and rows held out have 0.
-    centers_ : array of shape (n_samples, n_features) or None
-        X of the fit, not a copy. None for kernel="precomputed".
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
+        rows without weight and rows held out have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; of a kernel machine X of the fit, not a copy. None for
+        kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -425,6 +867,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         the steps that beta and top eigenvalue predict for either.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
+    projection_interval_ : int
+        T, batches between projections; only of models on centres, as the next ones.
+    t_ : int
+        Projections so far.
+    weight_scale_ : float
+        What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
         Epochs run.
     loss_curve_ : list of float
@@ -464,6 +912,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         kernel="laplacian",
         *,
         bandwidth="median",
+        n_centers=None,
+        centers="uniform",
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
@@ -486,6 +936,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         super().__init__(
             kernel,
             bandwidth=bandwidth,
+            n_centers=n_centers,
+            centers=centers,
             algorithm=algorithm,
             n_components=n_components,
             subsample_size=subsample_size,
@@ -505,3 +957,53 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             verbose=verbose,
         )
         self.class_weight = class_weight
+
+    @available_if(_has_centers)
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Learn a piece of the data; for a model on centres.
+
+        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
+        order. Pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
+        what one call with all of them gives. After `fit`, or on a model that was
+        pickled, preconditioner and step are made anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+        classes : array of shape (n_classes,), default=None
+            All labels there will be; needed in the first call only.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        self._check_classes(classes)
+        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
+
+    def _check_stream(self):
+        super()._check_stream()
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all rows at once; pass a "
+                "dict of weights for data that come in pieces"
+            )
+
+    def _set_classes(self, classes, labels):
+        """Set `classes_` to those that are given, or of the first labels."""
+        if classes is None:
+            classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
+        self.classes_ = np.unique(classes)

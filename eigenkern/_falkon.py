@@ -195,11 +195,14 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all distinct rows.
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -232,7 +235,7 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)
@@ -262,6 +265,8 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
     Targets are centred by their mean, which becomes `intercept_`. Each centre counts
     in the preconditioner with the weight of the rows that are equal to it: with all
     rows as centres, and none left out for rounding, one iteration solves the problem.
+    Centres that are no uniform sample count with the weight of the rows nearest to
+    them, unless kernel="precomputed".
 
     References
     ----------
@@ -298,11 +303,14 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all distinct rows.
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -337,7 +345,7 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)

@@ -545,11 +545,14 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all rows (kernel ridge regression).
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -586,7 +589,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)
@@ -662,11 +665,14 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all rows (kernel ridge regression).
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -706,7 +712,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)
@@ -812,11 +818,14 @@ class NytroRegressor(RegressionTargets, _Nytro):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all rows (early stopping on the full kernel).
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     max_iter : int, default=500
         t, iterations at most.
     step_size : float or "auto", default="auto"
@@ -854,7 +863,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)
@@ -925,11 +934,14 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     n_centers : int or None, default=None
         m, how many of the distinct training rows become centres, or all if they are
         fewer. None: all rows (early stopping on the full kernel).
-    centers : {"uniform", "rpcholesky"} or array, default="uniform"
-        How rows are chosen: at random, or by randomly pivoted Cholesky, which needs
-        fewer centres for the same accuracy where the data are unevenly spread, and time
-        n m^2. Or the centres themselves, shape (n_centers, n_features); they need not
-        be rows of X.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
     max_iter : int, default=500
         t, iterations at most.
     step_size : float or "auto", default="auto"
@@ -970,7 +982,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, or an array, are the centres.
+        Their places in X. None where all rows, means or an array are the centres.
     n_centers_ : int
         Centres that are not left out.
     intercept_ : array of shape (n_outputs,)

@@ -12,6 +12,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,6 +194,14 @@ class KernelOperator:
         operator.shape, operator._matrix = tuple(K.shape), K
         return operator
 
+    def with_rows(self, rows):
+        """Return K(rows, Z): the centres stay encoded, the threads are shared."""
+        other = copy(self)
+        other._rows, other.symmetric = rows, False
+        other.shape = rows.shape[0], self.shape[1]
+        other._matrix = other._triangle = other._diagonal = None
+        return other
+
     def exclusive_threads(self):
         """Return a context for loops that mix products with other linear algebra.
 
@@ -263,6 +272,19 @@ class KernelOperator:
             ],
         )
         return _sum(F_parts), kept
+
+    def adjoint(self, K, G):
+        """Return K' G of rows of the matrix in memory, K (m, p), shape (p, l)."""
+        if not self._threaded:
+            return K.T @ G
+        out = np.empty((K.shape[1], G.shape[1]), dtype=G.dtype)
+
+        def task(j):
+            columns = slice(j, j + 1024)
+            out[columns, :] = (G.T @ K[:, columns]).T
+
+        self._run(task, [(j,) for j in range(0, K.shape[1], 1024)])
+        return out
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
@@ -613,6 +635,41 @@ class LinearOperator:
             products = (A @ B.T).toarray()
             return products - (A @ mean)[:, None] - (B @ mean)[None, :] + mean @ mean
         return (A - mean) @ (B - mean).T
+
+
+class SampleOperator:
+    """Kernel matrices of a sample of rows, to measure the steps of a model on centres.
+
+    Parameters
+    ----------
+    centers : KernelOperator
+        K(Z, Z).
+    rows : array of shape (N, d)
+        X, the sample.
+    whiten : callable, default=None
+        ``whiten(C)`` returns C L^-T, with L L' = K(Z, Z), of C = K(X, Z): then `block`
+        is that of the kernel projected onto the span of the centres.
+
+    Attributes
+    ----------
+    shape : tuple (N, p)
+    """
+
+    def __init__(self, centers, rows, whiten=None):
+        self._rows = KernelOperator(centers.kernel, rows)
+        self._centers = centers.with_rows(rows)
+        self.shape = self._centers.shape
+        self._features = None if whiten is None else whiten(self._centers.block())
+
+    def block(self, start, stop, first, last):
+        """Return K of some rows with others of the sample."""
+        if self._features is None:
+            return self._rows.block(start, stop, first, last)
+        return self._features[start:stop, :] @ self._features[first:last, :].T
+
+    def center_block(self, start, stop, n_centers, dtype=None):
+        """Return K of some rows with the first centres."""
+        return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
 
 
 def run_on_threads(pool, task, arguments):

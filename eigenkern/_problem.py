@@ -17,11 +17,10 @@ from ._array import (
 )
 from ._fourier import FourierBlocks
 from ._operator import KernelOperator, LinearOperator, fill_caches
-from .centers import distinct_rows, rpcholesky, uniform
+from .centers import choose, distinct_rows, masses, uniform
 from .kernels import make_kernel
 from .losses import weighted_median
 from .solvers.doubly_stochastic import Expansion
-from .solvers.nystrom import check_finite
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ class Problem(_Located):
             self.validation = KernelOperator(self.kernel, rows, validation_rows)
 
     @property
-    def n_rows(self):
+    def n_coefficients(self):
         """Rows of X, those without weight included."""
         return self._X.shape[0]
 
@@ -253,7 +252,7 @@ class Problem(_Located):
 
     def model(self, coef):
         """Return the attributes that prediction needs; rows follow those of X."""
-        dual_coef = self._scatter(coef, self._train, self.n_rows)
+        dual_coef = self._scatter(coef, self._train, self.n_coefficients)
         return self._model(dual_coef, self.intercept, self._X)
 
 
@@ -594,10 +593,7 @@ class CenterProblem(_Located):
     n_centers : int or None
         None if `full`.
     center_indices : ndarray of shape (p,) or None
-        Rows of X that are centres; None if `full` or for centres that were given.
-    center_weights : array of shape (p,)
-        What the rows weigh together that are equal to a centre; ones for centres that
-        were given.
+        Rows of X that are centres; None if `full` or where centres are no rows.
     shift : ndarray of shape (l,)
         What was subtracted from all targets, so that sums of squares are accurate.
     """
@@ -650,55 +646,33 @@ class CenterProblem(_Located):
             X = self._take(X, self._data.distinct(self.all.index)[0])
         self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, X, rng)
 
-    def _rpcholesky(self, rows, weights, n_centers):
-        """Return places in `rows`, training rows, chosen by their kernel matrix."""
-        xp, needed = self.xp, 16.0 * len(rows) * n_centers
-        free = available_memory(xp, self.device)
-        if needed > free:
-            raise ValueError(
-                f"centers='rpcholesky' needs {needed / 1e6:.0f} MB for {n_centers} "
-                f"centres of {len(rows)} distinct rows, but {free / 1e6:.0f} MB of "
-                "memory are free; pass a smaller n_centers or centers='uniform'"
-            )
-        X = self._take(self.train.X, rows)
-        root = xp.asarray(weights, dtype=xp.float64, device=self.device) ** 0.5
-        if self.kernel is None:
-            X = self._take(X, self.train.index, axis=1)
-            diagonal = xp.linalg.diagonal(X)
-        else:
-            diagonal = self.kernel.diagonal(X)
-        diagonal = xp.astype(diagonal, xp.float64) * root**2
-
-        def columns(index):
-            if self.kernel is None:
-                K = xp.astype(xp.take(X, index, axis=1), xp.float64)
-            else:
-                Z = xp.take(X, index, axis=0)
-                K = KernelOperator(self.kernel, Z, X).block(dtype=xp.float64)
-            return root[:, None] * K * xp.take(root, index)[None, :]
-
-        check_finite(diagonal)
-        return rpcholesky(diagonal, columns, n_centers, self._data.rng)
-
     def _choose_centers(self, n_centers, centers, choice, one_matrix):
         xp = self.xp
-        self.n_centers = self.center_weights = None
+        self.n_centers = self._center_weights = None
         if self.full and one_matrix:
             return
         if centers is not None:
             centers = move(centers, xp, self.device)
             self._centers = xp.astype(centers, self._dtype, copy=True)
             self.n_centers = centers.shape[0]
-            self.center_weights = xp.ones_like(self._centers[:, 0], dtype=xp.float64)
             return
         first, which = self._data.distinct(self.train.index)
         n_centers = len(first) if n_centers is None else n_centers
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
-        if choice == "rpcholesky" and n_centers < len(first):
-            chosen = self._rpcholesky(first, totals, n_centers)
-        else:
+        alike = choice == "uniform" or n_centers >= len(first)
+        if alike:
             chosen = uniform(len(first), n_centers, self._data.rng)
-        self.center_weights = xp.asarray(totals[chosen], device=self.device)
+        else:
+            X = self._take(self.train.X, first)
+            if self.kernel is None:
+                X = self._take(X, self.train.index[first], axis=1)
+            rng = self._data.rng
+            centers, chosen = choose(choice, self.kernel, X, n_centers, rng, totals)
+        if chosen is None:
+            self._centers, self.n_centers = centers, n_centers
+            return
+        if alike or self.kernel is None:
+            self._center_weights = totals[chosen]
         self._places = first[chosen]
         self.center_indices = self.train.index[self._places]
         self.n_centers = len(chosen)
@@ -784,8 +758,17 @@ class CenterProblem(_Located):
         return self._X.shape[0] if of_rows else self.n_centers
 
     def weights_of_centers(self, kept):
-        """Return `center_weights` of the centres with indices `kept`."""
-        return self._take(self.center_weights, kept)
+        """Return what each of the centres with indices `kept` stands for.
+
+        The weight of the rows that are equal to it; or, where centres are no uniform
+        sample of the rows, and rows have distances, of those that are nearest to it.
+        """
+        if self._center_weights is None:
+            centers, weights = self._take(self._centers, kept), self.train.weights
+            of_kept = masses(self.train.X, centers, to_numpy(weights))
+        else:
+            of_kept = self._center_weights[kept]
+        return self.xp.asarray(of_kept, device=self.device)
 
     def center_coef(self, dual_coef, kept):
         """Return coefficients of the centres `kept`, of `dual_coef_` of a model."""

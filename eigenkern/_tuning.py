@@ -14,7 +14,7 @@ from typing import Any
 from ._array import available_memory, namespace
 from ._operator import KernelOperator
 from .kernels import Gaussian
-from .preconditioners import HeldOutSpectrum, Spectral
+from .preconditioners import CenterSpectral, HeldOutSpectrum, Spectral
 
 # Part of a step's time that its fixed cost may be.
 _FIXED_COST = 0.05
@@ -64,7 +64,7 @@ class Tuning:
 
     Attributes
     ----------
-    preconditioner : Spectral, GlobalSpectral or LinearSpectral
+    preconditioner : Spectral, GlobalSpectral, LinearSpectral or CenterSpectral
     subsample_size, batch_size, max_batch_size : int
     step_size : float
     adapted : Measured
@@ -157,8 +157,117 @@ def tune(
     q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
     n_measured = max(min(n, _N_MEASURED, affordable), 1)
-    spectrum = _spectrum(operator, s, full, weights, n_measured)
-    q_max = full.n_components
+    spectrum = _spectrum(operator, n, s, full, weights, n_measured)
+    return _choose_step(
+        spectrum,
+        full,
+        n,
+        n_measured,
+        n_components=n_components,
+        batch_size=m,
+        step_size=step_size,
+        subsample_size=s,
+        max_batch_size=largest_batch,
+    )
+
+
+def tune_on_centers(
+    centers,
+    sample,
+    n_rows,
+    *,
+    weights=None,
+    subsample_size="auto",
+    n_components="auto",
+    batch_size,
+    max_batch_size,
+    step_size="auto",
+    damping=1.0,
+):
+    """Choose the preconditioner of a model on centres, and measure the step.
+
+    Parameters
+    ----------
+    centers : KernelOperator
+        K(Z, Z), in random order.
+    sample : SampleOperator
+        Rows of the data in random order; `n_sampled_rows` of them suffice.
+    n_rows : float
+        n, all rows of the data; infinite for a stream.
+    weights : array, default=None
+        Weights of the rows of the sample, with mean 1.
+    subsample_size : int or "auto", default="auto"
+        c, the centres that the preconditioner lives on.
+    batch_size, max_batch_size : int
+    n_components, step_size, damping
+        As in the estimators.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    ValueError
+        If a given size is impossible for so many centres.
+    """
+    p, n_sampled = centers.shape[0], sample.shape[0]
+    affordable = max(_affordable_rows(centers), 1)
+    c = subsample_size
+    if c == "auto":
+        c = min(p, 2000 if n_rows < 100_000 else 4000, affordable)
+    _check_at_most("subsample_size", c, p, "centres")
+    n_measured = min(n_sampled, _N_MEASURED, affordable)
+    q = n_components
+    if q == "auto":
+        # Fewer rows than that for each eigenfunction would not tell it from noise.
+        q = min(c - 1, max(n_measured // 4, 1), 500)
+    elif q >= c:
+        raise ValueError(
+            "n_components must be less than subsample_size, which is at most the "
+            f"number of centres; got {q} with {c} of {p} centres"
+        )
+    full = CenterSpectral.of(
+        centers, sample, n_measured, c, q, weights=weights, damping=damping
+    )
+    # As large a part of the rows is measured on twice as of all rows is fitted to.
+    n = n_rows if n_sampled >= 2 * n_measured else n_sampled
+    spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
+    return _choose_step(
+        spectrum,
+        full,
+        n_rows,
+        n_measured,
+        n_components=n_components,
+        batch_size=batch_size,
+        step_size=step_size,
+        subsample_size=c,
+        max_batch_size=max_batch_size,
+    )
+
+
+def n_sampled_rows(n_rows):
+    """Return how many of the rows `tune_on_centers` looks at.
+
+    The eigenfunctions are fitted to some and the step is measured on others.
+    """
+    return min(n_rows, 2 * _N_MEASURED)
+
+
+def _choose_step(
+    spectrum,
+    full,
+    n,
+    n_measured,
+    *,
+    n_components,
+    batch_size,
+    step_size,
+    subsample_size,
+    max_batch_size,
+):
+    """Choose the number of eigenvectors of a preconditioner, and the step."""
+    m, q_max = batch_size, full.n_components
     grid = {0, q_max}
     if n_components == "auto":
         grid |= {q for q in (5 * 2**i for i in range(20)) if q < q_max}
@@ -185,26 +294,27 @@ def tune(
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,
-        subsample_size=s,
-        max_batch_size=largest_batch,
+        subsample_size=subsample_size,
+        max_batch_size=max_batch_size,
         step_size=float(step_size),
         adapted=adapted,
         candidates=candidates,
     )
 
 
-def max_batch_size(operator, n_features, n_columns):
+def max_batch_size(operator, n_features, n_columns, n_rows=None):
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
-    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory; besides, a
-    matrix product needs some rows for each thread.
+    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory, with n centres;
+    besides, a matrix product needs some rows for each thread. At most `n_rows` (None:
+    n).
     """
-    n, width = operator.shape[0], n_features + n_columns
+    n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
     filling = max(work / (width * n), _MIN_ROWS * operator.n_workers)
     memory = available_memory(operator.xp, operator.device)
     holding = memory / operator.itemsize / n - width
-    return int(max(1, min(filling, holding, n)))
+    return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
 
 
 def filling_work(xp, device, dtype):
@@ -275,12 +385,12 @@ def _max_components(n, s, weights):
     return min(supported // (2 if s == n else 4), 500)
 
 
-def _spectrum(operator, s, preconditioner, weights, n_measured):
+def _spectrum(operator, n, s, preconditioner, weights, n_measured):
     """Return the spectrum on rows with as large a part of the subsample as all have.
 
     Where n is large that is next to none of it.
     """
-    start = s - n_measured * s // operator.shape[0]
+    start = s - int(n_measured * s / n)
     stop = start + n_measured
     return HeldOutSpectrum(
         operator.block(start, stop, start, stop),

@@ -3,9 +3,92 @@
 from hashlib import blake2b
 
 import numpy as np
+from scipy.optimize import brentq
 
-from ._array import device_of, move, namespace, to_numpy
-from ._linalg import solve_triangular
+from ._array import available_memory, device_of, move, namespace, to_numpy
+from ._linalg import eigh, solve_triangular
+from ._operator import KernelOperator
+
+#: How centres can be chosen among rows.
+METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
+
+
+def choose(method, kernel, X, n_centers, rng, weights=None):
+    """Return centres for rows, chosen by one of `METHODS`.
+
+    Parameters
+    ----------
+    method : {"uniform", "kmeans", "leverage_scores", "rpcholesky"}
+    kernel : Kernel or None
+        None: X is the kernel matrix of the rows; "kmeans" needs the rows themselves.
+    X : array of shape (n, d)
+        Distinct rows, see `distinct_rows`.
+    n_centers : int
+        m, at most n.
+    rng : numpy.random.RandomState
+    weights : ndarray of shape (n,), default=None
+        How often each row counts; "uniform" takes all rows alike.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. "rpcholesky" returns fewer
+        where they span all rows.
+    indices : ndarray of shape (m,) or None
+        Their places in X. None for "kmeans", whose centres are no rows.
+
+    Raises
+    ------
+    ValueError
+        If the memory does not suffice: "rpcholesky" needs 16 n m bytes,
+        "leverage_scores" 16 n bytes for each of its `pilot_size` columns. Or if no
+        k(x, x) is positive, or one is not finite.
+    """
+    if method not in METHODS:
+        names = ", ".join(repr(name) for name in METHODS)
+        raise ValueError(f"method must be one of {names}; got {method!r}")
+    if method == "kmeans":
+        return kmeans(X, n_centers, rng, weights), None
+    if method == "uniform":
+        indices = uniform(X.shape[0], n_centers, rng)
+    else:
+        indices = _by_kernel_matrix(method, kernel, X, n_centers, rng, weights)
+    index = namespace(X).asarray(indices, device=device_of(X))
+    return namespace(X).take(X, index, axis=0), indices
+
+
+def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):
+    """Return indices of rows, by columns of their weighted kernel matrix."""
+    xp, device, n = namespace(X), device_of(X), X.shape[0]
+    width = n_centers if method == "rpcholesky" else pilot_size(n, n_centers)
+    needed, free = 16.0 * n * width, available_memory(xp, device)
+    if needed > free:
+        raise ValueError(
+            f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} "
+            f"centres of {n} distinct rows, but {free / 1e6:.0f} MB of "
+            "memory are free; pass a smaller n_centers or centers='uniform'"
+        )
+    diagonal = xp.linalg.diagonal(X) if kernel is None else kernel.diagonal(X)
+    diagonal = xp.astype(diagonal, xp.float64)
+    largest = float(xp.max(diagonal))
+    if not 0 < largest < np.inf:
+        raise ValueError(
+            "the values k(x, x) of the kernel must be finite, and not all be zero; the "
+            f"largest is {largest}: scale X, or choose another kernel or bandwidth"
+        )
+    weights = np.ones(n) if weights is None else weights
+    root = xp.asarray(weights, dtype=xp.float64, device=device) ** 0.5
+
+    def columns(index):
+        if kernel is None:
+            K = xp.astype(xp.take(X, index, axis=1), xp.float64)
+        else:
+            Z = xp.take(X, index, axis=0)
+            K = KernelOperator(kernel, Z, X).block(dtype=xp.float64)
+        return root[:, None] * K * xp.take(root, index)[None, :]
+
+    draw = rpcholesky if method == "rpcholesky" else leverage_scores
+    return draw(diagonal * root**2, columns, n_centers, rng)
 
 
 def distinct_rows(X):
@@ -67,7 +150,7 @@ def uniform(n_rows, n_centers, rng):
     return np.sort(rng.permutation(n_rows)[:n_centers])
 
 
-def kmeans(X, n_centers, rng):
+def kmeans(X, n_centers, rng, weights=None):
     """Return the means of clusters of rows, by scikit-learn's ``MiniBatchKMeans``.
 
     Batches of 1024 rows: the time grows little with the number of rows. On the host,
@@ -80,6 +163,8 @@ def kmeans(X, n_centers, rng):
     n_centers : int
         At most n.
     rng : numpy.random.RandomState
+    weights : ndarray of shape (n,), default=None
+        How often each row counts.
 
     Returns
     -------
@@ -98,10 +183,44 @@ def kmeans(X, n_centers, rng):
             f"n_centers must be at least 1 and at most the number of rows, "
             f"{X.shape[0]}; got {n_centers}"
         )
+    if weights is not None:  # rounded: in any unit the same, to the last bit
+        weights = (weights / weights.max()).astype(np.float32)
     rows = to_numpy(X)
     offset = rows.mean(axis=0)  # a large one would cost digits of the distances
-    clusters = MiniBatchKMeans(n_centers, random_state=rng).fit(rows - offset)
+    clusters = MiniBatchKMeans(n_centers, random_state=rng, compute_labels=False)
+    clusters.fit(rows - offset, sample_weight=weights)
     return move(clusters.cluster_centers_ + offset, namespace(X), device_of(X))
+
+
+def masses(X, centers, weights):
+    """Return what the rows weigh together that are nearest to each of the centres.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    centers : array of shape (m, d)
+    weights : ndarray of shape (n,)
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        In float64.
+    """
+    xp, (n, m) = namespace(X), (X.shape[0], centers.shape[0])
+    offset = xp.mean(centers, axis=0)  # a large one would cost digits of the distances
+    Z = centers - offset
+    norms = xp.sum(Z**2, axis=1)
+    nearest = np.empty(n, dtype=np.int64)
+    for rows in _slices(n, max(2**22 // m, 16)):
+        distances = norms - 2 * (X[rows, :] - offset) @ Z.T
+        nearest[rows] = to_numpy(xp.argmin(distances, axis=1))
+    return np.bincount(nearest, weights=weights, minlength=m)
+
+
+def _slices(n, size):
+    """Yield slices of `size` places that cover n of them."""
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
 
 
 def rpcholesky(diagonal, columns, n_centers, rng):
@@ -175,3 +294,106 @@ def _accepted(H, proposed, n_most, floor, rng):
             H -= np.outer(H[:, i], H[i]) / H[i, i]
             accepted.append(i)
     return np.asarray(accepted, dtype=np.int64)
+
+
+def pilot_size(n_rows, n_centers):
+    """Return how many rows `leverage_scores` takes as a pilot."""
+    return min(n_rows, max(n_centers, 200), 2000)
+
+
+def leverage_scores(diagonal, columns, n_centers, rng):
+    """Return rows drawn by approximate ridge leverage scores.
+
+    A row is drawn, without replacement, with a probability proportional to its score
+    (K (K + lambda I)^-1)_ii, how much of it other rows don't explain, with the lambda
+    whose effective dimension, the sum of the scores, is n_centers. The scores are those
+    of `ridge_leverage_scores` with uniformly drawn rows as a pilot. Takes `pilot_size`
+    columns of the kernel matrix and that many multiply-adds for each of their entries,
+    and keeps them.
+
+    Parameters
+    ----------
+    diagonal : array of shape (n,)
+        k(x, x) of the rows, times their weights, in float64.
+    columns : callable
+        ``columns(index)`` returns the columns of the kernel matrix of some rows,
+        weighted by the roots of the weights, shape (n, len(index)), in float64.
+    n_centers : int
+        All rows are returned if there are fewer.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    ndarray of shape (min(n_centers, n),)
+        Indices in the order of their choice. Rows without a score fill up.
+    """
+    n = diagonal.shape[0]
+    pilot = uniform(n, pilot_size(n, n_centers), rng)
+    scores = ridge_leverage_scores(diagonal, columns, pilot, n_centers)
+    scores = np.maximum(scores, 1e-300)
+    return rng.choice(n, min(n_centers, n), replace=False, p=scores / scores.sum())
+
+
+def ridge_leverage_scores(diagonal, columns, pilot, total):
+    """Return approximate ridge leverage scores with a given sum.
+
+    With a pilot set J of M rows that stands for all n, the score of row i is ::
+
+        h_i = (k_ii - k_iJ (K_JJ + (M / n) lambda I)^-1 k_Ji) / lambda
+
+    as in Rudi et al., whose lambda is n times smaller, with A = (M / n) I. In it a row
+    of J counts c = n / M times, and any other c = 0 times. It should count once: by the
+    formula of Sherman and Morrison that is h_i / (1 + (1 - c) h_i). The scores are then
+    at most 1, and exact if J is all rows.
+
+    Parameters
+    ----------
+    diagonal, columns
+        As for `leverage_scores`.
+    pilot : ndarray of shape (M,)
+        Indices of the rows J.
+    total : float
+        The sum, which determines lambda.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Their sum is smaller than `total` if that needs a lambda of less than 1e-12
+        times the trace of K, when K is of low rank.
+
+    References
+    ----------
+    Alaoui and Mahoney, "Fast randomized kernel ridge regression with statistical
+    guarantees", NIPS 2015 (arXiv:1411.0306).
+
+    Rudi, Calandriello, Carratino, Rosasco, "On fast leverage score sampling and optimal
+    learning", NeurIPS 2018 (arXiv:1810.13258).
+    """
+    xp, device = namespace(diagonal), device_of(diagonal)
+    n, part = diagonal.shape[0], len(pilot) / diagonal.shape[0]
+    index = xp.asarray(pilot, device=device)
+    V = xp.empty((n, len(pilot)), dtype=xp.float64, device=device)
+    for block in _slices(len(pilot), len(pilot) // 10 + 1):
+        V[:, block] = columns(index[block])
+    values, U = eigh(xp.take(V, index, axis=0))
+    for rows in _slices(n, 1000):
+        V[rows, :] = (V[rows, :] @ U) ** 2
+    values = np.maximum(to_numpy(values), 0.0)
+    diagonal = to_numpy(diagonal)
+    count, bound = np.zeros(n), np.full(n, np.inf)
+    count[pilot], bound[pilot] = 1 / part, part
+
+    def scores(log_ridge):
+        ridge = np.exp(log_ridge)
+        inverse = xp.asarray(1 / (values + part * ridge), device=device)
+        h = (diagonal - to_numpy(V @ inverse)) / ridge
+        h = np.clip(h, 0.0, bound)  # it is there, up to rounding
+        return h / (1 + (1 - count) * h)
+
+    trace = diagonal.sum()
+    if not trace > 0:
+        return np.zeros(n)
+    low, high = np.log(1e-12 * trace), np.log(2 * trace / total)
+    if scores(low).sum() > total:
+        low = brentq(lambda ridge: scores(ridge).sum() - total, low, high, xtol=1e-10)
+    return scores(low)

@@ -3,11 +3,24 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import brentq
+from scipy.spatial.distance import cdist
 from sklearn import config_context
 
+from eigenkern import centers
 from eigenkern._array import namespace, to_numpy
-from eigenkern.centers import distinct_rows, kmeans, rpcholesky, uniform
-from eigenkern.kernels import Gaussian
+from eigenkern.centers import (
+    METHODS,
+    choose,
+    distinct_rows,
+    kmeans,
+    leverage_scores,
+    masses,
+    ridge_leverage_scores,
+    rpcholesky,
+    uniform,
+)
+from eigenkern.kernels import Gaussian, Linear, Polynomial
 
 
 def test_distinct_rows_are_numpys(rng):
@@ -54,7 +67,7 @@ def test_uniform_is_without_replacement():
     assert_array_equal(uniform(20, 30, rng), np.arange(20))
 
 
-def choose(K, n_centers, seed):
+def pivots(K, n_centers, seed):
     rng = np.random.RandomState(seed)
     return rpcholesky(K.diagonal(), lambda index: K[:, index], n_centers, rng)
 
@@ -71,7 +84,7 @@ def test_rpcholesky_is_nearly_optimal(rng):
     X[:30] += 6
     K = Gaussian(0.3)(X)
     best = np.linalg.eigvalsh(K)[:-50].sum()
-    chosen = choose(K, 50, 0)
+    chosen = pivots(K, 50, 0)
     assert len(set(chosen)) == 50
     assert residual(K, chosen) < 15 * best
     assert residual(K, np.arange(550, 600)) > 100 * best
@@ -81,7 +94,7 @@ def test_rpcholesky_has_the_distribution_of_one_by_one(rng):
     K = Gaussian(1.0)(rng.standard_normal((5, 1)))
     counts = np.zeros((5, 5))
     for seed in range(3000):
-        first, second = choose(K, 2, seed)
+        first, second = pivots(K, 2, seed)
         counts[first, second] += 1
     left = 1 - K**2
     expected = left / left.sum(axis=1, keepdims=True) / 5
@@ -92,9 +105,152 @@ def test_rpcholesky_has_the_distribution_of_one_by_one(rng):
 def test_rpcholesky_ends_when_nothing_is_left(rank, rng):
     A = rng.standard_normal((40, rank))
     K = A @ A.T
-    chosen = choose(K, 20, 0)
+    chosen = pivots(K, 20, 0)
     assert len(chosen) == rank
     assert residual(K, chosen) < 1e-9 * np.trace(K)
+
+
+def naive_scores(K, total):
+    """Return exact ridge leverage scores with a given sum."""
+    values = np.linalg.eigvalsh(K)
+    ridge = brentq(lambda r: np.sum(values / (values + r)) - total, 1e-6, 1e6)
+    return np.diag(K @ np.linalg.inv(K + ridge * np.eye(len(K))))
+
+
+def scores(K, pilot, total):
+    return ridge_leverage_scores(K.diagonal(), lambda i: K[:, i], pilot, total)
+
+
+def leveraged(K, n_centers, seed=0):
+    rng = np.random.RandomState(seed)
+    return leverage_scores(K.diagonal(), lambda i: K[:, i], n_centers, rng)
+
+
+@pytest.fixture
+def weighted_matrix(rng):
+    """A weighted kernel matrix of 400 rows, some of them far out."""
+    X = rng.standard_t(3, (400, 2))
+    root = rng.uniform(0.5, 2, 400) ** 0.5
+    return root[:, None] * Gaussian(1.0)(X) * root
+
+
+@pytest.mark.parametrize("total", [5, 40])
+def test_leverage_scores_with_all_rows_as_pilot_are_exact(total, weighted_matrix):
+    found = scores(weighted_matrix, np.arange(400), total)
+    assert_allclose(found, naive_scores(weighted_matrix, total), atol=1e-8)
+    assert found.sum() == pytest.approx(total, rel=1e-8)
+
+
+def test_leverage_scores_with_a_pilot(weighted_matrix):
+    exact = naive_scores(weighted_matrix, 40)
+    pilot = np.arange(0, 400, 2)
+    found = scores(weighted_matrix, pilot, 40)
+    assert found.sum() == pytest.approx(40, rel=1e-8)
+    assert 0 < found.min() and found.max() < 1
+    assert np.median(abs(found / exact - 1)) < 0.2
+    # Rows of the pilot are no different from others.
+    assert found[pilot].sum() == pytest.approx(exact[pilot].sum(), rel=0.1)
+
+
+def test_leverage_scores_remember_sparse_regions(rng):
+    X = 0.3 * rng.standard_normal((1000, 2))
+    X[:40] = 6 * rng.standard_normal((40, 2))
+    K = Gaussian(0.7)(X)
+    seeds = range(8)
+    ours = [leveraged(K, 50, seed) for seed in seeds]
+    others = [uniform(1000, 50, np.random.RandomState(seed)) for seed in seeds]
+    n_far, n_far_uniform = (np.sum(np.stack(c) < 40) / 8 for c in (ours, others))
+    assert n_far > 10 * n_far_uniform
+    error, error_uniform = (
+        np.mean([residual(K, c) for c in chosen]) for chosen in (ours, others)
+    )
+    assert error < 0.5 * error_uniform
+
+
+def test_leverage_scores_of_matrices_of_low_rank(rng):
+    A = rng.standard_normal((300, 3))
+    A[250:] = 0
+    chosen = leveraged(A @ A.T, 20)
+    assert len(set(chosen)) == 20
+    assert chosen.max() < 250
+    # Rows whose kernel is zero come last; copies are rows like others.
+    assert len(set(leveraged(A @ A.T, 280))) == 280
+    assert len(set(leveraged(np.ones((30, 30)), 10))) == 10
+    assert len(set(leveraged(np.zeros((30, 30)), 10))) == 10
+    assert len(set(leveraged(np.eye(30), 40))) == 30
+
+
+def naive_masses(X, Z, weights):
+    return np.bincount(cdist(X, Z).argmin(axis=1), weights, minlength=len(Z))
+
+
+def test_masses(rng, other_xp):
+    X, Z = 1e3 + rng.standard_normal((500, 3)), 1e3 + rng.standard_normal((20, 3))
+    weights = rng.uniform(0, 2, 500)
+    expected = naive_masses(X, Z, weights)
+    assert_allclose(masses(X, Z, weights), expected, rtol=1e-12)
+    found = masses(other_xp.asarray(X), other_xp.asarray(Z), weights)
+    assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_choose(method, weighted, other_xp, rng):
+    X = rng.standard_normal((300, 3))
+    weights = rng.uniform(0.5, 2, 300) if weighted else None
+
+    def chosen(X, kernel=Gaussian(1.0)):  # noqa: B008
+        return choose(method, kernel, X, 30, np.random.RandomState(0), weights)
+
+    expected, indices = chosen(X)
+    assert expected.shape == (30, 3)
+    if method == "kmeans":
+        assert indices is None
+    else:
+        assert len(set(indices)) == 30
+        assert_array_equal(expected, X[indices])
+        assert_array_equal(chosen(Gaussian(1.0)(X), None)[1], indices)
+    with config_context(array_api_dispatch=True):
+        found, indices_xp = chosen(other_xp.asarray(X))
+    assert namespace(found) == other_xp
+    assert_allclose(to_numpy(found), expected, rtol=1e-12)
+    if indices is not None:
+        assert_array_equal(indices_xp, indices)
+
+
+@pytest.mark.parametrize("method", ["kmeans", "leverage_scores", "rpcholesky"])
+def test_choose_counts_weights(method, rng):
+    X = rng.standard_normal((300, 2))
+    X[:, 0] += 20 * (np.arange(300) % 3)
+    weights = np.where(np.arange(300) % 3 < 2, 1.0, 1e-9)
+    found, _ = choose(method, Gaussian(1.0), X, 20, np.random.RandomState(0), weights)
+    assert (found[:, 0] < 30).all()
+    scaled, _ = choose(
+        method, Gaussian(1.0), X, 20, np.random.RandomState(0), 1024 * weights
+    )
+    assert_allclose(scaled, found, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["leverage_scores", "rpcholesky"])
+def test_choose_needs_memory_and_values(method, monkeypatch, rng):
+    X = rng.standard_normal((300, 3))
+
+    def choice(kernel, X):
+        return choose(method, kernel, X, 30, np.random.RandomState(0))
+
+    with pytest.raises(ValueError, match=r"not all be zero; the largest is 0\.0"):
+        choice(Linear(), 0 * X)
+    huge = pytest.raises(ValueError, match=r"must be finite.* the largest is inf")
+    with huge, np.errstate(over="ignore"):
+        choice(Polynomial(), 1e150 * X)
+    monkeypatch.setattr(centers, "available_memory", lambda xp, device: 1e4)
+    with pytest.raises(ValueError, match=rf"centers='{method}' needs .*='uniform'"):
+        choice(Gaussian(), X)
+
+
+def test_choose_knows_its_methods(rng):
+    with pytest.raises(ValueError, match=r"method must be one of .*; got 'best'"):
+        choose("best", Gaussian(), np.ones((3, 1)), 1, np.random.RandomState(0))
 
 
 @pytest.fixture

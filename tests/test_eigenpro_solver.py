@@ -11,7 +11,8 @@ from eigenkern._operator import KernelOperator, LinearOperator
 from eigenkern._tuning import tune
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
 from eigenkern.preconditioners import GlobalSpectral, LinearSpectral, Spectral
-from eigenkern.solvers.eigenpro import _StepTrials, eigenpro
+from eigenkern.solvers.eigenpro import eigenpro
+from eigenkern.solvers.guard import StepTrials
 
 N, M = 110, 25  # the last batch is smaller
 
@@ -282,7 +283,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rng):
 
 
 def losses_to_factors(losses):
-    trials = _StepTrials()
+    trials = StepTrials()
     factors = []
     for loss in losses:
         trials.update(loss)
@@ -346,7 +347,7 @@ def test_outputs_have_trials_of_their_own(rng):
 
 
 def test_a_trial_ends_with_the_guard_going_back():
-    trials = _StepTrials()
+    trials = StepTrials()
     for loss in (1.0, 0.99):
         trials.update(loss)
     assert trials.factor == 0.5

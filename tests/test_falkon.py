@@ -10,7 +10,12 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
-from eigenkern import FalkonLikeClassifier, FalkonLikeRegressor, NystromRegressor
+from eigenkern import (
+    FalkonLikeClassifier,
+    FalkonLikeRegressor,
+    NystromRegressor,
+    _problem,
+)
 from eigenkern._array import to_numpy
 from eigenkern.preconditioners import TwoCholesky
 from eigenkern.solvers.conjugate_gradient import conjugate_gradient
@@ -128,6 +133,20 @@ def test_integer_weights_are_repetitions(regression, rng):
     F = model.fit(X, y, counts).predict(X_test)
     model.fit(X.repeat(counts, axis=0), y.repeat(counts))
     assert_allclose(model.predict(X_test), F, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["kmeans", "leverage_scores", "rpcholesky"])
+def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
+    X = 0.3 * rng.standard_normal((1000, 2))
+    X[:50] = 5 * rng.standard_normal((50, 2))
+    y = np.sin(2 * X[:, 0])
+    options = {"kernel": "gaussian", "bandwidth": 1.0, "alpha": 1e-4}
+    options |= {"n_centers": 100, "max_iter": 200, "random_state": 0}
+    model = FalkonLikeRegressor(centers=method, **options).fit(X, y)
+    monkeypatch.setattr(_problem, "masses", lambda X, Z, weights: np.ones(len(Z)))
+    alike = FalkonLikeRegressor(centers=method, **options).fit(X, y)
+    assert model.n_iter_ < 0.7 * alike.n_iter_
+    assert_allclose(model.predict(X), alike.predict(X), atol=1e-4)
 
 
 def test_warm_start(regression):

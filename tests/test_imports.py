@@ -28,6 +28,8 @@ LAYERS = [
     {"solvers.guard"},
     {"solvers.*"},
     {"_problem"},
+    {"_projection"},
+    {"_general"},
     {"_systems"},
     {"_base"},
     {"_eigenpro", "_nystrom", "_falkon", "_doubly_stochastic", "_features"},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
@@ -21,6 +21,7 @@ from eigenkern import (
     NytroRegressor,
     _nystrom,
     _problem,
+    centers,
 )
 from eigenkern._array import to_numpy
 from eigenkern._problem import CenterProblem
@@ -268,9 +269,71 @@ def test_pivoted_centers_in_other_libraries(other_xp, regression):
 
 def test_memory_of_pivoted_centers(regression, monkeypatch):
     X, y, *_ = regression
-    monkeypatch.setattr(_problem, "available_memory", lambda xp, device: 1e4)
+    monkeypatch.setattr(centers, "available_memory", lambda xp, device: 1e4)
     with pytest.raises(ValueError, match="centers='rpcholesky' needs"):
         NystromRegressor(centers="rpcholesky", n_centers=40).fit(X, y)
+
+
+@pytest.mark.parametrize("cls", [NystromClassifier, NytroRegressor, NytroClassifier])
+@pytest.mark.parametrize("method", ["kmeans", "leverage_scores"])
+def test_chosen_centers(cls, method, three_classes):
+    X, y = three_classes
+    model = cls(n_centers=12, centers=method, random_state=0).fit(X, y)
+    assert model.centers_.shape == (12, 2)
+    if method == "kmeans":
+        assert model.center_indices_ is None
+    else:
+        assert_array_equal(X[model.center_indices_], model.centers_)
+    other = cls(model.kernel_, centers=model.centers_, random_state=0)
+    assert_allclose(other.fit(X, y).score(X, y), model.score(X, y), atol=0.1)
+
+
+@pytest.mark.parametrize("method", ["kmeans", "leverage_scores"])
+@pytest.mark.parametrize("n_centers", [5, 400])
+def test_weights_are_repetitions_for_chosen_centers(method, n_centers, rng):
+    X = rng.standard_normal((600, 3))
+    y, counts = np.sin(2 * X[:, 0]) + X[:, 1], rng.integers(0, 4, 600)
+    model = NystromRegressor(n_centers=n_centers, centers=method, random_state=0)
+    weighted = clone(model).fit(X, y, counts)
+    order = rng.permutation(counts.sum())
+    model.fit(X.repeat(counts, axis=0)[order], y.repeat(counts)[order])
+    assert_allclose(weighted.centers_, model.centers_, rtol=1e-9)
+    assert_allclose(weighted.predict(X), model.predict(X), rtol=1e-6)
+
+
+def test_as_many_clusters_as_rows_are_the_rows(regression):
+    X, y, *_ = regression
+    model = NystromRegressor(n_centers=160, centers="kmeans", random_state=0).fit(X, y)
+    assert_array_equal(X[model.center_indices_], model.centers_)
+    assert len(set(model.center_indices_)) == 160
+
+
+@pytest.mark.parametrize("given, got", [("kmeans", "'kmeans'"), (True, "an array")])
+def test_means_of_a_kernel_matrix(given, got, regression):
+    X, y, *_ = regression
+    chosen = X if given is True else given
+    model = NystromRegressor("precomputed", n_centers=40, centers=chosen)
+    with pytest.raises(ValueError, match=f"'leverage_scores' or .*; got {got}$"):
+        model.fit(kernel(X, X), y)
+
+
+def test_leverage_scores_of_a_kernel_matrix(regression):
+    X, y, *_ = regression
+    options = {"centers": "leverage_scores", "n_centers": 40, "random_state": 0}
+    model = NystromRegressor("precomputed", **options).fit(kernel(X, X), y)
+    assert len(set(model.center_indices_)) == 40
+    Z = X[model.center_indices_]
+    expected = NystromRegressor(bandwidth=SIGMA, centers=Z).fit(X, y)
+    assert_allclose(model.predict(kernel(X, X)), expected.predict(X), atol=1e-5)
+
+
+def test_a_kernel_that_is_zero_has_no_pivots(regression):
+    def zero(X, Z):
+        return np.zeros((len(X), len(Z)))
+
+    model = NystromRegressor(zero, n_centers=5, centers="rpcholesky")
+    with pytest.raises(ValueError, match=r"not all be zero; the largest is 0\.0"):
+        model.fit(*regression[:2])
 
 
 def test_fitted_attributes_are_those_of_the_last_fit(regression):

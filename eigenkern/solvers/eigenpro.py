@@ -1,59 +1,9 @@
 """EigenPro: preconditioned stochastic gradient descent, kernel machines and linear."""
 
-import math
-
 import numpy as np
 
 from .._array import device_of, namespace, to_numpy
-from .guard import EpochState, Guard
-
-# An epoch that lowers the residual by less than this fraction has stalled.
-_STALL = 0.03
-
-
-class _StepTrials:
-    """Try half the step for an epoch when the residual stalls; keep it if that pays.
-
-    The residual stalls in one of two ways. Where it cannot vanish, on noisy targets,
-    it is at the noise of the steps, which half the step lowers within an epoch. Or it
-    is in the flat directions of the problem, where half the step only loses time: then
-    the step is doubled again, and the next trial waits twice as long.
-
-    Attributes
-    ----------
-    factor : float
-        What to multiply the step by.
-    """
-
-    def __init__(self):
-        self.factor = 1.0
-        self._wait, self._patience = 0, 1
-        self._previous_loss = self._stalled_at = None
-
-    def forget(self):
-        """Start anew after the iteration went back; a trial under way is over."""
-        if self._stalled_at is not None:
-            self.factor *= 2
-        self._previous_loss = self._stalled_at = None
-
-    def update(self, loss):
-        """Take in the loss of an epoch."""
-        previous, self._previous_loss = self._previous_loss, loss
-        if previous is None or not (previous > 0 and loss > 0):
-            return
-        drop = math.log(previous / loss)
-        if self._stalled_at is not None:
-            before, self._stalled_at = self._stalled_at, None
-            if drop > max(2 * before, before + _STALL):
-                self._patience = 1
-            else:
-                self.factor *= 2
-                self._wait, self._patience = self._patience, 2 * self._patience
-        elif self._wait > 0:
-            self._wait -= 1
-        elif drop < _STALL:
-            self._stalled_at = max(drop, 0.0)
-            self.factor /= 2
+from .guard import EpochState, Guard, StepTrials
 
 
 def eigenpro(
@@ -137,7 +87,7 @@ def eigenpro(
     # The start of the epoch under way, and that of the epoch with the least residual.
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
-    trials = [_StepTrials() for _ in range(coef.shape[1])]
+    trials = [StepTrials() for _ in range(coef.shape[1])]
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)

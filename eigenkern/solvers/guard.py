@@ -1,5 +1,6 @@
-"""What the stochastic solvers share: the state of an epoch, and the guard."""
+"""What the stochastic solvers share: the state of an epoch, the guard, step trials."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ _TRIP = 4.0
 # An epoch's loss that grew to this multiple of the best one's is no noise either.
 _GROWTH = 3.0
 _MAX_HALVINGS = 40
+# An epoch that lowers the residual by less than this fraction has stalled.
+_STALL = 0.03
 
 
 @dataclass
@@ -98,3 +101,48 @@ class Guard:
             return False
         self.best_loss = min(self.best_loss, loss)
         return True
+
+
+class StepTrials:
+    """Try half the step for an epoch when the residual stalls; keep it if that pays.
+
+    The residual stalls in one of two ways. Where it cannot vanish, on noisy targets,
+    it is at the noise of the steps, which half the step lowers within an epoch. Or it
+    is in the flat directions of the problem, where half the step only loses time: then
+    the step is doubled again, and the next trial waits twice as long.
+
+    Attributes
+    ----------
+    factor : float
+        What to multiply the step by.
+    """
+
+    def __init__(self):
+        self.factor = 1.0
+        self._wait, self._patience = 0, 1
+        self._previous_loss = self._stalled_at = None
+
+    def forget(self):
+        """Start anew after the iteration went back; a trial under way is over."""
+        if self._stalled_at is not None:
+            self.factor *= 2
+        self._previous_loss = self._stalled_at = None
+
+    def update(self, loss):
+        """Take in the loss of an epoch."""
+        previous, self._previous_loss = self._previous_loss, loss
+        if previous is None or not (previous > 0 and loss > 0):
+            return
+        drop = math.log(previous / loss)
+        if self._stalled_at is not None:
+            before, self._stalled_at = self._stalled_at, None
+            if drop > max(2 * before, before + _STALL):
+                self._patience = 1
+            else:
+                self.factor *= 2
+                self._wait, self._patience = self._patience, 2 * self._patience
+        elif self._wait > 0:
+            self._wait -= 1
+        elif drop < _STALL:
+            self._stalled_at = max(drop, 0.0)
+            self.factor /= 2

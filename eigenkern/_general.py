@@ -1,0 +1,416 @@
+"""The training problem of a general kernel model: one with centres of its own."""
+
+import numpy as np
+
+from . import centers as choice_of_centers
+from ._array import move, namespace, to_numpy
+from ._operator import (
+    KernelOperator,
+    SampleOperator,
+    cache_budget,
+    cache_pays,
+    fill_caches,
+)
+from ._problem import _Located
+from ._projection import InexactProjection, make_projection, projection_interval
+from ._tuning import max_batch_size, n_sampled_rows, tune_on_centers
+from .kernels import make_kernel
+from .solvers.projected import Batch, Iterate, projected
+
+# Rows whose loss is computed at a time.
+_CHUNK = 4096
+# Rows of a step, where there are as many.
+_MIN_ROWS = 256
+# Rows for each centre that a stream is supposed to have.
+_LONG = 100
+
+
+class GeneralProblem(_Located):
+    """The training problem of f = K(., Z) a + intercept on rows of data.
+
+    Parameters
+    ----------
+    estimator : estimator with kernel, bandwidth, n_centers, centers and device
+    data : Data
+        Its X may be a `numpy.memmap`: rows are read when they are used.
+    train, held_out : ndarray of int
+        Rows to train with, in the solver's order; rows to score (or None).
+    centers : array of shape (p, d), default=None
+        Z, where it was given or fitted. None: chosen as the estimator says.
+    fitted : estimator, default=None
+        A fitted one, whose kernel, centres and intercept go on: these are more rows.
+
+    Attributes
+    ----------
+    xp, device
+        Where the computation is.
+    kernel : Kernel
+    centers : KernelOperator
+        K(Z, Z), the centres in random order.
+    targets : array of shape (n, l)
+        Less the intercept.
+    weights : array of shape (n,)
+        With mean 1; of more rows, relative to those of the first ones.
+    intercept : ndarray of shape (l,)
+    iterate : Iterate
+        Where the iteration is.
+    n_features : int
+    rng : numpy.random.RandomState
+    """
+
+    def __init__(self, estimator, data, train, held_out, centers=None, fitted=None):
+        super().__init__(estimator.device, data.X)
+        self._X = move(data.X, self.xp, self.device)
+        self.rng, self._train, self._rows = data.rng, train, None
+        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        if fitted is None:
+            self._dtype, self.weight_scale = self._X.dtype, 1.0 / w.mean()
+            self.intercept = np.average(data.targets[train], axis=0, weights=w)
+            self.kernel = make_kernel(
+                estimator.kernel,
+                estimator.bandwidth,
+                self._gather(slice(0, n_sampled_rows(len(train)))),
+                self.rng,
+            )
+            if centers is None:
+                centers = self._choose(estimator.centers, estimator.n_centers, w)
+        else:
+            centers, self.kernel = fitted.centers_, fitted.kernel_
+            self.weight_scale = fitted.weight_scale_
+            self.intercept = to_numpy(fitted.intercept_).astype(np.float64)
+        centers = move(centers, self.xp, self.device)
+        if fitted is not None:
+            self._dtype = centers.dtype
+        self._centers = self.xp.astype(centers, self._dtype, copy=False)
+        self.targets = self.array(data.targets[train] - self.intercept)
+        self.weights = self.array(w * self.weight_scale)
+        # Random, so that the first ones stand for all.
+        self._order = np.random.RandomState(0).permutation(centers.shape[0])
+        self.centers = KernelOperator(
+            self.kernel, self._take(self._centers, self._order)
+        )
+        self._validation = None
+        if held_out is not None:
+            rows = self._take(self._X, held_out)
+            self._validation = self.centers.with_rows(rows)
+        self._matrix = None
+        self.start()
+
+    def _choose(self, method, p, weights):
+        """Return centres for the rows: all distinct ones if `p` is None."""
+        n = len(self._train)
+        if method != "uniform" or p is None:
+            rows = self._take(self._X, self._train)
+            first, which = choice_of_centers.distinct_rows(rows)
+            if p is None:
+                return self._take(rows, np.sort(first))
+            if p > len(first):
+                _raise_too_many(p, len(first))
+            rows = self._take(rows, first)
+            weights = np.bincount(which, weights=weights)
+            return choice_of_centers.choose(
+                method, self.kernel, rows, p, self.rng, weights
+            )[0]
+        # The last ones, for the step is measured on the first. Copies add nothing.
+        kept, taken = np.empty(0, dtype=np.int64), 0
+        while len(kept) < p and taken < n:
+            more = self._train[max(n - taken - (p - len(kept)), 0) : n - taken]
+            taken += len(more)
+            rows = np.concatenate([more, kept])
+            first = choice_of_centers.distinct_rows(self._take(self._X, rows))[0]
+            kept = rows[np.sort(first)]
+        if len(kept) < p:
+            _raise_too_many(p, len(kept))
+        return self._take(self._X, kept)
+
+    def _gather(self, rows):
+        """Return a slice of the training rows in the solver's order."""
+        if self._rows is not None:
+            return self._rows[rows, :]
+        taken = self._take(self._X, self._train[rows])
+        return self.xp.astype(taken, self._dtype, copy=False)
+
+    @property
+    def n_rows(self):
+        """Training rows."""
+        return len(self._train)
+
+    @property
+    def n_coefficients(self):
+        """Rows of the `dual_coef_` of a model."""
+        return self.centers.shape[0]
+
+    def has_rows(self, centers):
+        """Whether the centres have the values of `centers`."""
+        return np.array_equal(to_numpy(centers), to_numpy(self._centers))
+
+    def sample(self, whiten=None):
+        """Return the rows that the step is measured on, and their weights."""
+        rows = slice(0, n_sampled_rows(self.n_rows))
+        return (
+            SampleOperator(self.centers, self._gather(rows), whiten),
+            self.weights[rows],
+        )
+
+    def batches(self, batch_size, *, shuffled=True):
+        """Yield the batches of an epoch."""
+        starts = np.arange(0, self.n_rows, batch_size)
+        for start in self.rng.permutation(starts) if shuffled else starts:
+            b = slice(int(start), min(int(start) + batch_size, self.n_rows))
+            rows = self._gather(b)
+            if self._matrix is None:
+                operator = self.centers.with_rows(rows)
+            else:
+                operator = KernelOperator.from_matrix(self._matrix[b, :])
+            yield Batch(operator, rows, self.targets[b, :], self.weights[b])
+
+    def batch(self, X, Y, weights):
+        """Return a batch of more rows: where X lives, and on the host."""
+        rows = self.xp.astype(move(X, self.xp, self.device), self._dtype, copy=False)
+        return Batch(
+            self.centers.with_rows(rows),
+            rows,
+            self.array(Y - self.intercept),
+            self.array(weights * self.weight_scale),
+        )
+
+    def fill_caches(self, cache_size, n_epochs):
+        """Keep K(X, Z) in memory where it fits and pays; return the MB."""
+        (n, p), d, size = (self.n_rows, self.centers.shape[0]), self.n_features, 0.0
+        itemsize, workers = self.centers.itemsize, self.centers.n_workers
+        pays = cache_size != "auto" or cache_pays(n_epochs, d, itemsize, workers)
+        budget = cache_budget(cache_size, self.centers)
+        if pays and not self.kernel.factored and (p + d) * n * itemsize <= budget:
+            self._rows = self._gather(slice(0, n))
+            operator = self.centers.with_rows(self._rows)
+            size = fill_caches([operator], cache_size, n_epochs, d)
+            self._matrix = operator.block() if size else None
+        return size
+
+    def matrix(self):
+        """Return K(X, Z) of the training rows."""
+        if self._matrix is None:
+            self._matrix = self.centers.with_rows(
+                self._gather(slice(0, self.n_rows))
+            ).block()
+        return self._matrix
+
+    def row_operator(self):
+        """Return K(X, X) of the training rows."""
+        return KernelOperator(self.kernel, self._gather(slice(0, self.n_rows)))
+
+    def validation_values(self, coef):
+        """Return f on the validation rows, on the host, shape (m, l)."""
+        return to_numpy(self._validation @ coef) + self.intercept
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean squared residual of the first rows, or of all."""
+        n, total = min(n_rows or self.n_rows, self.n_rows), 0.0
+        zero = not bool(self.xp.any(coef != 0))
+        for start in range(0, n, _CHUNK):
+            rows = slice(start, min(start + _CHUNK, n))
+            residual = self.targets[rows, :]
+            if not zero:
+                residual = self.centers.with_rows(self._gather(rows)) @ coef - residual
+            squares = self.xp.mean(residual * residual, axis=1)
+            total += float(self.xp.sum(self.weights[rows] * squares))
+        return total / n
+
+    @property
+    def zero_loss(self):
+        """Mean loss of f = 0, summed over the outputs."""
+        squares = self.xp.sum(self.targets**2, axis=1)
+        return float(self.xp.mean(self.weights * squares))
+
+    def initial_coef(self, dual_coef=None):
+        """Return coefficients of the centres in the solver's order."""
+        shape = self.centers.shape[0], self.targets.shape[1]
+        if dual_coef is None:
+            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
+        moved = move(dual_coef, self.xp, self.device)
+        return self._take(self.xp.astype(moved, self._dtype, copy=False), self._order)
+
+    def start(self, dual_coef=None, n_projections=0):
+        """Set `iterate`."""
+        self.iterate = Iterate.of(self.initial_coef(dual_coef), n_projections)
+
+    def model(self, coef):
+        """Return the attributes that prediction and further steps need."""
+        coef = self._take(coef, np.argsort(self._order))
+        centers = self.at_home(self._centers)
+        return self._model(coef, self.intercept, centers) | {
+            "weight_scale_": float(self.weight_scale),
+            "t_": self.iterate.n_projections,
+        }
+
+
+def _raise_too_many(n_centers, n_distinct):
+    raise ValueError(
+        f"n_centers must be at most {n_distinct}, the number of distinct rows to train "
+        f"with; got {n_centers}"
+    )
+
+
+def prepare(estimator, problem, n_rows, n_epochs):
+    """Return projection, T and tuning of a general kernel model.
+
+    Parameters
+    ----------
+    estimator : EigenProRegressor or EigenProClassifier
+    problem : GeneralProblem
+    n_rows : float
+        Rows of an epoch; infinite for a stream.
+    n_epochs : int
+    """
+    p, width = problem.centers.shape[0], (problem.n_features, problem.targets.shape[1])
+    to_learn = min(n_rows * n_epochs, _LONG * p)
+    projection = make_projection(
+        problem.centers, *width, to_learn, estimator.cache_size
+    )
+    largest = max_batch_size(problem.centers, *width, n_rows=min(n_rows, 1e9))
+    m = estimator.batch_size
+    if m == "auto":
+        # Fewer centres than rows leave a residual, whose noise larger batches lower.
+        most = min(n_rows, 1e9)
+        m = int(min(largest, max(most // 8, min(most, _MIN_ROWS))))
+    interval = 1
+    if estimator.algorithm != "eigenpro3":
+        interval = projection_interval(projection, p, m, *width)
+    # What is projected at once may take longer steps.
+    cheap = interval == 1 and p <= problem.n_rows
+    sample, weights = problem.sample(projection.whiten if cheap else None)
+    tuning = tune_on_centers(
+        problem.centers,
+        sample,
+        n_rows,
+        weights=weights,
+        subsample_size=estimator.subsample_size,
+        n_components=estimator.n_components,
+        batch_size=m,
+        max_batch_size=largest,
+        step_size=estimator.step_size,
+        damping=estimator.damping,
+    )
+    if isinstance(projection, InexactProjection):
+        projection.precondition(tuning.preconditioner)
+    return projection, interval, tuning
+
+
+class Learner:
+    """A general kernel model that goes on learning from more batches.
+
+    Parameters
+    ----------
+    estimator : EigenProRegressor or EigenProClassifier
+    problem : GeneralProblem
+        Of the first rows.
+
+    Attributes
+    ----------
+    problem, tuning, interval
+    n_halvings : int
+    """
+
+    def __init__(self, estimator, problem):
+        self.problem = problem
+        self._projection, self.interval, self.tuning = prepare(
+            estimator, problem, float("inf"), 1
+        )
+        self.n_halvings = 0
+
+    @property
+    def iterate(self):
+        """Where the iteration is."""
+        return self.problem.iterate
+
+    def solver(self, next_epoch, iterate, **options):
+        """Return `projected` on batches, from an iterate on."""
+        return projected(
+            next_epoch,
+            self.problem.centers,
+            self.tuning.preconditioner,
+            self._projection,
+            iterate=iterate,
+            batch_size=self.tuning.batch_size,
+            interval=self.interval,
+            step_size=self.tuning.step_size,
+            zero_loss=self.problem.zero_loss,
+            n_halvings=self.n_halvings,
+            **options,
+        )
+
+
+class Stream:
+    """Passes over pieces of data of any size, as batches of one size.
+
+    Parameters
+    ----------
+    pieces : callable or iterable
+        ``pieces()``, or else ``iter(pieces)``, yields the pieces of a pass.
+    encode : callable
+        ``encode(piece)`` returns arrays with as many rows each.
+
+    Attributes
+    ----------
+    n_passes : float
+        1 for an iterator, which can be read once only; infinite otherwise.
+    """
+
+    def __init__(self, pieces, encode):
+        self._pieces, self._encode = pieces, encode
+        self._open = self._start()
+        self.n_passes = 1 if self._open is pieces else float("inf")
+        self._rest = None
+
+    def _start(self):
+        return iter(self._pieces() if callable(self._pieces) else self._pieces)
+
+    def head(self, n_rows):
+        """Return the first pieces as they are, of `n_rows` rows or more."""
+        pieces, n = [], 0
+        while n < n_rows and (piece := next(self._open, None)) is not None:
+            pieces.append(piece)
+            n += _n_rows(piece)
+        return pieces
+
+    def put_back(self, arrays):
+        """Put back what `head` returned, encoded and joined."""
+        self._rest = arrays
+
+    def batches(self, size):
+        """Yield what is left of the pass, in tuples of `size` rows; the last has fewer.
+
+        When nothing is left, the next pass.
+        """
+        if not self._fill(size) and self.n_passes > 1:
+            self._open = self._start()
+        while n := min(self._fill(size), size):
+            batch = tuple(part[:n, ...] for part in self._rest)
+            self._rest = tuple(part[n:, ...] for part in self._rest)
+            yield batch
+
+    def _fill(self, size):
+        """Read on until `size` rows are there, if so many come; return their number."""
+        n = 0 if self._rest is None else self._rest[0].shape[0]
+        while n < size and (piece := next(self._open, None)) is not None:
+            _n_rows(piece)
+            arrays = self._encode(piece)
+            self._rest = arrays if n == 0 else _joined(self._rest, arrays)
+            n = self._rest[0].shape[0]
+        return n
+
+
+def _n_rows(piece):
+    """Return the rows of a piece; raise a ValueError if it is none."""
+    if not isinstance(piece, tuple | list) or len(piece) not in (2, 3):
+        raise ValueError(
+            "batches must yield pieces (X, y) or (X, y, sample_weight); got "
+            f"{type(piece).__name__}"
+        )
+    y = piece[1]
+    return y.shape[0] if hasattr(y, "shape") else len(y)
+
+
+def _joined(one, other):
+    pairs = zip(one, other, strict=True)
+    return tuple(namespace(a).concat([a, b]) for a, b in pairs)

@@ -1,0 +1,422 @@
+"""Estimators with centres of their own: models, streams, choices of centres."""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from sklearn import config_context
+from sklearn.exceptions import ConvergenceWarning
+
+from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern._array import to_numpy
+from eigenkern.kernels import Laplacian
+
+KERNEL = Laplacian(4.0)
+OPTIONS = {"kernel": KERNEL, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 4))
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(3000)
+    return X, y
+
+
+def least_squares(X, y, Z):
+    """Return the loss of the best model on the centres, its constant fixed."""
+    K = np.exp(-cdist(X, Z) / 4.0)
+    residual = y - y.mean()
+    return np.mean((K @ np.linalg.lstsq(K, residual, rcond=None)[0] - residual) ** 2)
+
+
+@pytest.mark.parametrize("cache_size", ["auto", 0], ids=["exact", "inexact"])
+@pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_reaches_least_squares_on_the_centres(dtype, algorithm, cache_size, data):
+    X, y = data
+    model = EigenProRegressor(
+        algorithm=algorithm,
+        centers=X[:400].astype(dtype),
+        cache_size=cache_size,
+        batch_size=100,
+        max_iter=40,
+        **OPTIONS,
+    ).fit(X.astype(dtype), y)
+    assert model.projection_interval_ == 1 or algorithm == "eigenpro4"
+    assert model.dual_coef_.dtype == dtype
+    loss = np.mean((model.predict(X.astype(dtype)) - y) ** 2)
+    assert loss < 1.01 * least_squares(X, y, X[:400])
+
+
+def test_auto_is_eigenpro_4_where_there_are_centres(data):
+    X, y = data
+    auto, named = (
+        EigenProRegressor(algorithm=name, n_centers=50, max_iter=2, **OPTIONS).fit(X, y)
+        for name in ("auto", "eigenpro4")
+    )
+    assert_array_equal(auto.dual_coef_, named.dual_coef_)
+    assert auto.centers_.shape == (50, 4)
+    assert auto.dual_coef_.shape == (50, 1)
+
+
+def test_all_rows_as_centres_give_the_solution_of_eigenpro_2(data):
+    X, y = (part[:300] for part in data)
+    general, machine = (
+        EigenProRegressor(algorithm=name, max_iter=200, tol=0, **OPTIONS).fit(X, y)
+        for name in ("eigenpro4", "eigenpro2")
+    )
+    rows = data[0][300:400]
+    assert_allclose(general.predict(rows), machine.predict(rows), atol=2e-3)
+    assert_allclose(general.predict(X), y, atol=2e-3)
+
+
+def test_algorithm_1(data):
+    X, y = (part[:300] for part in data)
+    model = EigenProRegressor(
+        algorithm="eigenpro3-exact", n_centers=40, max_iter=300, tol=0, **OPTIONS
+    ).fit(X, y)
+    assert model.batch_size_ == 300
+    assert np.diff(model.loss_curve_).max() < 1e-12
+    # Lemma 6 of the paper.
+    K_xx, K = (np.exp(-cdist(X, Z) / 4.0) for Z in (X, model.centers_))
+    values, E = (part[..., ::-1] for part in np.linalg.eigh(K_xx))
+    q = model.n_components_
+    Q = E[:, :q] @ np.diag(1 - values[q] / values[:q]) @ E[:, :q].T
+    A = K.T @ (np.eye(300) - Q)
+    expected = K @ np.linalg.solve(A @ K, A @ (y - y.mean()))
+    assert_allclose(model.predict(X) - y.mean(), expected, atol=0.01)
+
+
+def test_coefficients_follow_the_centres_that_are_given(data):
+    X, y = data
+    order = np.random.default_rng(1).permutation(60)
+    model = EigenProRegressor(centers=X[:60], max_iter=3, **OPTIONS).fit(X, y)
+    K = np.exp(-cdist(X, model.centers_) / 4.0)
+    assert_array_equal(model.centers_, X[:60])
+    expected = K @ model.dual_coef_[:, 0] + model.intercept_
+    assert_allclose(model.predict(X), expected, rtol=1e-9)
+    other = EigenProRegressor(centers=X[:60][order], max_iter=3, **OPTIONS).fit(X, y)
+    assert_allclose(other.predict(X), model.predict(X), atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "centers", ["uniform", "kmeans", "leverage_scores", "rpcholesky"]
+)
+def test_choices_of_centres(centers, data):
+    X, y = data
+    model = EigenProRegressor(n_centers=120, centers=centers, **OPTIONS).fit(X, y)
+    assert model.centers_.shape == (120, 4)
+    assert len(np.unique(model.centers_, axis=0)) == 120
+    rows_of_X = (cdist(model.centers_, X).min(axis=1) == 0).all()
+    assert rows_of_X == (centers != "kmeans")
+    assert model.score(X, y) > 0.9
+
+
+def test_copies_of_a_row_are_one_centre(data):
+    X, y = (np.repeat(part[:40], 5, axis=0) for part in data)
+    model = EigenProRegressor(n_centers=40, max_iter=2, **OPTIONS).fit(X, y)
+    assert len(np.unique(model.centers_, axis=0)) == 40
+    with pytest.raises(ValueError, match=r"n_centers must be at most 40.*got 41"):
+        model.set_params(n_centers=41).fit(X, y)
+
+
+def test_early_stopping_and_classes(data):
+    X, y = data
+    labels = np.array(["low", "high", "middle"])[np.digitize(y, [-0.5, 0.5])]
+    model = EigenProClassifier(n_centers=200, early_stopping=True, **OPTIONS)
+    model.fit(X, labels)
+    assert model.dual_coef_.shape == (200, 3)
+    assert max(model.validation_scores_) > 0.85
+    assert model.score(X, labels) > 0.85
+
+
+def test_batches_may_be_larger_than_the_number_of_centres(data):
+    X, y = data
+    model = EigenProRegressor(n_centers=20, batch_size=500, **OPTIONS).fit(X, y)
+    assert model.projection_interval_ == 1
+    assert model.n_step_halvings_ == 0
+    loss = np.mean((model.predict(X) - y) ** 2)
+    assert loss < 1.01 * least_squares(X, y, model.centers_)
+
+
+def test_scale_of_weights_changes_nothing_and_zero_is_left_out(data):
+    X, y = data
+    options = {"centers": X[:50], "max_iter": 10, **OPTIONS}
+    w = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    one = EigenProRegressor(**options).fit(X, y, w)
+    other = EigenProRegressor(**options).fit(X, y, 1000 * w)
+    assert_allclose(one.dual_coef_, other.dual_coef_, rtol=1e-6, atol=1e-9)
+    w[::2] = 0
+    one = EigenProRegressor(**options).fit(X, np.where(w == 0, 1e6, y), w)
+    assert one.score(X[1::2], y[1::2]) > 0.8
+
+
+def test_warm_start_goes_on_with_the_same_centres(data):
+    X, y = data
+    model = EigenProRegressor(n_centers=100, max_iter=2, warm_start=True, **OPTIONS)
+    first = model.set_params(random_state=None).fit(X, y).loss_curve_
+    centers = model.centers_
+    model.fit(X, y)
+    assert_array_equal(model.centers_, centers)
+    assert model.loss_curve_[0] < first[0]
+
+
+def test_array_libraries(other_xp, data):
+    X, y = (part[:400] for part in data)
+    options = {"n_centers": 60, "batch_size": 50, "max_iter": 3, **OPTIONS}
+    expected = EigenProRegressor(**options).fit(X, y)
+    with config_context(array_api_dispatch=True):
+        X_other, y_other = other_xp.asarray(X), other_xp.asarray(y)
+        model = EigenProRegressor(**options).fit(X_other, y_other)
+        predicted = model.predict(X_other)
+        stream = EigenProRegressor(**options).fit_batches([(X_other, y_other)])
+    assert_allclose(to_numpy(model.dual_coef_), expected.dual_coef_, rtol=1e-6)
+    assert_allclose(to_numpy(predicted), expected.predict(X), rtol=1e-8)
+    expected = EigenProRegressor(**options).fit_batches([(X, y)])
+    assert_allclose(to_numpy(stream.dual_coef_), expected.dual_coef_, rtol=1e-6)
+
+
+# Data that come in pieces
+
+
+def pieces(data, size):
+    X, y = data
+    for i in range(0, len(y), size):
+        yield X[i : i + size], y[i : i + size]
+
+
+STREAM = {"n_centers": 80, "batch_size": 100, "n_components": 20, **OPTIONS}
+
+
+@pytest.mark.parametrize("size", [37, 1000])
+def test_a_stream_gives_the_same_in_pieces_of_any_size(size, data):
+    whole = EigenProRegressor(**STREAM).fit_batches(pieces(data, 3000))
+    model = EigenProRegressor(**STREAM).fit_batches(pieces(data, size))
+    assert_array_equal(model.dual_coef_, whole.dual_coef_)
+    assert model.n_iter_ == 1
+    assert model.score(*data) > 0.8
+
+
+def test_partial_fit_gives_what_a_stream_gives(data):
+    X, y = data
+    model = EigenProRegressor(**STREAM).partial_fit(X[:1000], y[:1000])
+    size = model.batch_size_ * model.projection_interval_
+    assert 1000 % size == 0
+    for i in range(1000, 3000, size):
+        model.partial_fit(X[i : i + size], y[i : i + size])
+    # The start looks at the first piece only.
+    other = EigenProRegressor(**STREAM).partial_fit(X[:1000], y[:1000])
+    other.partial_fit(X[1000:], y[1000:])
+    assert_allclose(model.dual_coef_, other.dual_coef_, rtol=1e-9)
+    assert model.n_iter_ == 1 + 2000 // size
+    whole = EigenProRegressor(**STREAM).partial_fit(X, y)
+    stream = EigenProRegressor(**STREAM).fit_batches(pieces(data, 500))
+    assert_array_equal(whole.dual_coef_, stream.dual_coef_)
+
+
+def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
+    X, y = data[0][:800], data[1][:800] - data[1][:800].mean()
+    order = np.random.RandomState(0).permutation(800)
+    options = {**STREAM, "n_centers": None, "centers": data[0][1000:1080]}
+    options |= {"step_size": 10.0, "n_components": 0, "batch_size": 800, "max_iter": 1}
+    fitted = EigenProRegressor(**options).fit(X, y)
+    stream = EigenProRegressor(**options).fit_batches([(X[order], y[order])])
+    assert_allclose(fitted.dual_coef_, stream.dual_coef_, rtol=1e-9)
+
+
+def test_passes_over_a_callable_or_a_list(data):
+    options = {**STREAM, "max_iter": 4}
+    once = EigenProRegressor(**options).fit_batches(pieces(data, 500))
+    called = EigenProRegressor(**options).fit_batches(lambda: pieces(data, 500))
+    listed = EigenProRegressor(**options).fit_batches(list(pieces(data, 750)))
+    assert (once.n_iter_, called.n_iter_, listed.n_iter_) == (1, 4, 4)
+    assert_array_equal(called.dual_coef_, listed.dual_coef_)
+    assert called.loss_curve_[0] == once.loss_curve_[0]
+    assert called.loss_curve_[-1] < once.loss_curve_[0]
+
+
+def test_a_stream_with_weights_and_classes(data):
+    X, y = data
+    labels = (y > 0).astype(int)
+    batches = [(X[i::3], labels[i::3], np.ones(1000)) for i in range(3)]
+    model = EigenProClassifier(**STREAM).fit_batches(batches)
+    assert_array_equal(model.classes_, [0, 1])
+    assert model.score(X, labels) > 0.9
+
+
+def test_a_stream_that_breaks_off_keeps_what_was_learned(data):
+    X, y = data
+    labels = (y > 0).astype(int)
+
+    def stream():
+        for i in range(0, 2500, 500):
+            yield X[i : i + 500], labels[i : i + 500]
+        yield X[:5], np.full(5, 7)
+
+    # All of the start is known at once: the classes of the first 8000 rows.
+    model = EigenProClassifier(**STREAM)
+    with pytest.raises(ValueError, match="y must hold only the classes"):
+        model.fit_batches(stream(), classes=[0, 1])
+    assert not hasattr(model, "dual_coef_")
+
+    def long():
+        for _ in range(4):
+            yield X, labels
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit_batches(long())
+    assert model.score(X, labels) > 0.9
+    assert model.predict(X[:3]).shape == (3,)
+
+
+def test_classes_that_grow_after_the_first_rows(data):
+    X, y = data
+    labels = (y > 0).astype(int)
+
+    def stream():
+        for _ in range(3):
+            yield X, labels
+        yield X[:5], np.full(5, 7)
+
+    model = EigenProClassifier(**STREAM)
+    with pytest.raises(ValueError, match=r"\[0, 1\]; got 7"):
+        model.fit_batches(stream())
+    assert model.score(X, labels) > 0.9
+
+
+def test_a_failed_start_changes_nothing(data):
+    X, y = data
+    model = EigenProRegressor(**STREAM).fit(X, y)
+    before = model.predict(X[:5])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit_batches([(X, y[:-1])])
+    assert_array_equal(model.predict(X[:5]), before)
+
+
+def test_partial_fit_goes_on_after_fit_and_after_pickling(data):
+    X, y = data
+    model = EigenProRegressor(max_iter=2, **STREAM).fit(X[:1500], y[:1500])
+    before = model.score(X, y)
+    centers = model.centers_
+    model.partial_fit(X[1500:], y[1500:])
+    assert_array_equal(model.centers_, centers)
+    assert model.score(X, y) > before - 0.02
+    dumped = pickle.dumps(model)
+    assert len(dumped) < 20_000
+    again = pickle.loads(dumped).partial_fit(X, y)
+    assert again.n_iter_ == model.n_iter_ + 1
+    assert again.score(X, y) > before - 0.02
+
+
+def test_a_fit_forgets_what_was_learned_in_pieces(data):
+    X, y = data
+    model = EigenProRegressor(**STREAM).partial_fit(X, y)
+    model.fit(X, y)
+    expected = EigenProRegressor(**STREAM).fit(X, y)
+    assert_array_equal(model.dual_coef_, expected.dual_coef_)
+    model.partial_fit(X[:500], y[:500])
+    expected.partial_fit(X[:500], y[:500])
+    assert_array_equal(model.dual_coef_, expected.dual_coef_)
+
+
+def test_memory_map(tmp_path, data):
+    X, y = data
+    mapped = np.memmap(tmp_path / "X.bin", dtype=X.dtype, mode="w+", shape=X.shape)
+    mapped[:] = X
+    options = {"n_centers": 50, "max_iter": 2, "cache_size": 0, **OPTIONS}
+    model = EigenProRegressor(**options).fit(mapped, y)
+    expected = EigenProRegressor(**options).fit(X, y)
+    assert_array_equal(model.dual_coef_, expected.dual_coef_)
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"n_centers": 3001}, r"n_centers must be at most 3000, .*; got 3001"),
+        ({"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
+        ({"n_centers": 5, "algorithm": "eigenpro2"}, "n_centers must be None"),
+        ({"centers": np.zeros((2, 4))}, "centers must be distinct"),
+        ({"centers": np.zeros((2, 3))}, r"centers must have the 4 features of X"),
+        ({"centers": "grid", "n_centers": 5}, "centers must be 'uniform'.*got 'grid'"),
+        ({"n_centers": 5, "centers": np.eye(4)}, "n_centers must be None or 4"),
+        ({"n_centers": 5, "kernel": "precomputed"}, "kernel='precomputed' must go"),
+        ({"n_centers": 5, "n_components": 5}, "n_components must be less than"),
+        ({"n_centers": 5, "subsample_size": 6}, "subsample_size must be at most 5"),
+        (
+            {"n_centers": 5, "algorithm": "eigenpro3-exact", "batch_size": 10},
+            "batch_size must be 'auto'",
+        ),
+    ],
+)
+def test_wrong_parameters(options, message, data):
+    X, y = data
+    X = KERNEL(X[:50]) if options.get("kernel") == "precomputed" else X
+    y = y[: len(X)]
+    with pytest.raises(ValueError, match=message):
+        EigenProRegressor(**{**OPTIONS, **options}).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "batches, message",
+    [
+        ([], "batches must yield pieces"),
+        (3, "batches must be an iterable of pieces"),
+        (
+            [np.zeros((5, 4))],
+            r"pieces \(X, y\) or \(X, y, sample_weight\); got ndarray",
+        ),
+        ([(np.zeros((5, 4)), np.zeros(4))], "inconsistent numbers of samples"),
+        ([(np.zeros((1, 4)), np.zeros(1))], "at least 2 rows; got 1"),
+        ([(np.ones((9, 4)), np.ones(9))], "n_centers must be at most 9"),
+        (
+            [(np.ones((9, 4)), np.ones(9)), (np.ones((9, 3)), np.ones(9))],
+            "X has 3 features",
+        ),
+    ],
+)
+def test_wrong_streams(batches, message):
+    with pytest.raises(ValueError, match=message):
+        EigenProRegressor(**STREAM).fit_batches(batches)
+
+
+def test_pieces_need_centres_and_nothing_that_wants_all_rows(data):
+    assert not hasattr(EigenProRegressor(), "partial_fit")
+    assert not hasattr(EigenProRegressor(), "fit_batches")
+    X, y = data
+    model = EigenProRegressor(n_centers=5, early_stopping=True)
+    with pytest.raises(ValueError, match="early_stopping must be False"):
+        model.partial_fit(X, y)
+    for model in (
+        EigenProRegressor(n_centers=5, algorithm="eigenpro3-exact"),
+        EigenProRegressor(algorithm="eigenpro4"),
+    ):
+        with pytest.raises(AttributeError, match="partial_fit"):
+            model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="class_weight='balanced' needs all rows"):
+        EigenProClassifier(n_centers=5, class_weight="balanced").partial_fit(
+            X, y > 0, classes=[False, True]
+        )
+
+
+def test_a_kernel_without_a_step_warns(data):
+    X, y = data
+
+    def indefinite(A, B):
+        return -KERNEL(A, B)
+
+    options = {"kernel": indefinite, "n_centers": 5, "random_state": 0}
+    with pytest.raises(ValueError, match="positive semi-definite"):
+        EigenProRegressor(**options).fit(X, y)
+    model = EigenProRegressor(
+        n_centers=20, step_size=1e30, max_iter=2, kernel=KERNEL, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match="found no step size"):
+        model.fit(X, y)
+    assert np.isfinite(model.dual_coef_).all()
