@@ -17,14 +17,14 @@ from ._base import (
     is_auto,
     warn_user,
 )
-from ._general import GeneralProblem, Learner, Stream, prepare
+from ._general import GeneralProblem, Learner, Stream
 from ._problem import Data
 from ._projection import ExactProjection
 from ._tuning import max_batch_size, n_sampled_rows, tune
 from .centers import METHODS, distinct_rows
 from .preconditioners import GlobalSpectral, Spectral
 from .solvers.eigenpro import eigenpro
-from .solvers.projected import projected, projected_exactly
+from .solvers.projected import projected_exactly
 
 # Algorithms of kernel machines, and of models with centres of their own.
 _MACHINES = ("eigenpro1", "eigenpro2", "sgd")
@@ -231,23 +231,15 @@ class _EigenPro(EigenProModel):
         problem.start(self._previous_coef(problem))
         if self.algorithm == "eigenpro3-exact":
             return self._make_exact_solver(problem)
-        n = problem.n_rows
-        projection, interval, tuning = prepare(self, problem, n, self.max_iter)
+        learner = Learner(self, problem, problem.n_rows, self.max_iter)
         cached = problem.fill_caches(self.cache_size, self.max_iter)
-        solver = projected(
-            partial(problem.batches, tuning.batch_size),
-            problem.centers,
-            tuning.preconditioner,
-            projection,
-            iterate=problem.iterate,
-            batch_size=tuning.batch_size,
-            interval=interval,
-            step_size=tuning.step_size,
-            zero_loss=problem.zero_loss,
+        solver = learner.solver(
+            partial(problem.batches, learner.tuning.batch_size),
+            problem.iterate,
             try_half_steps=is_auto(self.step_size),
         )
-        attributes = self._tuned(tuning, problem) | {"cache_size_": cached}
-        return solver, attributes | {"projection_interval_": interval}
+        attributes = self._tuned(learner.tuning, problem) | {"cache_size_": cached}
+        return solver, attributes | {"projection_interval_": learner.interval}
 
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
@@ -262,7 +254,7 @@ class _EigenPro(EigenProModel):
     def _open_learner(self, data):
         """Return a `Learner` of the first rows, or that goes on from a fitted model."""
         rows = np.arange(len(data.targets))
-        fitted = self if hasattr(self, "dual_coef_") else None
+        fitted = self if hasattr(self, "t_") else None
         centers = None
         if fitted is None:
             centers = self._fitted_or_given_centers(data.X)
@@ -294,7 +286,7 @@ class _EigenPro(EigenProModel):
 
     def _partial_fit(self, X, y, sample_weight, classes=None):
         self._check_stream()
-        first = not hasattr(self, "dual_coef_")
+        first = not hasattr(self, "t_")
         if first and classes is not None:
             self.classes_ = np.unique(classes)
         n_outputs = None if first else self.dual_coef_.shape[1]
@@ -393,7 +385,7 @@ class _EigenPro(EigenProModel):
         pieces = stream.head(n_first)
         if not pieces:
             raise ValueError("batches must yield pieces (X, y); got none")
-        for name in ("dual_coef_", "_learner"):
+        for name in ("dual_coef_", "t_", "_learner"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
         encoded = [
@@ -485,7 +477,9 @@ class _EigenPro(EigenProModel):
         return solver, attributes | {"projection_interval_": 1}
 
     def _make_solver(self, problem):
-        self._learner = None
+        # A model of another kind may have been fitted before.
+        for name in ("_learner", "projection_interval_", "t_", "weight_scale_"):
+            vars(self).pop(name, None)
         if self._general:
             return self._make_projected_solver(problem)
         cached, make_preconditioner = None, Spectral.of

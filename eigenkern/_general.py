@@ -251,17 +251,8 @@ def _raise_too_many(n_centers, n_distinct):
     )
 
 
-def prepare(estimator, problem, n_rows, n_epochs):
-    """Return projection, T and tuning of a general kernel model.
-
-    Parameters
-    ----------
-    estimator : EigenProRegressor or EigenProClassifier
-    problem : GeneralProblem
-    n_rows : float
-        Rows of an epoch; infinite for a stream.
-    n_epochs : int
-    """
+def _prepare(estimator, problem, n_rows, n_epochs):
+    """Return projection, T and tuning of a general kernel model."""
     p, width = problem.centers.shape[0], (problem.n_features, problem.targets.shape[1])
     to_learn = min(n_rows * n_epochs, _LONG * p)
     projection = make_projection(
@@ -297,13 +288,16 @@ def prepare(estimator, problem, n_rows, n_epochs):
 
 
 class Learner:
-    """A general kernel model that goes on learning from more batches.
+    """What a general kernel model learns with: projection, preconditioner, step.
 
     Parameters
     ----------
     estimator : EigenProRegressor or EigenProClassifier
     problem : GeneralProblem
-        Of the first rows.
+        Of all rows, or the first ones.
+    n_rows : float, default=inf
+        Rows of an epoch; infinite for a stream.
+    n_epochs : int, default=1
 
     Attributes
     ----------
@@ -311,10 +305,10 @@ class Learner:
     n_halvings : int
     """
 
-    def __init__(self, estimator, problem):
+    def __init__(self, estimator, problem, n_rows=float("inf"), n_epochs=1):
         self.problem = problem
-        self._projection, self.interval, self.tuning = prepare(
-            estimator, problem, float("inf"), 1
+        self._projection, self.interval, self.tuning = _prepare(
+            estimator, problem, n_rows, n_epochs
         )
         self.n_halvings = 0
 

@@ -53,6 +53,8 @@ def test_operator(kernel, cupy, rng):
         EigenProRegressor(),
         EigenProRegressor(algorithm="eigenpro1"),
         EigenProRegressor(algorithm="eigenpro1", svd_solver="randomized"),
+        EigenProRegressor(n_centers=30),
+        EigenProRegressor(n_centers=30, cache_size=0),
         LinearEigenProRegressor(),
     ],
 )
