@@ -90,7 +90,7 @@ def table2(write):
 
 def figures(write):
     """Yield lines: test error against rows and centres."""
-    sizes, numbers = (5000, 10000, 20000, 40000, 60000), (500, 1000, 2000, 4000, 8000)
+    sizes, numbers = (5000, 10000, 20000, 60000), (500, 1000, 2000, 4000)
     curves = {}
     for name in ("mnist", "cifar10_gray"):
         data = load(name)

@@ -139,6 +139,14 @@ def check_centers(centers, X, methods):
     return centers
 
 
+def check_labels(classes):
+    """Raise a ValueError unless `classes` is None or an array of labels."""
+    if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
+        raise ValueError(
+            f"classes must be an array of all labels to come; got {classes!r}"
+        )
+
+
 def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
     """Raise an error unless `estimator` is fitted and has `attribute`."""
     check_is_fitted(estimator)
@@ -288,10 +296,7 @@ class ClassificationTargets(ClassifierMixin):
         fitted = hasattr(self, self._coef_attribute)
         if not fitted and classes is None:
             raise ValueError("classes must be passed to the first call of partial_fit")
-        if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
-            raise ValueError(
-                f"classes must be an array of all labels to come; got {classes!r}"
-            )
+        check_labels(classes)
         if fitted and classes is not None:
             if not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(
@@ -740,9 +745,9 @@ class EpochModel(KernelModel):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows, which become the centres; float32 is computed in float32. The
-            fitted model refers to X, it makes no copy. In kernel="precomputed": the
-            kernel matrix of the training rows.
+            Training rows; float32 is computed in float32. In a kernel machine they
+            become the centres, and the fitted model refers to X, it makes no copy. In
+            kernel="precomputed": the kernel matrix of the training rows.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
@@ -923,6 +928,9 @@ class EpochModel(KernelModel):
                 f"before that are kept. {self._failure_hint}"
             )
         if validate is None:
+            if losses[-1] > 1.2 * min(losses) and not state.failed:
+                # It may be the noise of the last epoch, or it may diverge slowly.
+                coef = min((coef, fallback), key=problem.loss)
             coef = self._no_worse_than_mean(coef, fallback, problem, losses)
         elif -validate(problem.initial_coef()) < best:
             coef = problem.initial_coef()

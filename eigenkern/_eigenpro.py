@@ -13,6 +13,7 @@ from ._base import (
     available_if,
     check_centers,
     check_flag,
+    check_labels,
     check_number,
     is_auto,
     warn_user,
@@ -29,6 +30,12 @@ from .solvers.projected import projected_exactly
 # Algorithms of kernel machines, and of models with centres of their own.
 _MACHINES = ("eigenpro1", "eigenpro2", "sgd")
 _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
+# Projections after which the guard looks back, in a stream.
+_ROUND = 32
+# Relative residual of a projection that is worth a warning.
+_LARGEST_RESIDUAL = 0.5
+# How the solver takes rows that come once, and few at a time.
+_IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
 
 
 class EigenProModel(EpochModel):
@@ -241,6 +248,21 @@ class _EigenPro(EigenProModel):
         attributes = self._tuned(learner.tuning, problem) | {"cache_size_": cached}
         return solver, attributes | {"projection_interval_": learner.interval}
 
+    def _run(self, solver, problem, *others):
+        attributes = super()._run(solver, problem, *others)
+        self._warn_of_projections(attributes)
+        return attributes
+
+    def _warn_of_projections(self, attributes):
+        """Warn if the projections of a fit were no projections."""
+        residual = attributes.get("projection_residual_", 0.0)
+        if residual > _LARGEST_RESIDUAL:
+            warn_user(
+                f"{type(self).__name__} did not solve the system of the centres: a "
+                f"relative residual of {residual:.2g} was left; pass a larger "
+                "cache_size, for a Cholesky factor, or fewer centres"
+            )
+
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
         self._check_shared_parameters()
@@ -253,7 +275,8 @@ class _EigenPro(EigenProModel):
 
     def _open_learner(self, data):
         """Return a `Learner` of the first rows, or that goes on from a fitted model."""
-        rows = np.arange(len(data.targets))
+        # Whatever is chosen by them is chosen by rows in random order.
+        rows = data.rng.permutation(data.rows_with_weight())
         fitted = self if hasattr(self, "t_") else None
         centers = None
         if fitted is None:
@@ -294,7 +317,7 @@ class _EigenPro(EigenProModel):
             X, y, sample_weight, n_outputs, min_rows=2 if first else 1
         )
         learner = None if first else getattr(self, "_learner", None)
-        if learner is None:
+        if learner is None or not learner.suits(self):
             learner = self._open_learner(data)
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         m = learner.tuning.batch_size
@@ -306,7 +329,7 @@ class _EigenPro(EigenProModel):
 
         # The learner stays as it is until the piece is learned.
         iterate = learner.iterate.copy()
-        state = next(learner.solver(batches, iterate, try_half_steps=False))
+        state = next(learner.solver(batches, iterate, **_IN_PIECES))
         if state.failed:
             warn_user(
                 f"{type(self).__name__} found no step size that keeps the iteration "
@@ -316,19 +339,19 @@ class _EigenPro(EigenProModel):
             learner.problem.iterate = iterate
             learner.n_halvings = state.n_step_halvings
         losses = [] if first else self.loss_curve_
-        vars(self).update(self._learned(learner, [*losses, state.loss]))
-        self._learner = learner
+        self._take_over(learner, [*losses, state.loss])
         return self
 
     @available_if(_has_centers)
     def fit_batches(self, batches, *, classes=None):
         """Fit a model on centres to a stream of data, in memory independent of it.
 
-        The first rows choose what `fit` chooses: centres, bandwidth, intercept,
-        preconditioner and step. Then every row is read once an epoch. The pieces may
-        have any size: they are cut into batches of `batch_size_` rows, in their order.
-        If the stream breaks off with an error, or is interrupted, what was learned so
-        far is kept, and the error raised.
+        The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
+        centres, bandwidth, intercept, preconditioner and step. Then every row is read
+        once an epoch. The pieces may have any size: they are cut into batches of
+        `batch_size_` rows, in their order. If the stream breaks off with an error, or
+        is interrupted, what was learned so far is kept, and the error raised. A model
+        that was fitted before is replaced.
 
         Parameters
         ----------
@@ -337,8 +360,7 @@ class _EigenPro(EigenProModel):
             arguments at the start of every epoch and returns an iterable. An iterator,
             such as a generator, is read once: one epoch.
         classes : array of shape (n_classes,), default=None
-            All labels there will be, for a classifier. None: those of the first rows,
-            8000 or `n_centers` if that is more.
+            All labels there will be, for a classifier. None: those of the first rows.
 
         Returns
         -------
@@ -360,15 +382,20 @@ class _EigenPro(EigenProModel):
         try:
             self._read(stream, learner, losses)
         except BaseException:
-            if not learner.iterate.n_projections:
+            if learner.iterate.n_projections:
+                self._take_over(learner, losses)
+            else:
                 vars(self).clear()
                 vars(self).update(before)
             raise
-        finally:
-            if learner.iterate.n_projections:
-                vars(self).update(self._learned(learner, losses))
-                self._learner = learner
+        self._take_over(learner, losses)
         return self
+
+    def _take_over(self, learner, losses):
+        attributes = self._learned(learner, losses)
+        self._warn_of_projections(attributes)
+        vars(self).update(attributes)
+        self._learner = learner
 
     def _open_stream(self, batches, classes):
         """Return a `Stream` and a `Learner` made from its first rows."""
@@ -414,31 +441,53 @@ class _EigenPro(EigenProModel):
 
     def _read(self, stream, learner, losses):
         """Learn the passes of a stream; append the loss of each."""
+        m = learner.tuning.batch_size
 
-        def next_epoch():
-            for batch in stream.batches(learner.tuning.batch_size):
+        def next_round():
+            for batch in stream.batches(m, _ROUND * learner.interval):
                 yield learner.problem.batch(*batch)
 
-        solver = learner.solver(
-            next_epoch, learner.iterate, try_half_steps=is_auto(self.step_size)
-        )
-        progress = ProgressLine(type(self).__name__, self.max_iter, self.verbose)
+        solver = learner.solver(next_round, learner.iterate, **_IN_PIECES)
+        n_epochs = int(min(self.max_iter, stream.n_passes))
+        progress = ProgressLine(type(self).__name__, n_epochs, self.verbose)
         progress.start_epochs()
         best, waited = np.inf, 0
-        for _ in range(int(min(self.max_iter, stream.n_passes))):
-            state = next(solver)
-            learner.n_halvings = state.n_step_halvings
-            losses.append(state.loss)
-            progress.update(losses, [])
-            better = state.loss < best - self.tol * losses[0]
-            best, waited = min(best, state.loss), 0 if better else waited + 1
-            if state.failed:
-                warn_user(
-                    f"{type(self).__name__} found no step size that keeps the iteration"
-                    f" bounded: halved {state.n_step_halvings} times; what was learned "
-                    f"before that is kept. {self._failure_hint}"
+        for epoch in range(n_epochs):
+            if epoch:
+                stream.restart()
+            total = n_rows = 0
+            while not stream.at_end:
+                state = next(solver)
+                learner.n_halvings = state.n_step_halvings
+                if state.failed:
+                    warn_user(
+                        f"{type(self).__name__} found no step size that keeps the "
+                        f"iteration bounded: halved {state.n_step_halvings} times; what"
+                        f" was learned before that is kept. {self._failure_hint}"
+                    )
+                    return
+                total, n_rows = (
+                    total + state.loss * stream.n_rows,
+                    n_rows + stream.n_rows,
                 )
-            if state.failed or waited >= self.n_iter_no_change:
+            if stream.n_rows_of_pass == 0:
+                raise ValueError(
+                    "batches must yield rows in every epoch: a callable must return a "
+                    "new iterable; got none"
+                )
+            if n_rows == 0:
+                warn_user(
+                    f"{type(self).__name__} learned nothing from a pass over the "
+                    f"stream: it diverged, and the step was halved "
+                    f"{state.n_step_halvings} times; pass a smaller step_size"
+                )
+                continue
+            loss = total / n_rows
+            losses.append(loss)
+            progress.update(losses, [])
+            better = loss < best - self.tol * losses[0]
+            best, waited = min(best, loss), 0 if better else waited + 1
+            if waited >= self.n_iter_no_change:
                 break
         progress.close()
 
@@ -478,7 +527,8 @@ class _EigenPro(EigenProModel):
 
     def _make_solver(self, problem):
         # A model of another kind may have been fitted before.
-        for name in ("_learner", "projection_interval_", "t_", "weight_scale_"):
+        of_centers = "projection_interval_", "projection_residual_", "weight_scale_"
+        for name in ("_learner", "t_", *of_centers):
             vars(self).pop(name, None)
         if self._general:
             return self._make_projected_solver(problem)
@@ -594,8 +644,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centres it bounds the Cholesky
-        factor too, of 8 p^2 bytes.
+        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise X is copied there for the computation.
     random_state : int, RandomState instance or None, default=None
@@ -649,6 +699,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         T, batches between projections; only of models on centres, as the next ones.
     t_ : int
         Projections so far.
+    projection_residual_ : float
+        The largest relative residual that a projection ended with; 0 with a Cholesky
+        factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
@@ -693,9 +746,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
         The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
-        order. Pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
-        what one call with all of them gives. After `fit`, or on a model that was
-        pickled, preconditioner and step are made anew.
+        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
+        give what one call with all of them gives. Preconditioner and step are made anew
+        after `fit`, on a model that was pickled, and with new parameters; kernel and
+        centres stay. A kernel machine that was fitted before is replaced.
 
         Parameters
         ----------
@@ -810,8 +864,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centres it bounds the Cholesky
-        factor too, of 8 p^2 bytes.
+        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise X is copied there for the computation.
     random_state : int, RandomState instance or None, default=None
@@ -865,6 +919,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         T, batches between projections; only of models on centres, as the next ones.
     t_ : int
         Projections so far.
+    projection_residual_ : float
+        The largest relative residual that a projection ended with; 0 with a Cholesky
+        factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
@@ -958,9 +1015,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
         The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
-        order. Pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
-        what one call with all of them gives. After `fit`, or on a model that was
-        pickled, preconditioner and step are made anew.
+        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
+        give what one call with all of them gives. Preconditioner and step are made anew
+        after `fit`, on a model that was pickled, and with new parameters; kernel and
+        centres stay. A kernel machine that was fitted before is replaced.
 
         Parameters
         ----------
@@ -998,6 +1056,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
     def _set_classes(self, classes, labels):
         """Set `classes_` to those that are given, or of the first labels."""
+        check_labels(classes)
         if classes is None:
             classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
         self.classes_ = np.unique(classes)

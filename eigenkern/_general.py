@@ -12,8 +12,13 @@ from ._operator import (
     fill_caches,
 )
 from ._problem import _Located
-from ._projection import InexactProjection, make_projection, projection_interval
-from ._tuning import max_batch_size, n_sampled_rows, tune_on_centers
+from ._projection import make_projection, projection_interval
+from ._tuning import (
+    check_at_most,
+    max_batch_size,
+    n_sampled_rows,
+    tune_on_centers,
+)
 from .kernels import make_kernel
 from .solvers.projected import Batch, Iterate, projected
 
@@ -54,6 +59,8 @@ class GeneralProblem(_Located):
     intercept : ndarray of shape (l,)
     iterate : Iterate
         Where the iteration is.
+    projection : ExactProjection or InexactProjection
+        None before a `Learner` is made.
     n_features : int
     rng : numpy.random.RandomState
     """
@@ -81,7 +88,7 @@ class GeneralProblem(_Located):
         centers = move(centers, self.xp, self.device)
         if fitted is not None:
             self._dtype = centers.dtype
-        self._centers = self.xp.astype(centers, self._dtype, copy=False)
+        self._centers = self.xp.astype(centers, self._dtype, copy=True)
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = self.array(w * self.weight_scale)
         # Random, so that the first ones stand for all.
@@ -93,7 +100,7 @@ class GeneralProblem(_Located):
         if held_out is not None:
             rows = self._take(self._X, held_out)
             self._validation = self.centers.with_rows(rows)
-        self._matrix = None
+        self._matrix = self.projection = None
         self.start()
 
     def _choose(self, method, p, weights):
@@ -112,13 +119,11 @@ class GeneralProblem(_Located):
                 method, self.kernel, rows, p, self.rng, weights
             )[0]
         # The last ones, for the step is measured on the first. Copies add nothing.
-        kept, taken = np.empty(0, dtype=np.int64), 0
-        while len(kept) < p and taken < n:
-            more = self._train[max(n - taken - (p - len(kept)), 0) : n - taken]
-            taken += len(more)
-            rows = np.concatenate([more, kept])
+        kept, taken = (), p
+        while len(kept) < p and taken < 2 * n:
+            rows = self._train[max(n - taken, 0) :]
             first = choice_of_centers.distinct_rows(self._take(self._X, rows))[0]
-            kept = rows[np.sort(first)]
+            kept, taken = rows[np.sort(first)[-p:]], 2 * taken
         if len(kept) < p:
             _raise_too_many(p, len(kept))
         return self._take(self._X, kept)
@@ -241,6 +246,7 @@ class GeneralProblem(_Located):
         return self._model(coef, self.intercept, centers) | {
             "weight_scale_": float(self.weight_scale),
             "t_": self.iterate.n_projections,
+            "projection_residual_": getattr(self.projection, "residual", 0.0),
         }
 
 
@@ -261,9 +267,12 @@ def _prepare(estimator, problem, n_rows, n_epochs):
     largest = max_batch_size(problem.centers, *width, n_rows=min(n_rows, 1e9))
     m = estimator.batch_size
     if m == "auto":
-        # Fewer centres than rows leave a residual, whose noise larger batches lower.
-        most = min(n_rows, 1e9)
-        m = int(min(largest, max(most // 8, min(most, _MIN_ROWS))))
+        # Fewer centres than rows leave a residual, whose noise larger batches lower. Of
+        # a stream as many as of the rows that come first.
+        n = problem.n_rows
+        m = min(largest, max(n // 8, min(n, _MIN_ROWS)))
+    else:
+        check_at_most("batch_size", m, n_rows, "training rows")
     interval = 1
     if estimator.algorithm != "eigenpro3":
         interval = projection_interval(projection, p, m, *width)
@@ -282,8 +291,7 @@ def _prepare(estimator, problem, n_rows, n_epochs):
         step_size=estimator.step_size,
         damping=estimator.damping,
     )
-    if isinstance(projection, InexactProjection):
-        projection.precondition(tuning.preconditioner)
+    projection.precondition(tuning.preconditioner)
     return projection, interval, tuning
 
 
@@ -306,11 +314,15 @@ class Learner:
     """
 
     def __init__(self, estimator, problem, n_rows=float("inf"), n_epochs=1):
-        self.problem = problem
-        self._projection, self.interval, self.tuning = _prepare(
+        self.problem, self._parameters = problem, _parameters(estimator)
+        problem.projection, self.interval, self.tuning = _prepare(
             estimator, problem, n_rows, n_epochs
         )
         self.n_halvings = 0
+
+    def suits(self, estimator):
+        """Whether the parameters are those that this was made with."""
+        return self._parameters == _parameters(estimator)
 
     @property
     def iterate(self):
@@ -323,7 +335,7 @@ class Learner:
             next_epoch,
             self.problem.centers,
             self.tuning.preconditioner,
-            self._projection,
+            self.problem.projection,
             iterate=iterate,
             batch_size=self.tuning.batch_size,
             interval=self.interval,
@@ -332,6 +344,12 @@ class Learner:
             n_halvings=self.n_halvings,
             **options,
         )
+
+
+def _parameters(estimator):
+    """Return the parameters that a `Learner` depends on."""
+    names = "algorithm", "n_components", "subsample_size", "batch_size", "step_size"
+    return [getattr(estimator, name) for name in (*names, "damping", "cache_size")]
 
 
 class Stream:
@@ -348,13 +366,17 @@ class Stream:
     ----------
     n_passes : float
         1 for an iterator, which can be read once only; infinite otherwise.
+    at_end : bool
+        Whether the pass is over.
+    n_rows, n_rows_of_pass : int
+        Rows of the last call of `batches`, and of all calls in the pass.
     """
 
     def __init__(self, pieces, encode):
         self._pieces, self._encode = pieces, encode
         self._open = self._start()
         self.n_passes = 1 if self._open is pieces else float("inf")
-        self._rest = None
+        self._rest, self.at_end, self.n_rows, self.n_rows_of_pass = None, False, 0, 0
 
     def _start(self):
         return iter(self._pieces() if callable(self._pieces) else self._pieces)
@@ -371,16 +393,24 @@ class Stream:
         """Put back what `head` returned, encoded and joined."""
         self._rest = arrays
 
-    def batches(self, size):
-        """Yield what is left of the pass, in tuples of `size` rows; the last has fewer.
+    def restart(self):
+        """Begin the next pass."""
+        self._open, self.at_end, self.n_rows_of_pass = self._start(), False, 0
 
-        When nothing is left, the next pass.
+    def batches(self, size, most):
+        """Yield the next `most` batches of the pass, in tuples of `size` rows.
+
+        The last of a pass has fewer. Sets `at_end` and `n_rows`.
         """
-        if not self._fill(size) and self.n_passes > 1:
-            self._open = self._start()
-        while n := min(self._fill(size), size):
+        self.n_rows = 0
+        for _ in range(most):
+            n = min(self._fill(size), size)
+            self.at_end = n == 0
+            if self.at_end:
+                return
             batch = tuple(part[:n, ...] for part in self._rest)
             self._rest = tuple(part[n:, ...] for part in self._rest)
+            self.n_rows, self.n_rows_of_pass = self.n_rows + n, self.n_rows_of_pass + n
             yield batch
 
     def _fill(self, size):

@@ -9,8 +9,7 @@ _SLOWNESS = 3.0
 _READING = 60.0
 # Multiply-adds in the time of the kernel's function.
 _FUNCTION = 50.0
-# Relative residual at which conjugate gradients stop, after two products at least: with
-# one alone, or more left over, the preconditioner's part of the steps ran ahead.
+# Relative residual at which conjugate gradients stop.
 _TOLERANCE = 0.05
 _MAX_PRODUCTS = 20
 # Products that it usually takes.
@@ -53,11 +52,18 @@ class ExactProjection:
             )
         self._xp, self._dtype = xp, centers.dtype
 
-    def __call__(self, h):
-        """Return K(Z, Z)^-1 h, and that nothing is left of h."""
+    def precondition(self, preconditioner):
+        """Take the `CenterSpectral` whose corrections are to be projected."""
+        self._preconditioner = preconditioner
+
+    def __call__(self, h, S=None):
+        """Return K(Z, Z)^-1 h + V S, and that nothing is left of it."""
         half = solve_triangular(self._L, self._xp.astype(h, self._xp.float64))
         solution = solve_triangular(self._L, half, transposed=True)
-        return self._xp.astype(solution, self._dtype), self._xp.zeros_like(h)
+        coef = self._xp.astype(solution, self._dtype)
+        if S is not None:  # that is in the span already
+            self._preconditioner.add_to(coef, S)
+        return coef, self._xp.zeros_like(h)
 
     def whiten(self, C):
         """Return C L^-T of rows C of K(X, Z): features with the projected kernel."""
@@ -91,18 +97,18 @@ class InexactProjection:
         self._centers, self.residual, self._vectors = centers, 0.0, None
 
     def precondition(self, preconditioner):
-        """Take the eigenfunctions of a `CenterSpectral`."""
+        """Take the `CenterSpectral` whose corrections are to be projected."""
         xp, p = self._centers.xp, self._centers.shape[0]
-        V = preconditioner.vectors[:, :_MAX_VECTORS]
-        if V.shape[1] == 0:
-            return
-        G = xp.concat(
+        V = preconditioner.vectors
+        self._images = xp.concat(
             [
                 self._centers.block(i, min(i + _CHUNK, p), 0, V.shape[0]) @ V
                 for i in range(0, p, _CHUNK)
             ]
         )
-        U, R = xp.linalg.qr(G)
+        if V.shape[1] == 0:
+            return
+        U, R = xp.linalg.qr(self._images[:, :_MAX_VECTORS])
         W, values, _ = xp.linalg.svd(R)
         self._vectors = U @ W
         self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
@@ -113,19 +119,24 @@ class InexactProjection:
         U = self._vectors
         return R - U @ (self._scales * (U.T @ R))
 
-    def __call__(self, h):
-        """Return K(Z, Z)^-1 h, approximately, and what is left of h."""
+    def __call__(self, h, S=None):
+        """Return K(Z, Z)^-1 h + V S, approximately, and what is left of h + K V S.
+
+        The two are projected together: each of them is long in the directions of the
+        large eigenvalues, where they cancel, and an error of the one would stay.
+        """
         xp = self._centers.xp
+        h = h if S is None else h + self._images @ S
         X, R, size = xp.zeros_like(h), h, _norms(xp, h)
         Z = P = self._preconditioned(R)
         curved, residual = xp.sum(R * Z, axis=0), 0.0
-        for i in range(_MAX_PRODUCTS):
+        for _ in range(_MAX_PRODUCTS):
             K_P = self._centers @ P
             bend = xp.sum(P * K_P, axis=0)
             step = _over(xp, curved, bend)
             X, R = X + step * P, R - step * K_P
             residual = float(xp.max(_over(xp, _norms(xp, R), size)))
-            if residual <= _TOLERANCE and i > 0:
+            if residual <= _TOLERANCE:
                 break
             Z, before = self._preconditioned(R), curved
             curved = xp.sum(R * Z, axis=0)

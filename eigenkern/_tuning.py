@@ -25,6 +25,8 @@ _N_MEASURED = 4000
 # theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
 # epochs on problems of the kind of benchmarks/robustness.py.
 _SAFETY = 0.8
+# Rows for each centre from which all eigenfunctions in their span can be told.
+_ROWS_A_CENTER = 40
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,9 @@ def tune(
     s = subsample_size
     if s == "auto":
         s = max(min(default_subsample_size(n), affordable), 1)
-    _check_at_most("subsample_size", s, n, "training rows")
+    check_at_most("subsample_size", s, n, "training rows")
     if batch_size != "auto":
-        _check_at_most("batch_size", batch_size, n, "training rows")
+        check_at_most("batch_size", batch_size, n, "training rows")
     if n_components != "auto" and n_components >= s:
         raise ValueError(
             f"n_components must be less than subsample_size; got {n_components} with a "
@@ -216,12 +218,15 @@ def tune_on_centers(
     c = subsample_size
     if c == "auto":
         c = min(p, 2000 if n_rows < 100_000 else 4000, affordable)
-    _check_at_most("subsample_size", c, p, "centres")
+    check_at_most("subsample_size", c, p, "centres")
     n_measured = min(n_sampled, _N_MEASURED, affordable)
     q = n_components
     if q == "auto":
-        # Fewer rows than that for each eigenfunction would not tell it from noise.
         q = min(c - 1, max(n_measured // 4, 1), 500)
+        # The last eigenfunctions of many centres are fitted to the rows: on others they
+        # are much larger, on a few of them enormous.
+        if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
+            q = min(q, max(c // 4, 1))
     elif q >= c:
         raise ValueError(
             "n_components must be less than subsample_size, which is at most the "
@@ -353,7 +358,8 @@ def _measure_filling_work(xp, device, dtype):
     return rate * fixed / _FIXED_COST
 
 
-def _check_at_most(name, value, largest, noun):
+def check_at_most(name, value, largest, noun):
+    """Raise a ValueError if a size is too large."""
     if value > largest:
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 

@@ -525,22 +525,26 @@ class CenterSpectral(_TopEigenvectors):
         block = sample.center_block(start, stop, self.vectors.shape[0])
         return block @ self.vectors
 
-    def correct(self, coef, K_b, step):
-        """Add the preconditioner's part of a step to the coefficients, in place.
+    def correction(self, K_b, step):
+        """Return the preconditioner's part of a step, in coordinates of V.
 
         Parameters
         ----------
-        coef : array of shape (p, l)
-            Of the centres.
         K_b : array of shape (m, p)
             K(X_b, Z).
         step : array of shape (m, l)
+
+        Returns
+        -------
+        array of shape (q, l)
         """
-        if not self.n_components:
-            return
-        n_fitted = self.vectors.shape[0]
-        image = self.vectors.T @ (K_b[:, :n_fitted].T @ step)
-        coef[:n_fitted, :] += self.vectors @ (self.scales[:, None] * image)
+        image = self.vectors.T @ (K_b[:, : self.vectors.shape[0]].T @ step)
+        return self.scales[:, None] * image
+
+    def add_to(self, coef, S):
+        """Add V S to coefficients (p, l) of the centres, in place."""
+        if self.n_components:
+            coef[: self.vectors.shape[0], :] += self.vectors @ S
 
 
 class HeldOutSpectrum:

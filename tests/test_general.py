@@ -25,6 +25,12 @@ def data():
     return X, y
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Measure the step on fewer rows."""
+    monkeypatch.setattr("eigenkern._tuning._N_MEASURED", 1000)
+
+
 def least_squares(X, y, Z):
     """Return the loss of the best model on the centres, its constant fixed."""
     K = np.exp(-cdist(X, Z) / 4.0)
@@ -36,22 +42,47 @@ def least_squares(X, y, Z):
 @pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_reaches_least_squares_on_the_centres(dtype, algorithm, cache_size, data):
-    X, y = data
+    X, y = (part[:1500] for part in data)
     model = EigenProRegressor(
         algorithm=algorithm,
-        centers=X[:400].astype(dtype),
+        centers=X[:200].astype(dtype),
         cache_size=cache_size,
-        batch_size=100,
-        max_iter=40,
+        batch_size=50,
+        max_iter=30,
         **OPTIONS,
     ).fit(X.astype(dtype), y)
     assert model.projection_interval_ == 1 or algorithm == "eigenpro4"
     assert model.dual_coef_.dtype == dtype
     loss = np.mean((model.predict(X.astype(dtype)) - y) ** 2)
-    assert loss < 1.01 * least_squares(X, y, X[:400])
+    assert loss < 1.01 * least_squares(X, y, X[:200])
+    assert 0 < model.projection_residual_ <= 0.05 or cache_size == "auto"
 
 
-def test_auto_is_eigenpro_4_where_there_are_centres(data):
+@pytest.mark.parametrize(
+    "n, p, options",
+    [
+        (5000, 300, {}),
+        (5000, 300, {"cache_size": 0}),
+        (5000, 100, {"kernel": "gaussian"}),
+        (2000, 100, {"kernel": "gaussian", "cache_size": 0}),
+        (2000, 300, {"kernel": "cauchy"}),
+        (40, 40, {}),
+    ],
+    ids=str,
+)
+def test_defaults_reach_least_squares(n, p, options):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((n, 5))
+    y = np.sin(X[:, 0]) + 0.3 * X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
+    model = EigenProRegressor(n_centers=p, random_state=0, **options).fit(X, y)
+    K, residual = model.kernel_(X, model.centers_), y - y.mean()
+    best = K @ np.linalg.lstsq(K, residual, rcond=1e-10)[0]
+    lost = np.mean((best - residual) ** 2) + 0.01 * np.mean(residual**2)
+    assert np.mean((model.predict(X) - y) ** 2) < lost
+    assert model.n_step_halvings_ <= 1
+
+
+def test_auto_is_eigenpro_4_where_there_are_centres(data, quick):
     X, y = data
     auto, named = (
         EigenProRegressor(algorithm=name, n_centers=50, max_iter=2, **OPTIONS).fit(X, y)
@@ -105,7 +136,7 @@ def test_coefficients_follow_the_centres_that_are_given(data):
 @pytest.mark.parametrize(
     "centers", ["uniform", "kmeans", "leverage_scores", "rpcholesky"]
 )
-def test_choices_of_centres(centers, data):
+def test_choices_of_centres(centers, data, quick):
     X, y = data
     model = EigenProRegressor(n_centers=120, centers=centers, **OPTIONS).fit(X, y)
     assert model.centers_.shape == (120, 4)
@@ -142,7 +173,7 @@ def test_batches_may_be_larger_than_the_number_of_centres(data):
     assert loss < 1.01 * least_squares(X, y, model.centers_)
 
 
-def test_scale_of_weights_changes_nothing_and_zero_is_left_out(data):
+def test_scale_of_weights_changes_nothing_and_zero_is_left_out(data, quick):
     X, y = data
     options = {"centers": X[:50], "max_iter": 10, **OPTIONS}
     w = np.random.default_rng(0).uniform(0.5, 2, len(y))
@@ -154,7 +185,7 @@ def test_scale_of_weights_changes_nothing_and_zero_is_left_out(data):
     assert one.score(X[1::2], y[1::2]) > 0.8
 
 
-def test_warm_start_goes_on_with_the_same_centres(data):
+def test_warm_start_goes_on_with_the_same_centres(data, quick):
     X, y = data
     model = EigenProRegressor(n_centers=100, max_iter=2, warm_start=True, **OPTIONS)
     first = model.set_params(random_state=None).fit(X, y).loss_curve_
@@ -192,7 +223,7 @@ STREAM = {"n_centers": 80, "batch_size": 100, "n_components": 20, **OPTIONS}
 
 
 @pytest.mark.parametrize("size", [37, 1000])
-def test_a_stream_gives_the_same_in_pieces_of_any_size(size, data):
+def test_a_stream_gives_the_same_in_pieces_of_any_size(size, data, quick):
     whole = EigenProRegressor(**STREAM).fit_batches(pieces(data, 3000))
     model = EigenProRegressor(**STREAM).fit_batches(pieces(data, size))
     assert_array_equal(model.dual_coef_, whole.dual_coef_)
@@ -227,7 +258,7 @@ def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
     assert_allclose(fitted.dual_coef_, stream.dual_coef_, rtol=1e-9)
 
 
-def test_passes_over_a_callable_or_a_list(data):
+def test_passes_over_a_callable_or_a_list(data, quick):
     options = {**STREAM, "max_iter": 4}
     once = EigenProRegressor(**options).fit_batches(pieces(data, 500))
     called = EigenProRegressor(**options).fit_batches(lambda: pieces(data, 500))
@@ -297,7 +328,7 @@ def test_a_failed_start_changes_nothing(data):
     assert_array_equal(model.predict(X[:5]), before)
 
 
-def test_partial_fit_goes_on_after_fit_and_after_pickling(data):
+def test_partial_fit_goes_on_after_fit_and_after_pickling(data, quick):
     X, y = data
     model = EigenProRegressor(max_iter=2, **STREAM).fit(X[:1500], y[:1500])
     before = model.score(X, y)
@@ -312,7 +343,7 @@ def test_partial_fit_goes_on_after_fit_and_after_pickling(data):
     assert again.score(X, y) > before - 0.02
 
 
-def test_a_fit_forgets_what_was_learned_in_pieces(data):
+def test_a_fit_forgets_what_was_learned_in_pieces(data, quick):
     X, y = data
     model = EigenProRegressor(**STREAM).partial_fit(X, y)
     model.fit(X, y)
@@ -321,6 +352,101 @@ def test_a_fit_forgets_what_was_learned_in_pieces(data):
     model.partial_fit(X[:500], y[:500])
     expected.partial_fit(X[:500], y[:500])
     assert_array_equal(model.dual_coef_, expected.dual_coef_)
+
+
+@pytest.mark.parametrize("pieces_of", [1000, 3000])
+def test_automatic_streams_learn_as_fast_as_a_fit(pieces_of, data, quick):
+    X, y = data
+    options = {"n_centers": 60, "random_state": 0, "max_iter": 1}
+    fitted = EigenProRegressor(**options).fit(X, y).score(X, y)
+    model = EigenProRegressor(**options).fit_batches(pieces(data, pieces_of))
+    assert model.score(X, y) > fitted - 0.05
+    model = EigenProRegressor(**options)
+    for piece in pieces(data, pieces_of):
+        model.partial_fit(*piece)
+    assert model.score(X, y) > fitted - 0.05
+
+
+def test_a_stream_in_the_order_of_its_rows(data):
+    X, y = data
+    order = np.argsort(X[:, 0])
+    model = EigenProRegressor(n_centers=60, random_state=0)
+    model.fit_batches([(X[order], y[order])] * 3)
+    assert model.centers_[:, 0].min() < -1.5
+    assert model.centers_[:, 0].max() > 1.5
+
+
+def test_one_row_unlike_the_others_changes_little(data, quick):
+    X, y = data
+    model = EigenProRegressor(**STREAM).partial_fit(X, y)
+    before, values = model.score(X, y), model.predict(X)
+    worst = np.argmax(np.abs(values))
+    model.partial_fit(X[worst : worst + 1], -values[worst : worst + 1])
+    assert model.score(X, y) > before - 0.1
+    assert model.n_step_halvings_ == 0
+
+
+@pytest.mark.parametrize("n_pieces", [1, 4, 5, 11])
+def test_goes_on_after_a_stream_that_broke_off(n_pieces, data, quick):
+    X, y = data
+
+    def broken():
+        yield from [(X, y)] * 3  # more than the start
+        for i in range(n_pieces):
+            yield X[100 * i : 100 * (i + 1)], y[100 * i : 100 * (i + 1)]
+        raise OSError
+
+    options = {**STREAM, "n_centers": 600, "n_components": 100}
+    model = EigenProRegressor(**options)
+    with pytest.raises(OSError):
+        model.fit_batches(broken())
+    assert model.projection_interval_ > 1
+    before = model.score(X, y)
+    model.partial_fit(X[:500], y[:500])
+    assert model.score(X, y) > before - 0.05
+    assert model.n_step_halvings_ == 0
+
+
+def test_a_stream_that_diverges_warns(data):
+    model = EigenProRegressor(**{**STREAM, "step_size": 1e12})
+    with pytest.warns(ConvergenceWarning, match="learned nothing from a pass"):
+        model.fit_batches(pieces(data, 500))
+    assert_array_equal(model.dual_coef_, 0)
+    used_up = pieces(data, 1000)
+    with pytest.raises(ValueError, match="batches must yield rows in every epoch"):
+        EigenProRegressor(**STREAM).fit_batches(lambda: used_up)
+
+
+def test_projections_that_end_too_soon_warn(data, monkeypatch):
+    X, y = data
+    monkeypatch.setattr("eigenkern._projection._MAX_PRODUCTS", 1)
+    monkeypatch.setattr("eigenkern._eigenpro._LARGEST_RESIDUAL", 0.1)
+    model = EigenProRegressor(n_centers=300, cache_size=0, n_components=0, **OPTIONS)
+    with pytest.warns(ConvergenceWarning, match=r"residual of 0\.\d+ was left"):
+        model.set_params(max_iter=1).fit(X, y)
+
+
+def test_rows_without_weight_are_left_out_of_the_start(data):
+    X, y = data
+    w = np.repeat([0.0, 1.0], [2500, 500])
+    model = EigenProRegressor(**STREAM).partial_fit(X, np.where(w, y, 1e9), w)
+    assert model.score(X[2500:], y[2500:]) > 0.5
+
+
+def test_new_parameters_count_from_the_next_piece_on(data, quick):
+    X, y = data
+    model = EigenProRegressor(**STREAM).partial_fit(X, y)
+    model.set_params(batch_size=50).partial_fit(X, y)
+    assert model.batch_size_ == 50
+
+
+def test_centres_that_are_given_are_copied(data):
+    X, y = data
+    Z = X[:50].copy()
+    model = EigenProRegressor(centers=Z, max_iter=2, **OPTIONS).fit(X, y)
+    before = model.predict(X[:5])
+    Z += 1
+    assert_array_equal(model.predict(X[:5]), before)
 
 
 def test_memory_map(tmp_path, data):
@@ -353,6 +479,7 @@ def test_memory_map(tmp_path, data):
             {"n_centers": 5, "algorithm": "eigenpro3-exact", "batch_size": 10},
             "batch_size must be 'auto'",
         ),
+        ({"n_centers": 5, "batch_size": 3001}, "batch_size must be at most 3000"),
     ],
 )
 def test_wrong_parameters(options, message, data):

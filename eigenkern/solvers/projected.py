@@ -94,6 +94,8 @@ def projected(
     step_size,
     zero_loss,
     n_halvings=0,
+    n_slack_rows=0,
+    may_restart=True,
     try_half_steps=True,
 ):
     """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., Z) a, with p centres Z.
@@ -102,11 +104,11 @@ def projected(
     projection onto the span of K(., Z)::
 
         g = (eta / m) W (f(X_b) - y_b)
-        f <- f - K(., X_b) g + K(., Z_c) V D V' K(Z_c, X_b) g
-        f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of -K(Z, X_b) g over T batches
+        f <- f - K(., X_b) g + K(., Z_c) V s_b,   s_b = D V' K(Z_c, X_b) g
+        f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
-    Between projections the rows X_b stay as temporary centres with coefficients -g. The
-    preconditioner lives on c of the centres and needs no projection.
+    over T batches. Between projections the rows X_b stay as temporary centres with
+    coefficients -g.
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
     temporary centres m^2 T (d + l) / 2 more in the mean, and its part of a projection.
     T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
@@ -121,8 +123,8 @@ def projected(
         K(Z, Z).
     preconditioner : CenterSpectral
     project : callable
-        ``project(h)`` returns K(Z, Z)^-1 h, perhaps approximately, and what that leaves
-        of h, which is added to the next.
+        ``project(h, S)`` returns the coefficients of h + K(Z, Z_c) V S, perhaps
+        approximately, and what these leave of it, which is added to the next h.
     iterate : Iterate
         Changed in place.
     batch_size : int
@@ -135,6 +137,11 @@ def projected(
         Mean loss of f = 0, summed over the outputs.
     n_halvings : int, default=0
         Of the step, so far.
+    n_slack_rows : int, default=0
+        Rows with the loss of f = 0 that the guard imagines before the first: few rows
+        may be unlike the others.
+    may_restart : bool, default=True
+        Whether to start from zero where the given coefficients trip the guard.
     try_half_steps : bool, default=True
         Whether to try half the step, for the output whose residual stalls.
 
@@ -150,9 +157,11 @@ def projected(
     projections", 2024 (arXiv:2411.16658).
     """
     xp, p = namespace(iterate.coef), centers.shape[0]
+    n_fitted = preconditioner.vectors.shape[0]
     begin, good = iterate.copy(), iterate.copy()
     trials = [StepTrials() for _ in range(iterate.coef.shape[1])]
     guard = Guard(zero_loss, n_halvings)
+    no_correction = xp.zeros_like(preconditioner.vectors.T @ iterate.coef[:n_fitted, :])
 
     def run_epoch():
         """Run one epoch, or the part of it until it diverges.
@@ -160,7 +169,7 @@ def projected(
         Returns
         -------
         losses : ndarray of shape (l,)
-            Mean of the squared residuals, NaN if it diverged.
+            Mean of the squared residuals, NaN if it diverged; None if there is no row.
         n_steps : int
             Steps made.
         """
@@ -169,10 +178,13 @@ def projected(
         rates = rate * xp.asarray(
             factors, dtype=iterate.coef.dtype, device=device_of(iterate.coef)
         )
-        residual, baseline, n_rows, n_steps = np.zeros(len(trials)), 0.0, 0, 0
+        residual, n_rows, n_steps = np.zeros(len(trials)), 0, 0
+        baseline = n_slack_rows * zero_loss
         rows, steps, h = [], [], iterate.rest
+        # The iterate itself changes in projections only: it is always a model.
+        coef, S = xp.asarray(iterate.coef, copy=True), no_correction
         for batch in next_epoch():
-            F, K_b = batch.operator.product(iterate.coef, n_kept=p)
+            F, K_b = batch.operator.product(coef, n_kept=p)
             if rows:
                 temporary = KernelOperator(centers.kernel, xp.concat(rows), batch.rows)
                 F = F - temporary @ xp.concat(steps)
@@ -185,25 +197,31 @@ def projected(
             if guard.trips(residual.sum(), baseline):
                 return residual * np.nan, n_steps
             step = rates * g
-            preconditioner.correct(iterate.coef, K_b, step)
-            h = h - centers.adjoint(K_b, step)
+            s = preconditioner.correction(K_b, step)
+            preconditioner.add_to(coef, s)
+            S, h = S + s, h - centers.adjoint(K_b, step)
             n_steps += 1
             if interval > 1:
                 rows.append(batch.rows)
                 steps.append(step)
             if n_steps % interval == 0:
-                iterate.add(*project(h))
+                iterate.add(*project(h, S))
                 rows, steps, h = [], [], iterate.rest
+                coef, S = xp.asarray(iterate.coef, copy=True), no_correction
         if n_steps % interval:
-            iterate.add(*project(h))
-        return residual / max(n_rows, 1), n_steps
+            iterate.add(*project(h, S))
+        return residual / n_rows if n_rows else None, n_steps
 
     while True:
         with centers.exclusive_threads():
             losses, n_steps = run_epoch()
+        if losses is None:
+            yield EpochState(iterate.mean, 0.0, 0.0, guard.n_halvings)
+            continue
         loss = losses.sum()
         if not guard.accepts(loss):
-            if n_steps == 0:  # the given coefficients are worse than none
+            # The given coefficients may be worse than none.
+            if n_steps == 0 and may_restart:
                 good = Iterate.of(xp.zeros_like(good.coef))
             iterate.go_to(good)
             begin = iterate.copy()
@@ -244,7 +262,9 @@ def projected_exactly(
     targets : array of shape (n, l)
     weights : array of shape (n,)
     preconditioner : GlobalSpectral
-    project, iterate, step_size
+    project : callable
+        ``project(h)`` returns K(Z, Z)^-1 h, and what is left of h.
+    iterate, step_size
         As in `projected`.
 
     Yields
