@@ -1,7 +1,7 @@
 """Tables of the EigenPro 1 paper, on the same data, beside the paper's numbers.
 
 Run ``python benchmarks/eigenpro1_tables.py --table NAME [--write]``; without `--table`
-all of them, in some 60 minutes on two cores:
+all of them, in some 75 minutes on two cores with other work beside it:
 
 7, 8      test errors and L2 losses on MNIST, three kernels, 1 to 40 epochs
 9         other bandwidths of the gaussian kernel on MNIST than table 7
@@ -308,7 +308,7 @@ def table_9(write):
 
 def table_3(write):
     """Yield lines: epochs until the test error is that of the exact solution."""
-    n, most = 20000, 400
+    n, most = 20000, 500
     yield f"\nEpochs to the test error of exact KRLS, n = {n} (paper, all rows)"
     yield (
         f"{'data':>14} {'kernel':>10} {'KRLS %':>7} {'EigenPro':>14} "
@@ -318,7 +318,7 @@ def table_3(write):
         data = shuffled(name, n)
         kernels = KERNELS[name]
         kernel = next(k for k in kernels if type(k).__name__.lower() == kernel_name)
-        exact = krls_error(data, kernel)
+        exact = min(krls_error(data, kernel, alpha) for alpha in (1e-8, 1e-6))
         test = KernelOperator(kernel, data.X_train, data.X_test)
         test.fill_cache()
         # The whole matrix fits: small batches are faster than from half of it.
@@ -344,9 +344,9 @@ def table_3(write):
         )
 
 
-def krls_error(data, kernel):
+def krls_error(data, kernel, alpha):
     """Return the percent of test errors of the exact solution."""
-    model = NystromClassifier(kernel, n_centers=None, alpha=1e-8)
+    model = NystromClassifier(kernel, n_centers=None, alpha=alpha)
     model.fit(data.X_train, data.y_train)
     return 100 * (1 - model.score(data.X_test, data.y_test))
 

@@ -259,8 +259,8 @@ class _EigenPro(EigenProModel):
         if residual > _LARGEST_RESIDUAL:
             warn_user(
                 f"{type(self).__name__} did not solve the system of the centres: a "
-                f"relative residual of {residual:.2g} was left; pass a larger "
-                "cache_size, for a Cholesky factor, or fewer centres"
+                f"relative residual of {residual:.2g} was left, in the mean; pass a "
+                "larger cache_size, for a Cholesky factor, or fewer centres"
             )
 
     def _check_stream(self):
@@ -700,8 +700,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     t_ : int
         Projections so far.
     projection_residual_ : float
-        The largest relative residual that a projection ended with; 0 with a Cholesky
-        factor.
+        The relative residual that projections ended with, in the mean; 0 with a
+        Cholesky factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
@@ -920,8 +920,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     t_ : int
         Projections so far.
     projection_residual_ : float
-        The largest relative residual that a projection ended with; 0 with a Cholesky
-        factor.
+        The relative residual that projections ended with, in the mean; 0 with a
+        Cholesky factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int

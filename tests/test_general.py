@@ -55,7 +55,7 @@ def test_reaches_least_squares_on_the_centres(dtype, algorithm, cache_size, data
     assert model.dual_coef_.dtype == dtype
     loss = np.mean((model.predict(X.astype(dtype)) - y) ** 2)
     assert loss < 1.01 * least_squares(X, y, X[:200])
-    assert 0 < model.projection_residual_ <= 0.05 or cache_size == "auto"
+    assert 0 < model.projection_residual_ <= 0.2 or cache_size == "auto"
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_inexact_projection_is_orthogonal_and_returns_the_rest(rng):
     assert_allclose(rest, h - K @ theta, atol=1e-9 * np.abs(h).max())
     relative = np.linalg.norm(rest, axis=0) / np.linalg.norm(h, axis=0)
     assert_allclose(project.residual, relative.max(), rtol=1e-6)
-    assert project.residual <= 0.05
+    assert project.residual <= 0.2
     # What is returned is never larger than what is projected.
     exact = np.linalg.solve(K, h)
     norms = [np.sum(t * (K @ t), axis=0) for t in (theta, exact)]
@@ -300,11 +300,12 @@ def test_inexact_projection_of_nothing(case):
 
 
 @pytest.mark.parametrize("interval", [1, 3])
-@pytest.mark.parametrize("tolerance", [0.05, 1e-6])
+@pytest.mark.parametrize("tolerance", [0.2, 1e-6])
 def test_inexact_projections_lead_where_exact_ones_do(
     tolerance, interval, case, monkeypatch
 ):
     monkeypatch.setattr("eigenkern._projection._TOLERANCE", tolerance)
+    monkeypatch.setattr("eigenkern._projection._MAX_PRODUCTS", 20)
     inexact = InexactProjection(case.centers)
     values = []
     for project in (ExactProjection(case.centers), inexact):
