@@ -222,18 +222,17 @@ def cost(write):
         X = rng.standard_normal((n, d)).astype(np.float32)
         Y = np.sin(X[:, :n_outputs])
         callback = Epochs()
+        options = {"centers": X[:p], "cache_size": 0, "batch_size": m}
         model = EigenProRegressor(
-            Laplacian(10.0),
-            centers=X[:p],
-            cache_size=0,
-            batch_size=m,
-            max_iter=2,
-            random_state=0,
-        ).set_callbacks(callback)
-        model.fit(X, Y)
+            Laplacian(10.0), max_iter=2, random_state=0, **options
+        )
+        model.set_callbacks(callback).fit(X, Y)
         seconds.append(min(callback.seconds) / -(-n // m))
+        model = EigenProRegressor(
+            Laplacian(10.0), max_iter=1, random_state=0, **options
+        )
         tracemalloc.start()
-        model.set_params(max_iter=1).set_callbacks([]).fit(X, Y)
+        model.fit(X, Y)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         bound = 12 * p * (d + n_outputs + 2 * m)
@@ -280,10 +279,10 @@ def failures(write):
 def stream(write):
     """Yield lines: five million synthetic rows, none of them kept."""
     n, d, p, size = 5_000_000, 10, 5000, 20_000
-    w = np.random.RandomState(1).standard_normal(d)
+    w = np.random.RandomState(1).standard_normal(d) / d**0.5
 
     def target(X):
-        return np.sin(X @ w) + np.tanh(X[:, 0] * X[:, 1])
+        return np.sin(2 * X @ w) + np.tanh(X[:, 0] * X[:, 1])
 
     def rows():
         rng = np.random.RandomState(0)
