@@ -285,7 +285,7 @@ class ClassificationTargets(ClassifierMixin):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise ValueError(
-                "y must hold only the classes that were given, or came, first, "
+                "y must hold only classes that were given, or came, first, "
                 f"{self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)

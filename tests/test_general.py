@@ -289,7 +289,7 @@ def test_a_stream_that_breaks_off_keeps_what_was_learned(data):
 
     # All of the start is known at once: the classes of the first 8000 rows.
     model = EigenProClassifier(**STREAM)
-    with pytest.raises(ValueError, match="y must hold only the classes"):
+    with pytest.raises(ValueError, match="y must hold only classes"):
         model.fit_batches(stream(), classes=[0, 1])
     assert not hasattr(model, "dual_coef_")
 
