@@ -54,14 +54,15 @@ def augmented(n_passes):
 # The generator is read once; the original images are the centres in every model.
 kernel = Laplacian(bandwidth)
 plain = EigenProClassifier(kernel, random_state=0).fit(X, y)
-passes, errors = (1, 3, 10), []
+passes, errors = (3, 10, 30, 100), []
 for n_passes in passes:
     model = EigenProClassifier(kernel, centers=X, random_state=0)
     model.fit_batches(augmented(n_passes), classes=np.unique(y))
     errors.append(100 * (1 - model.score(X_test, y_test)))
 
 # %%
-# After a few passes the augmented model is ahead of the one that saw no others.
+# On Fashion-MNIST the augmented model is behind for long: one epoch over few copies is
+# less than a whole fit. With a hundred copies of every image it is ahead.
 figure, ax = plt.subplots(layout="constrained")
 ax.semilogx(passes, errors, "o-", label="augmented images")
 ax.axhline(
