@@ -157,10 +157,9 @@ class GeneralProblem(_Located):
             self.weights[rows],
         )
 
-    def batches(self, batch_size, *, shuffled=True):
-        """Yield the batches of an epoch."""
-        starts = np.arange(0, self.n_rows, batch_size)
-        for start in self.rng.permutation(starts) if shuffled else starts:
+    def batches(self, batch_size):
+        """Yield the batches of an epoch, in random order."""
+        for start in self.rng.permutation(np.arange(0, self.n_rows, batch_size)):
             b = slice(int(start), min(int(start) + batch_size, self.n_rows))
             rows = self._gather(b)
             if self._matrix is None:

@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import HuberRegressor, LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from eigenkern import DSGClassifier, DSGRegressor, NystromRegressor
 from eigenkern._array import to_numpy
@@ -191,6 +192,7 @@ def test_streams_of_classes(loss, three_classes, rng):
 
 
 def test_memory_does_not_grow_with_the_stream(rng):
+    @threadpool_limits.wrap(limits=1)  # with two, it is chance what is alive at once
     def peak(n_pieces):
         model = DSGRegressor(
             bandwidth=2.0, block_size=32, max_features=256, random_state=0
