@@ -9,6 +9,11 @@ from ._array import available_memory, device_of, move, namespace, to_numpy
 from ._linalg import eigh, solve_triangular
 from ._operator import KernelOperator
 
+# Means up to which k-means++ starts. Its time grows with the square of their number,
+# (4000 means of MNIST: 41 s), and many random rows do as well: 1000 have 96.7 % accuracy
+# where k-means++ has 96.5 %, 10 000 take 21 s in all and have 98.2 %.
+_MAX_PLUS_PLUS = 1000
+
 #: How centres can be chosen among rows.
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
@@ -154,7 +159,8 @@ def kmeans(X, n_centers, rng, weights=None):
     """Return the means of clusters of rows, by scikit-learn's ``MiniBatchKMeans``.
 
     Batches of 1024 rows: the time grows little with the number of rows. On the host,
-    wherever X lives.
+    wherever X lives. The first means are those of k-means++, or random rows where
+    there are more than 1000.
 
     Parameters
     ----------
@@ -169,7 +175,7 @@ def kmeans(X, n_centers, rng, weights=None):
     Returns
     -------
     array of shape (n_centers, d)
-        In the library and data type of X, where X lives.
+        In the library and data type of X, where X lives; distinct if the rows are.
 
     Raises
     ------
@@ -184,12 +190,23 @@ def kmeans(X, n_centers, rng, weights=None):
             f"{X.shape[0]}; got {n_centers}"
         )
     if weights is not None:  # rounded: in any unit the same, to the last bit
-        weights = (weights / weights.max()).astype(np.float32)
+        weights = np.maximum((weights / weights.max()).astype(np.float32), 1e-30)
     rows = to_numpy(X)
     offset = rows.mean(axis=0)  # a large one would cost digits of the distances
-    clusters = MiniBatchKMeans(n_centers, random_state=rng, compute_labels=False)
+    clusters = MiniBatchKMeans(
+        n_centers,
+        init="k-means++" if n_centers <= _MAX_PLUS_PLUS else "random",
+        n_init=1,
+        random_state=rng,
+        compute_labels=False,
+    )
     clusters.fit(rows - offset, sample_weight=weights)
-    return move(clusters.cluster_centers_ + offset, namespace(X), device_of(X))
+    centers = clusters.cluster_centers_ + offset
+    # A mean of few rows is started anew from a row, which another may have taken.
+    if len(distinct_rows(centers)[0]) < n_centers:
+        centers = np.concatenate([centers, rows[rng.permutation(len(rows))]])
+        centers = centers[np.sort(distinct_rows(centers)[0])[:n_centers]]
+    return move(centers, namespace(X), device_of(X))
 
 
 def masses(X, centers, weights):

@@ -289,6 +289,13 @@ def test_kmeans_of_another_library(clusters, other_xp):
     assert_array_equal(to_numpy(found), expected)
 
 
+def test_kmeans_of_distinct_rows_are_distinct(rng):
+    X = np.exp(3 * rng.standard_normal((1500, 1)))
+    found = kmeans(X, 1400, np.random.RandomState(0))
+    assert found.shape == (1400, 1)
+    assert len(np.unique(found)) == 1400
+
+
 @pytest.mark.parametrize("n_centers", [0, 201])
 def test_kmeans_needs_as_many_rows_as_centers(n_centers, clusters):
     with pytest.raises(ValueError, match=f"n_centers must be .* 200; got {n_centers}"):
