@@ -1,7 +1,7 @@
 """General kernel models: EigenPro 3 and 4, beside the paper and other solvers.
 
 Run ``python benchmarks/general_kernel_models.py [--part NAME] [--write]``; without
-`--part` all of them, in an hour or more on two cores:
+`--part` all of them, in half an hour on two cores:
 
 table2    accuracy with k-means and uniform centres, beside the paper's
 figures   test error against rows for some numbers of centres, and the other way round
@@ -10,7 +10,7 @@ cost      time of a batch, and peak memory of a fit, against the number of centr
 failures  the cases in which the public code of EigenPro 4 diverges, and crashes
 stream    five million rows in constant memory
 
-``--quick`` leaves 10 000 centres out of table2, where k-means takes many minutes.
+``--quick`` leaves 10 000 centres out of table2: they take nine of its ten minutes.
 """
 
 import argparse
@@ -120,24 +120,29 @@ def figures(write):
 
 
 def draw(curves):
-    """Draw test errors against rows, one line a number of centres."""
+    """Draw test errors against rows and against centres."""
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(name for name, _ in curves))
-    figure, axes = plt.subplots(1, len(names), figsize=(10, 3.8))
-    for ax, name in zip(axes, names, strict=True):
-        for i, (p, curve) in enumerate(
-            (p, curve) for (owner, p), curve in curves.items() if owner == name
-        ):
-            sizes, errors, alone = curve
-            ax.semilogx(sizes, errors, "o-", color=f"C{i}", label=f"p = {p}")
-            ax.axhline(alone, color=f"C{i}", ls=":", lw=1)
-        ax.set_title(f"{name} (dotted: EigenPro 2 on the centres)", fontsize=9)
-        ax.set_xlabel("training rows")
-        ax.set_xticks(sizes, [f"{n // 1000}k" for n in sizes])
-        ax.minorticks_off()
-    axes[0].set_ylabel("test error (%)")
-    axes[0].legend()
+    figure, axes = plt.subplots(2, len(names), figsize=(10, 7), sharey="col")
+    for (left, right), name in zip(axes.T, names, strict=True):
+        own = {p: curve for (owner, p), curve in curves.items() if owner == name}
+        sizes = next(iter(own.values()))[0]
+        for i, (p, (_, errors, _)) in enumerate(own.items()):
+            left.semilogx(sizes, errors, "o-", color=f"C{i}", label=f"p = {p}")
+        by_size = zip(*(errors for _, errors, _ in own.values()), strict=True)
+        for i, (n, errors) in enumerate(zip(sizes, by_size, strict=True)):
+            right.semilogx(list(own), errors, "o-", color=f"C{i + 4}", label=f"n = {n}")
+        alone = [alone for _, _, alone in own.values()]
+        right.semilogx(list(own), alone, "kx:", label="EigenPro 2 on the centres")
+        left.set(title=name, xlabel="training rows n")
+        right.set(xlabel="centres p")
+        left.set_xticks(sizes, [f"{n // 1000}k" for n in sizes])
+        right.set_xticks(list(own), [str(p) for p in own])
+        for ax in (left, right):
+            ax.minorticks_off()
+            ax.set_ylabel("test error (%)")
+            ax.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(RESULTS / "general_kernel_models.png", dpi=80)
 

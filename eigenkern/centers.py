@@ -9,9 +9,9 @@ from ._array import available_memory, device_of, move, namespace, to_numpy
 from ._linalg import eigh, solve_triangular
 from ._operator import KernelOperator
 
-# Means up to which k-means++ starts. Its time grows with the square of their number,
-# (4000 means of MNIST: 41 s), and many random rows do as well: 1000 have 96.7 % accuracy
-# where k-means++ has 96.5 %, 10 000 take 21 s in all and have 98.2 %.
+# Means up to which k-means++ starts. Its time grows with the square of their number
+# (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means have 96.7 %
+# accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
 _MAX_PLUS_PLUS = 1000
 
 #: How centres can be chosen among rows.
