@@ -72,14 +72,16 @@ def paths_on_adult():
             Moments.of(KernelOperator(kernel, kept, X[rows]), y[rows], ones[rows])
             for rows in (slice(0, n), slice(n, None))
         ]
-        train, validation = (part.whitened(whitening.L) for part in sums)
+        train, validation = sums[0].whitened(whitening.L), sums[1]
         mean = train.mean
         spectrum = Spectrum.of_moments(train, whitening.rounding)
         ridge = ridge_filter(spectrum.values, np.logspace(-15, 0, 100), spectrum.floor)
         step = 1 / spectrum.values[-1]
         descent = descent_filter(spectrum.values, np.arange(501.0), step)
         return [
-            validation_errors(spectrum, filters, validation, mean).argmin()
+            validation_errors(
+                spectrum, filters, validation, mean, whitening.expand
+            ).argmin()
             for filters in (ridge, descent)
         ]
 

@@ -14,7 +14,7 @@ from ._base import (
     warn_user,
 )
 from ._fourier import FourierBlocks
-from ._linalg import largest_eigenvalue
+from ._linalg import largest_eigenvalues
 from ._operator import KernelOperator, cache_budget
 from ._problem import FeatureProblem
 from .kernels import check_spectral_law
@@ -234,17 +234,18 @@ class _DoublyStochastic(EpochModel):
         index = problem.rng.permutation(problem.rows.shape[0])[:m]
         rows, weights = problem.take(index)
         weights = weights / xp.mean(weights)
+        weights = weights[:, None]
         root = weights**0.5
         operator = KernelOperator(problem.kernel, rows)
 
-        def apply(v):
-            v = root * v
-            v = (operator @ (v - weights * xp.mean(v))[:, None])[:, 0] / m
-            return root * (v - xp.mean(weights * v))
+        def apply(V):
+            V = root * V
+            V = operator @ (V - weights * xp.mean(V)) / m
+            return root * (V - xp.mean(weights * V))
 
-        start = np.random.RandomState(0).standard_normal(m)
-        top = largest_eigenvalue(apply, root * problem.array(start))
-        mean_kernel = float(xp.mean(weights * (operator @ weights[:, None])[:, 0])) / m
+        start = np.random.RandomState(0).standard_normal((m, 1))
+        top = largest_eigenvalues(apply, root * problem.array(start))[0]
+        mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
         beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
         heaviest = float(xp.mean(weights**2))
         curvature = problem.loss_function.curvature / _SAFETY

@@ -80,49 +80,64 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
     return values[:k], vectors[:, :k]
 
 
-def largest_eigenvalue(apply, start, *, n_steps=24, tol=1e-3):
-    """Return the largest eigenvalue of a symmetric operator, by Lanczos iteration.
+def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
+    """Return the largest eigenvalues of symmetric operators, by Lanczos iteration.
 
-    The value is a lower bound that is tight after few products, because the top of a
+    The values are lower bounds that are tight after few products, because the top of a
     kernel's spectrum is well separated.
 
     Parameters
     ----------
     apply : callable
-        ``apply(v)`` returns the product with a vector of shape (N,).
-    start : array of shape (N,)
-        First Lanczos vector; any scale.
+        ``apply(V)`` returns the product of each operator with its column of V. One
+        matrix that all of them share is read once for all.
+    start : array of shape (N, k)
+        First Lanczos vectors of k operators; any scale.
     n_steps : int, default=24
         The most products.
     tol : float, default=1e-3
-        Stop once the eigenvalue changes by less than this fraction.
+        An eigenvalue is taken once it changes by less than this fraction.
 
     Returns
     -------
-    float
+    list of float
         0.0 for the zero operator.
     """
-    xp = namespace(start)
+    xp, k = namespace(start), start.shape[1]
     basis, diagonal, off_diagonal = [], [], []
-    v, value = start / xp.linalg.vector_norm(start), 0.0
+    V, values, found = _normalised(start), np.zeros(k), np.zeros(k, dtype=bool)
     for _ in range(min(n_steps, start.shape[0])):
-        basis.append(v)
-        w = apply(v)
-        diagonal.append(float(xp.sum(w * v)))
-        Q = xp.stack(basis, axis=1)
+        basis.append(V)
+        W = apply(V)
+        diagonal.append(to_numpy(xp.sum(W * V, axis=0)))
         for _ in range(2):  # twice is enough, in any precision
-            w = w - Q @ (w @ Q)
-        previous = value
-        value = scipy.linalg.eigh_tridiagonal(
-            np.asarray(diagonal), np.asarray(off_diagonal), eigvals_only=True
-        )[-1]
-        norm = float(xp.linalg.vector_norm(w))
-        # Small change, or the Krylov space is exhausted.
-        if norm <= 1e-6 * abs(value) or abs(value - previous) <= tol * abs(value):
+            for Q in basis:
+                W = W - Q * xp.sum(Q * W, axis=0)
+        norms = to_numpy(xp.linalg.vector_norm(W, axis=0))
+        for j in np.flatnonzero(~found):
+            previous = values[j]
+            values[j] = scipy.linalg.eigh_tridiagonal(
+                np.asarray([row[j] for row in diagonal]),
+                np.asarray([row[j] for row in off_diagonal]),
+                eigvals_only=True,
+            )[-1]
+            size = abs(values[j])
+            # Small change, or the Krylov space is exhausted.
+            found[j] = (
+                abs(values[j] - previous) <= tol * size or norms[j] <= 1e-6 * size
+            )
+        if found.all():
             break
-        off_diagonal.append(norm)
-        v = w / norm
-    return max(float(value), 0.0)
+        off_diagonal.append(norms)
+        V = _normalised(W)
+    return np.maximum(values, 0.0).tolist()
+
+
+def _normalised(V):
+    """Return columns of norm 1; zero stays zero."""
+    xp = namespace(V)
+    norms = xp.linalg.vector_norm(V, axis=0)
+    return V / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
 def eigh(K):

@@ -8,7 +8,7 @@ A system knows its problem's features phi, in which a model is b: see
 import numpy as np
 
 from ._array import device_of, namespace
-from ._linalg import largest_eigenvalue, solve_triangular
+from ._linalg import largest_eigenvalues, solve_triangular
 from ._operator import fill_caches
 from .solvers.nystrom import (
     BLOCK_BYTES,
@@ -123,7 +123,12 @@ class OnCenters(_System):
 
     def errors(self, spectrum, filters, mean, validation):
         """Return the errors of a path on what `validation` returned."""
-        return validation_errors(spectrum, filters, self._whitened(validation), mean)
+        L = self._whitening.L if self._R is None else None
+
+        def expand(b):
+            return b if L is None else solve_triangular(L, b, transposed=True)
+
+        return validation_errors(spectrum, filters, validation, mean, expand)
 
     def ridge(self, training, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
@@ -286,12 +291,12 @@ class Descent:
         self.start = xp.zeros(shape, **like)
         check_finite(self._product(self.start, self._targets))
         first = np.random.default_rng(0).standard_normal(shape[0])
-        self.top = largest_eigenvalue(
-            lambda v: self._product(v[:, None], None)[:, 0],
-            xp.asarray(first, **like),
+        self.top = largest_eigenvalues(
+            lambda V: self._product(V, None),
+            xp.asarray(first[:, None], **like),
             n_steps=100,
             tol=1e-11,
-        )
+        )[0]
 
     def _product(self, b, targets):
         g = self._system.gradient(self._operator, b, targets, self._rows)

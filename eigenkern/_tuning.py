@@ -276,9 +276,10 @@ def _choose_step(
     grid = {0, q_max}
     if n_components == "auto":
         grid |= {q for q in (5 * 2**i for i in range(20)) if q < q_max}
+    grid = sorted(grid)
     candidates = tuple(
-        Measured(q, *spectrum.measure(q), float(full.eigenvalues[q]))
-        for q in sorted(grid)
+        Measured(q, *measured, float(full.eigenvalues[q]))
+        for q, measured in zip(grid, spectrum.measure(grid), strict=True)
     )
     adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
     if step_size == "bound":

@@ -9,7 +9,7 @@ from ._array import available_memory, device_of, namespace, to_numpy
 from ._linalg import (
     cholesky,
     eigh,
-    largest_eigenvalue,
+    largest_eigenvalues,
     pivoted_cholesky,
     right_singular_vectors,
     solve_triangular,
@@ -681,29 +681,41 @@ class HeldOutSpectrum:
             v = v / norm
         return max(float(xp.mean(w * w) - xp.sum(G * G)) / norm, 1.0)
 
-    def measure(self, q):
-        """Return (beta, lambda) of the preconditioner with `q` eigenvectors."""
-        xp, n_rows = self._xp, self._K.shape[0]
-        P = self._P[:, :q]
-        D = self._preconditioner.scales_of(q)
-        w = (self._diagonal - xp.sum(P * (P * D), axis=1)) / self._unit
-        w = xp.where(w > 0, w, xp.zeros_like(w))
+    def measure(self, numbers):
+        """Return (beta, lambda) of the preconditioner with q eigenvectors.
 
-        def preconditioned(root):
-            def apply(v):
-                u = root * v / self._unit
-                return root * (self._K @ u - P @ (D * (P.T @ u))) / n_rows
+        Parameters
+        ----------
+        numbers : list of int
+            Several q: the rows' kernel matrix is read once for all.
 
-            return apply
+        Returns
+        -------
+        list of tuple
+        """
+        xp, P, n_rows = self._xp, self._P, self._P.shape[0]
+        scales, roots, largest = [], [], []
+        for q in numbers:
+            D = self._preconditioner.scales_of(q)
+            w = self._diagonal - xp.sum(P[:, :q] * (P[:, :q] * D), axis=1)
+            w = w / self._unit
+            # diag k_P enters with the weight of its row, as the noise of a step does.
+            noise = xp.sqrt(xp.where(w > 0, w, xp.zeros_like(w)))
+            largest.append(float(xp.max(w)))
+            roots += [self._root, self._root * self._root * noise]
+            scales += 2 * [xp.concat([D, xp.zeros_like(P[0, q:])])]
+        D, R = xp.stack(scales, axis=1), xp.stack(roots, axis=1)
 
-        top = largest_eigenvalue(preconditioned(self._root), self._start)
-        if top <= 0:  # the zero kernel: any step will do
-            return float(xp.max(w)) * self._unit, 0.0
-        # diag k_P enters with the weight of its row, as the noise of a step does.
-        noisy = largest_eigenvalue(
-            preconditioned(self._root * self._root * xp.sqrt(w)), self._start
-        )
-        return noisy / top * self._unit, top * self._unit
+        def apply(V):
+            U = R * V / self._unit
+            return R * (self._K @ U - P @ (D * (P.T @ U))) / n_rows
+
+        values = largest_eigenvalues(apply, xp.zeros_like(R) + self._start[:, None])
+        return [
+            # With the zero kernel any step will do.
+            (self._unit * (noisy / top if top > 0 else most), top * self._unit)
+            for top, noisy, most in zip(values[::2], values[1::2], largest, strict=True)
+        ]
 
 
 @dataclass(frozen=True)

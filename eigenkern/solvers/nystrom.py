@@ -406,7 +406,7 @@ def path_coefs(spectrum, filters):
         yield xp.reshape(b, coefs.shape)
 
 
-def validation_errors(spectrum, filters, moments, intercept):
+def validation_errors(spectrum, filters, moments, intercept, expand):
     """Return the mean squared error of a path on the rows of `moments`.
 
     It is a quadratic form in b: the validation rows are not visited again.
@@ -417,9 +417,12 @@ def validation_errors(spectrum, filters, moments, intercept):
         Of the training rows.
     filters : array of shape (p, k)
     moments : Moments
-        Of the validation rows, for the same features.
+        Of the validation rows, for the same features or for K(x, Z).
     intercept : array of shape (l,)
         Of the training rows.
+    expand : callable
+        ``expand(b)`` returns the coefficients of the features of `moments`, for b of
+        shape (p, c). For fewer than p candidates that is less than to whiten the sums.
 
     Returns
     -------
@@ -431,8 +434,10 @@ def validation_errors(spectrum, filters, moments, intercept):
     constant = float(xp.sum(moments.centred_squares(intercept)))
     errors = []
     for b in path_coefs(spectrum, filters):
-        G_b = xp.reshape(moments.gram @ xp.reshape(b, (b.shape[0], -1)), b.shape)
-        errors.append(constant + xp.sum(b * (G_b - 2 * cross), axis=(0, 1)))
+        coef = expand(xp.reshape(b, (b.shape[0], -1)))
+        G_coef = xp.reshape(moments.gram @ coef, b.shape)
+        coef = xp.reshape(coef, b.shape)
+        errors.append(constant + xp.sum(coef * (G_coef - 2 * cross), axis=(0, 1)))
     return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
 
 
