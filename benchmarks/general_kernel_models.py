@@ -6,6 +6,7 @@ Run ``python benchmarks/general_kernel_models.py [--part NAME] [--write]``; with
 table2    accuracy with k-means and uniform centres, beside the paper's
 figures   test error against rows for some numbers of centres, and the other way round
 solvers   EigenPro 3 and 4, Falkon-like and the direct solution on MNIST
+memory    time and peak memory of these solvers against the number of centres
 cost      time of a batch, and peak memory of a fit, against the number of centres
 failures  the cases in which the public code of EigenPro 4 diverges, and crashes
 stream    five million rows in constant memory
@@ -145,6 +146,41 @@ def draw(curves):
             ax.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(RESULTS / "general_kernel_models.png", dpi=80)
+
+
+def memory(write):
+    """Yield lines: seconds and peak memory of the solvers against centres."""
+    data, sizes = load("mnist"), (1000, 2000, 4000)
+    rows = np.random.RandomState(0).permutation(len(data.y_train))[:20000]
+    data = data._replace(X_train=data.X_train[rows], y_train=data.y_train[rows])
+    yield f"\nMNIST, {len(rows)} rows, {KERNEL}: seconds, and peak MB beside the data"
+    yield f"{'solver':>28} " + " ".join(f"{'p = ' + str(p):>18}" for p in sizes)
+    eigen = {"max_iter": 5, "random_state": 0}
+    made = {
+        "EigenPro 4, 5 epochs": EigenProClassifier(KERNEL, **eigen),
+        "EigenPro 3, 5 epochs": EigenProClassifier(
+            KERNEL, algorithm="eigenpro3", **eigen
+        ),
+        "EigenPro 4, O(p) memory": EigenProClassifier(KERNEL, cache_size=0, **eigen),
+        "Falkon-like, 10 iterations": FalkonLikeClassifier(
+            KERNEL, alpha=1e-8, max_iter=10, random_state=0
+        ),
+        "normal equations, direct": None,
+    }
+    for name, model in made.items():
+        cells = []
+        for p in sizes:
+            tracemalloc.start()
+            if model is None:
+                seconds = normal_equations(data, p)[1]
+            else:
+                model.set_params(n_centers=p)
+                seconds = timed(model, data.X_train, data.y_train)
+            cells.append(
+                f"{seconds:.1f} s {tracemalloc.get_traced_memory()[1] / 1e6:.0f}"
+            )
+            tracemalloc.stop()
+        yield f"{name:>28} " + " ".join(f"{cell:>18}" for cell in cells)
 
 
 def normal_equations(data, p):
@@ -316,7 +352,7 @@ def stream(write):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = {"table2": table2, "figures": figures, "solvers": solvers, "cost": cost}
-    parts |= {"failures": failures, "stream": stream}
+    parts |= {"memory": memory, "failures": failures, "stream": stream}
     parser.add_argument("--part", choices=parts, help="default: all")
     parser.add_argument(
         "--quick", action="store_true", help="no 10000 centres in table2"
