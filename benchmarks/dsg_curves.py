@@ -1,7 +1,7 @@
 """DSG, UDSG and CDSG against time and features, as in the figures of their paper.
 
-Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: an hour on two cores, with
-these parts:
+Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: 80 minutes on two
+cores, with these parts:
 
 curves   training loss of DSG, UDSG and CDSG for logistic and square loss on five data
          sets, without running values (every step evaluates all blocks, batches of 4096
