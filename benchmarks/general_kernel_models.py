@@ -20,6 +20,7 @@ import time
 import tracemalloc
 import warnings
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -155,32 +156,33 @@ def memory(write):
     data = data._replace(X_train=data.X_train[rows], y_train=data.y_train[rows])
     yield f"\nMNIST, {len(rows)} rows, {KERNEL}: seconds, and peak MB beside the data"
     yield f"{'solver':>28} " + " ".join(f"{'p = ' + str(p):>18}" for p in sizes)
-    eigen = {"max_iter": 5, "random_state": 0}
-    made = {
-        "EigenPro 4, 5 epochs": EigenProClassifier(KERNEL, **eigen),
-        "EigenPro 3, 5 epochs": EigenProClassifier(
-            KERNEL, algorithm="eigenpro3", **eigen
-        ),
-        "EigenPro 4, O(p) memory": EigenProClassifier(KERNEL, cache_size=0, **eigen),
-        "Falkon-like, 10 iterations": FalkonLikeClassifier(
-            KERNEL, alpha=1e-8, max_iter=10, random_state=0
-        ),
-        "normal equations, direct": None,
-    }
-    for name, model in made.items():
+    direct = "normal equations, direct"
+    for name in (*iterative(1), direct):
         cells = []
         for p in sizes:
             tracemalloc.start()
-            if model is None:
+            if name == direct:
                 seconds = normal_equations(data, p)[1]
             else:
-                model.set_params(n_centers=p)
-                seconds = timed(model, data.X_train, data.y_train)
-            cells.append(
-                f"{seconds:.1f} s {tracemalloc.get_traced_memory()[1] / 1e6:.0f}"
-            )
+                seconds = timed(iterative(p)[name], data.X_train, data.y_train)
+            megabytes = tracemalloc.get_traced_memory()[1] / 1e6
             tracemalloc.stop()
+            cells.append(f"{seconds:.1f} s {megabytes:.0f}")
         yield f"{name:>28} " + " ".join(f"{cell:>18}" for cell in cells)
+
+
+def iterative(p):
+    """Return solvers of a model on `p` uniform centres, by name."""
+    options = {"n_centers": p, "random_state": 0}
+    made = partial(EigenProClassifier, KERNEL, max_iter=5, **options)
+    return {
+        "EigenPro 4, 5 epochs": made(),
+        "EigenPro 3, 5 epochs": made(algorithm="eigenpro3"),
+        "EigenPro 4, O(p) memory": made(cache_size=0),
+        "Falkon-like, 10 iterations": FalkonLikeClassifier(
+            KERNEL, alpha=1e-8, max_iter=10, **options
+        ),
+    }
 
 
 def normal_equations(data, p):
@@ -207,20 +209,7 @@ def solvers(write):
     yield f"{'solver':>28} " + " ".join(f"{'p = ' + str(p):>18}" for p in (2000, 10000))
     table = {}
     for p in (2000, 10000):
-        options = {"n_centers": p, "random_state": 0}
-        eigen = {"max_iter": 5, **options}
-        table[p] = {
-            "EigenPro 4, 5 epochs": EigenProClassifier(KERNEL, **eigen),
-            "EigenPro 3, 5 epochs": EigenProClassifier(
-                KERNEL, algorithm="eigenpro3", **eigen
-            ),
-            "EigenPro 4, O(p) memory": EigenProClassifier(
-                KERNEL, cache_size=0, **eigen
-            ),
-            "Falkon-like, 10 iterations": FalkonLikeClassifier(
-                KERNEL, alpha=1e-8, max_iter=10, **options
-            ),
-        }
+        table[p] = iterative(p)
         for name, model in table[p].items():
             seconds = timed(model, data.X_train, data.y_train)
             table[p][name] = 100 - accuracy(model, data), seconds

@@ -564,7 +564,7 @@ class HeldOutSpectrum:
     K_hh : array of shape (N, N)
     P : array of shape (N, q)
         p(x) of the rows, of ``k_P(x, z) = k(x, z) - p(x)' D p(z)``.
-    preconditioner : Spectral, GlobalSpectral or LinearSpectral
+    preconditioner : Spectral, GlobalSpectral, LinearSpectral or CenterSpectral
         With the most eigenvectors that will be asked for.
     weights : array of shape (N,), default=None
         Weights of the rows.
@@ -692,6 +692,7 @@ class HeldOutSpectrum:
         Returns
         -------
         list of tuple
+            A pair for each q.
         """
         xp, P, n_rows = self._xp, self._P, self._P.shape[0]
         scales, roots, largest = [], [], []
