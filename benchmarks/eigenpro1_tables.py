@@ -170,7 +170,7 @@ def iterates(operator, Y, preconditioner, step, seed=0):
         batch_size=M,
         step_size=step,
         rng=np.random.RandomState(seed),
-        try_half_steps=False,
+        try_steps=False,
     )
     for epoch, state in enumerate(solver, start=1):
         assert state.n_step_halvings == 0

@@ -68,7 +68,7 @@ class EigenProModel(EpochModel):
             batch_size=tuning.batch_size,
             step_size=tuning.step_size,
             rng=problem.rng,
-            try_half_steps=is_auto(self.step_size),
+            try_steps=is_auto(self.step_size),
         )
 
     def _tuned(self, tuning, problem):
@@ -616,10 +616,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows; when the
-        residual of an output stalls, half of it is tried for an epoch, and kept if that
-        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
-        it is several times shorter. All are halved when the iteration diverges.
+        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        machine steps of 0.5 to 4 times that race for six epochs, and the best goes on;
+        when the residual of an output stalls, half of the step is tried for an epoch,
+        and kept if that pays. "bound": by theorem 4 of EigenPro 1, which supposes exact
+        eigenvectors; it is several times shorter. All are halved when the iteration
+        diverges.
     damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -834,10 +836,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows; when the
-        residual of an output stalls, half of it is tried for an epoch, and kept if that
-        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors;
-        it is several times shorter. All are halved when the iteration diverges.
+        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        machine steps of 0.5 to 4 times that race for six epochs, and the best goes on;
+        when the residual of an output stalls, half of the step is tried for an epoch,
+        and kept if that pays. "bound": by theorem 4 of EigenPro 1, which supposes exact
+        eigenvectors; it is several times shorter. All are halved when the iteration
+        diverges.
     damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.

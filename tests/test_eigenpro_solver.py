@@ -12,7 +12,7 @@ from eigenkern._tuning import tune
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
 from eigenkern.preconditioners import GlobalSpectral, LinearSpectral, Spectral
 from eigenkern.solvers.eigenpro import eigenpro
-from eigenkern.solvers.guard import StepTrials
+from eigenkern.solvers.guard import Guard, StepRace, StepTrials
 
 N, M = 110, 25  # the last batch is smaller
 
@@ -48,7 +48,7 @@ def solve(
         batch_size=batch_size,
         step_size=step_size,
         rng=np.random.RandomState(0),
-        try_half_steps=trials,
+        try_steps=trials,
     )
     return list(islice(solver, n_epochs))
 
@@ -280,6 +280,81 @@ def test_other_libraries_agree_with_numpy(other_xp, rng):
         return to_numpy(last.coef)
 
     assert_allclose(run(other_xp), run(np), atol=1e-10)
+
+
+def test_a_race_yields_the_model_of_its_best_side(data):
+    """In six epochs that of the best step run alone, and then that step goes on."""
+    X, Y = data
+    Y, m = Y[:, 1:], 10
+    K = Laplacian(2.0)(X)
+    operator = KernelOperator.from_matrix(K)
+    tuning = tune(operator, N, batch_size=m)
+    P, step_size = tuning.preconditioner, tuning.step_size / 4
+    options = {"batch_size": m, "n_epochs": 7}
+    race = solve(K, Y, P, step_size=step_size, trials=True, **options)
+    factors = StepRace(1, 8).factors
+    alone = [solve(K, Y, P, step_size=f * step_size, **options) for f in factors]
+    # How the rows of the second half of the first epoch fare before they are seen.
+    starts = np.random.RandomState(0).permutation(np.arange(0, N, m))
+    late = []
+    for f in factors:
+        a, late_loss = np.zeros_like(Y), 0.0
+        for i, start in enumerate(starts):
+            b = slice(start, start + m)
+            error = K[b] @ a - Y[b]
+            late_loss += np.sum(error**2) * (i >= len(starts) // 2)
+            P.descend(operator, a, b, K[b, : P.n_kept], f * step_size / m * error)
+        late.append(late_loss)
+    winner = [int(np.argmin(late))]
+    for epoch in range(1, 6):
+        losses = [np.sum((K @ states[epoch].coef - Y) ** 2) for states in alone]
+        winner.append(int(np.argmin(losses)))
+    assert factors[winner[-1]] > 1
+    for epoch in range(7):
+        expected = alone[winner[min(epoch, 5)]][epoch]
+        assert_allclose(race[epoch].coef, expected.coef, rtol=1e-9, atol=1e-12)
+        assert race[epoch].loss == pytest.approx(expected.loss, rel=1e-9)
+    assert race[-1].n_step_halvings == 0
+
+
+def test_sides_of_a_race_that_diverge_are_out(data):
+    """A step that is four times too long: only the sides below it are bounded."""
+    X, Y = data
+    operator = KernelOperator(Laplacian(2.0), X)
+    tuning = tune(operator, N, batch_size=10)
+    options = {"batch_size": 10, "step_size": 4 * tuning.step_size}
+    alone = solve(operator, Y, tuning.preconditioner, 20, **options)[-1]
+    race = solve(operator, Y, tuning.preconditioner, 20, trials=True, **options)[-1]
+    K = operator.block()
+    loss, loss_alone = (np.mean((K @ s.coef - Y) ** 2) for s in (race, alone))
+    assert race.n_step_halvings < alone.n_step_halvings
+    assert loss < 2 * loss_alone < 1e-2 * np.mean(Y**2)
+
+
+@pytest.mark.parametrize(
+    "n_outputs, n_batches, n_sides",
+    [(1, 8, 6), (5, 100, 6), (10, 8, 3), (16, 8, 2), (17, 8, 1), (40, 8, 1), (1, 7, 1)],
+)
+def test_sides_of_a_race(n_outputs, n_batches, n_sides):
+    race = StepRace(n_outputs, n_batches)
+    assert len(race.factors) == n_sides
+    assert race.factors[0] == 1.0
+    for _ in range(6):
+        assert race.is_on == (n_sides > 1)
+        race.end_epoch()
+    assert not race.is_on
+    assert_array_equal(race.factors, [1.0])
+
+
+def test_a_longer_step_is_given_up_before_the_measured_one_is_halved():
+    guard, trials = Guard(1.0), StepTrials()
+    trials.start(2.0, 0.5)
+    assert guard.accepts(0.5)
+    assert not guard.accepts(np.inf, halve=trials.factor <= 1)
+    trials.forget()
+    assert (trials.factor, guard.factor, guard.n_halvings) == (1.0, 1.0, 0)
+    assert not guard.accepts(np.inf, halve=trials.factor <= 1)
+    assert (guard.factor, guard.n_halvings) == (0.5, 1)
 
 
 def losses_to_factors(losses):

@@ -3,7 +3,12 @@
 import numpy as np
 
 from .._array import device_of, namespace, to_numpy
-from .guard import EpochState, Guard, StepTrials
+from .guard import EpochState, Guard, StepRace, StepTrials
+
+# Rows at most on which the sides of a race are compared, and how many times the least
+# residual of an epoch, on all rows, rules a side out.
+_N_JUDGES = 1000
+_MUCH_WORSE = 1.5
 
 
 def eigenpro(
@@ -16,7 +21,7 @@ def eigenpro(
     batch_size,
     step_size,
     rng,
-    try_half_steps=True,
+    try_steps=True,
     zero_loss=0.0,
     may_restart=True,
 ):
@@ -38,6 +43,12 @@ def eigenpro(
     given order of rows and are visited in a new random order every epoch. The model of
     an epoch is the mean of the iterates of its second half, which has less of the
     steps' noise than the last.
+
+    In the first epochs several steps run side by side, see `StepRace`. For every output
+    the best one's model is that of the epoch, and in the end the best step goes on: in
+    the first epoch the one with the least residual in the second half, afterwards the
+    one whose model has the least loss on up to 1000 rows, of those whose residual on
+    all rows is not much above the least.
 
     The guard: when the squared residuals of an epoch so far exceed four times those of
     f = 0 on the same rows or are not finite, or those of a whole epoch exceed three
@@ -61,8 +72,9 @@ def eigenpro(
         eta.
     rng : numpy.random.RandomState
         Order of the batches.
-    try_half_steps : bool, default=True
-        Whether to try half the step, for the output whose residual stalls.
+    try_steps : bool, default=True
+        Whether to try other steps: at first several side by side, later half of it for
+        the output whose residual stalls.
     zero_loss : float, default=0.0
         Mean loss, summed over the outputs, that the guard takes for that of f = 0 if
         the loss of f = 0 on the rows is less: of rows that are no fair sample.
@@ -82,72 +94,132 @@ def eigenpro(
     training", MLSys 2019: algorithm 1.
     """
     xp = namespace(coef)
-    n, n_kept = operator.shape[0], preconditioner.n_kept
-    starts = np.arange(0, n, batch_size)
+    n, n_outputs = operator.shape[0], coef.shape[1]
+    n_kept, starts = preconditioner.n_kept, np.arange(0, n, batch_size)
     # The start of the epoch under way, and that of the epoch with the least residual.
     # Only the latter is known to be good: an epoch can end badly unnoticed.
     begin, good = xp.asarray(coef, copy=True), xp.asarray(coef, copy=True)
-    trials = [StepTrials() for _ in range(coef.shape[1])]
+    race = StepRace(n_outputs, len(starts) if try_steps else 0)
+    trials = [StepTrials() for _ in range(n_outputs)]
     weights = xp.ones_like(targets[:, 0]) if weights is None else weights
     zero_losses = weights * xp.sum(targets * targets, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss)
 
-    def run_epoch():
-        """Run one epoch, or the part of it until it diverges.
+    def side_by_side(columns):
+        """Return `columns`, repeated for each of the k steps of the race."""
+        k = len(race.factors)
+        return columns if k == 1 else xp.concat([columns] * k, axis=1)
+
+    def by_side(sums):
+        """Return sums of k l columns as an ndarray of shape (k, l)."""
+        return to_numpy(sums).astype(np.float64).reshape(-1, n_outputs)
+
+    def run_epoch(sides):
+        """Run one epoch, or the part of it until all sides of the race diverge.
+
+        Parameters
+        ----------
+        sides : array of shape (n, k l) or (d, k l)
+            The coefficients of k steps; changed in place.
 
         Returns
         -------
-        losses : ndarray of shape (l,)
-            Sum of the squared residuals, NaN if it diverged.
-        mean : array of the shape of `coef`
+        losses, late : ndarrays of shape (k, l)
+            Sum of the squared residuals of the epoch and of its second half, infinite
+            for a side that diverged.
+        mean : array of the shape of `sides`
             Of the iterates of the second half.
         n_steps : int
             Steps made.
         """
-        factors = [trial.factor for trial in trials]
-        rate = guard.factor * step_size / batch_size
-        rates = rate * xp.asarray(factors, dtype=coef.dtype, device=device_of(coef))
-        residual, baseline = np.zeros(len(trials)), 0.0
-        mean, first = xp.zeros_like(coef), len(starts) // 2
+        factors = np.outer(race.factors, [trial.factor for trial in trials])
+        rates = guard.factor * step_size / batch_size * factors.reshape(-1)
+        rates = xp.asarray(rates, dtype=coef.dtype, device=device_of(coef))
+        losses, baseline = np.zeros((len(race.factors), n_outputs)), 0.0
+        late = np.zeros_like(losses)
+        mean, first = xp.zeros_like(sides), len(starts) // 2
         for n_steps, start in enumerate(rng.permutation(starts)):
             b = slice(int(start), min(int(start) + batch_size, n))
-            F, kept = operator.product(coef, b.start, b.stop, n_kept=n_kept)
-            error = F - targets[b, :]
+            F, kept = operator.product(sides, b.start, b.stop, n_kept=n_kept)
+            error = F - side_by_side(targets[b, :])
             g = weights[b, None] * error
-            residual += to_numpy(xp.sum(g * error, axis=0))
+            squares = by_side(xp.sum(g * error, axis=0))
+            losses += squares
+            if n_steps >= first:
+                late += squares
             # Heavy targets raise both sides; a batch of zeros counts as an average one.
             average = zero_loss * (b.stop - b.start)
             baseline += max(float(xp.sum(zero_losses[b])), average)
-            if guard.trips(residual.sum(), baseline):
-                return residual * np.nan, mean, n_steps
-            preconditioner.descend(operator, coef, b, kept, rates * g)
+            for i, loss in enumerate(losses.sum(axis=1)):
+                if guard.trips(loss, baseline):
+                    columns = slice(i * n_outputs, (i + 1) * n_outputs)
+                    losses[i, :] = np.inf
+                    sides[:, columns], rates[columns] = 0.0, 0.0
+            if not np.isfinite(losses).any():
+                return losses, late, mean, n_steps
+            preconditioner.descend(operator, sides, b, kept, rates * g)
             if n_steps >= first:
-                mean += (coef - mean) / (n_steps - first + 1)
-        return residual, mean, len(starts)
+                mean += (sides - mean) / (n_steps - first + 1)
+        return losses, late, mean, len(starts)
 
+    def best_sides(losses, late, mean):
+        """Return the index of the best side of the race for every output."""
+        if not race.is_on:
+            return np.zeros(n_outputs, dtype=int)
+        judges = slice(n - min(n, _N_JUDGES), n)
+        F, _ = operator.product(mean, judges.start, n)
+        error = F - side_by_side(targets[judges, :])
+        scores = by_side(xp.sum(weights[judges, None] * error * error, axis=0))
+        if race.epoch == 0:  # the rows were new to the coefficients: an honest test
+            limit = float(xp.sum(zero_losses[judges]))
+            bad = scores.sum(axis=1) > limit
+            scores = np.where(bad[:, None], np.inf, late)
+        # Few rows do not show what happens to rare ones that are unlike them.
+        scores[~(losses <= _MUCH_WORSE * losses.min(axis=0))] = np.inf
+        return np.argmin(scores, axis=0)
+
+    sides, outputs = side_by_side(coef), np.arange(n_outputs)
     while True:
-        with operator.exclusive_threads():
-            losses, mean, n_steps = run_epoch()
-        loss = losses.sum() / n
-        if not guard.accepts(loss):
+        # Sides that diverge may overflow before the guard sees it.
+        quiet = np.errstate(over="ignore", invalid="ignore")
+        with operator.exclusive_threads(), quiet:
+            losses, late, mean, n_steps = run_epoch(sides)
+            best = best_sides(losses, late, mean)
+        # The sides have noise of different levels: only the least one can tell growth.
+        least, losses = losses.min(axis=0).sum() / n, losses[best, outputs]
+        if race.is_on:
+            columns = xp.asarray(best * n_outputs + outputs, device=device_of(coef))
+            coef[...] = xp.take(sides, columns, axis=1)
+            mean = xp.take(mean, columns, axis=1)
+        # To blame is first of all the longer step that won the race.
+        if not guard.accepts(least, halve=all(trial.factor <= 1 for trial in trials)):
             # The given coefficients may be worse than none.
             if n_steps == 0 and may_restart:
                 good[...] = xp.zeros_like(good)
             coef[...] = good
             begin[...] = good
+            sides = side_by_side(coef)
             for trial in trials:
                 trial.forget()
             if guard.failed:
                 yield EpochState(coef, np.nan, 0.0, guard.n_halvings, failed=True)
                 return
             continue
-        if loss == guard.best_loss:
+        if least == guard.best_loss:
             good[...] = begin
         begin[...] = coef
-        loss = float(loss / targets.shape[1])
+        loss = float(losses.sum() / n / n_outputs)
         step = guard.factor * step_size
         yield EpochState(mean, loss, step, guard.n_halvings)
-        if try_half_steps:
+        if race.is_on:
+            factors = race.factors[best]
+            race.end_epoch()
+            if not race.is_on:
+                sides = coef
+                guard.best_loss = np.inf
+                for trial, *start in zip(trials, factors, losses, strict=True):
+                    trial.start(*start)
+        elif try_steps:
             for trial, output_loss in zip(trials, losses, strict=True):
                 trial.update(float(output_loss))
