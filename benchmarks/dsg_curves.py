@@ -3,10 +3,11 @@
 Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: 80 minutes on two
 cores, with these parts:
 
-curves   training loss of DSG, UDSG and CDSG for logistic and square loss on five data
-         sets, without running values (every step evaluates all blocks, batches of 4096
-         rows, blocks of 256 features: the paper's figure 1; means of three seeds, for
-         what a clock stops is noisy) and with them (all automatic). The baseline:
+log_loss, squared_error
+         training loss of DSG, UDSG and CDSG for the logistic or the square loss on five
+         data sets, without running values (every step evaluates all blocks, batches of
+         4096 rows, blocks of 256 features: the paper's figure 1; means of three seeds,
+         for what a clock stops is noisy) and with them (all automatic). The baseline:
          scikit-learn's ``RBFSampler`` of as many features as four blocks with
          ``LogisticRegression`` or ``Ridge``.
 svc      hinge loss against ``SVC(C=1)`` on 20000 rows, at the time when that has
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -151,8 +153,8 @@ def at(rows, seconds):
     return float(np.exp(np.interp(seconds, rows[:, 0], np.log(rows[:, 2]))))
 
 
-def curves(figure):
-    """Yield lines about the curves; draw them."""
+def curves(loss, figure):
+    """Yield lines about the curves of a loss; draw them."""
     import matplotlib.pyplot as plt
 
     modes = {
@@ -164,52 +166,50 @@ def curves(figure):
         "all automatic": {},
     }
     n_seeds = {"no values kept": 3, "all automatic": 1}
-    axes = [[None] * len(DATA) for _ in range(2 * len(modes))]
     if figure:
         picture, axes = plt.subplots(
-            2 * len(modes), len(DATA), figsize=(16, 12), layout="constrained"
+            len(modes), len(DATA), figsize=(16, 6), layout="constrained"
         )
     head = " ".join(f"{a:>9}" for a in ALGORITHMS)
     for i, (mode, options) in enumerate(modes.items()):
         seeds = range(n_seeds[mode])
         yield f"\nTraining loss at equal time, {mode}, seeds: {len(seeds)}"
         yield (
-            f"{'data':>15} {'loss':>14} {'at s':>6} {head} {'features, ' + mode:>29} "
+            f"{'data':>15} {'at s':>6} {head} {'features, ' + mode:>29} "
             f"{'halvings':>9} {'baseline':>9} {'its s':>6}"
         )
         for j, name in enumerate(DATA):
             data = prepare(name)
-            for k, loss in enumerate(LOSSES):
-                runs = [
-                    {a: curve(data, a, loss, seed, **options) for a in ALGORITHMS}
-                    for seed in seeds
-                ]
-                rows = {a: [run[a][0] for run in runs] for a in ALGORITHMS}
-                seconds = min(part[-1, 0] for a in ALGORITHMS for part in rows[a])
-                found = {a: [at(part, seconds) for part in rows[a]] for a in ALGORITHMS}
-                values = " ".join(f"{np.mean(found[a]):9.4f}" for a in ALGORITHMS)
-                used = [
-                    int(np.mean([np.interp(seconds, *part[:, :2].T) for part in parts]))
-                    for parts in rows.values()
-                ]
-                its, value = baseline(data, loss)
-                halvings = sum(h for run in runs for _, h in run.values())
-                yield (
-                    f"{name:>15} {loss:>14} {seconds:6.1f} {values} "
-                    f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
-                    f"{value:9.4f} {its:6.1f}"
-                )
-                if not figure:
-                    continue
-                ax = axes[2 * i + k][j]
-                for a in ALGORITHMS:
-                    ax.loglog(rows[a][0][:, 0], rows[a][0][:, 2], label=a)
-                ax.plot(its, value, "k*", label="fixed features")
-                ax.set_title(f"{name}, {loss}\n{mode}", fontsize=9)
-                ax.set_xlabel("seconds")
+            runs = [
+                {a: curve(data, a, loss, seed, **options) for a in ALGORITHMS}
+                for seed in seeds
+            ]
+            rows = {a: [run[a][0] for run in runs] for a in ALGORITHMS}
+            seconds = min(part[-1, 0] for a in ALGORITHMS for part in rows[a])
+            found = {a: [at(part, seconds) for part in rows[a]] for a in ALGORITHMS}
+            values = " ".join(f"{np.mean(found[a]):9.4f}" for a in ALGORITHMS)
+            used = [
+                int(np.mean([np.interp(seconds, *part[:, :2].T) for part in parts]))
+                for parts in rows.values()
+            ]
+            its, value = baseline(data, loss)
+            halvings = sum(h for run in runs for _, h in run.values())
+            yield (
+                f"{name:>15} {seconds:6.1f} {values} "
+                f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
+                f"{value:9.4f} {its:6.1f}"
+            )
+            if not figure:
+                continue
+            ax = axes[i][j]
+            for a in ALGORITHMS:
+                ax.loglog(rows[a][0][:, 0], rows[a][0][:, 2], label=a)
+            ax.plot(its, value, "k*", label="fixed features")
+            ax.set_title(f"{name}, {loss}\n{mode}", fontsize=9)
+            ax.set_xlabel("seconds")
     if figure:
         axes[0][0].legend()
-        picture.savefig(RESULTS / "dsg_curves.png", dpi=60)
+        picture.savefig(RESULTS / f"dsg_{loss}.png", dpi=60)
 
 
 def against_svc():
@@ -326,7 +326,8 @@ def memory():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"curves": None, "svc": against_svc, "errors": test_errors}
+    parts = dict.fromkeys(LOSSES)
+    parts |= {"svc": against_svc, "errors": test_errors}
     parts |= {"auto": automatic, "memory": memory}
     parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--write", action="store_true", help="write results/dsg_*")
@@ -334,7 +335,8 @@ def main():
     args = parser.parse_args()
     if args.stream:
         return stream(args.stream)
-    parts["curves"] = lambda: curves(args.write)
+    for loss in LOSSES:
+        parts[loss] = partial(curves, loss, args.write)
     for part in args.part or parts:
         lines = [
             f"python benchmarks/dsg_curves.py {part}; {date.today()}; "

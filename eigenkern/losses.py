@@ -47,6 +47,10 @@ class Loss:
         """Return the derivative of `value` in F, shape (m, l)."""
         raise NotImplementedError
 
+    def second_derivative(self, gradient):
+        """Return the second derivative, or its bound, where the first is `gradient`."""
+        return namespace(gradient).full_like(gradient, self.curvature)
+
     def baseline(self, Y, weights):
         """Return the constant to start from, shape (l,), of targets on the host."""
         raise NotImplementedError
@@ -154,6 +158,11 @@ class LogLoss(Loss):
         if self.n_columns == 1:
             return -0.5 * Y * (1.0 - xp.tanh(0.5 * Y * F))
         return self.probabilities(F) - Y
+
+    def second_derivative(self, gradient):
+        # p (1 - p): the gradient is p, or p - 1 for the class of the row.
+        size = namespace(gradient).abs(gradient)
+        return size * (1.0 - size)
 
     def probabilities(self, F):
         """Return the probabilities of the classes, shape (m, number of classes)."""

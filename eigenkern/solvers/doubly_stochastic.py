@@ -6,7 +6,7 @@ gradients of the loss in f(x_i), one row each, and a block k ::
 
     A_j <- (1 - gamma lambda) A_j  for all j
     A_k <- A_k - gamma (phi_k(X_b) - mu)' G / B,   mu = mean of phi_k(X_b)
-    b   <- b - gamma_b mean of G
+    b   <- b - gamma_b (mean of G) / (mean of the loss's second derivative)
 
 DSG takes a new block in every step; UDSG an old one, drawn at random, in U of G + U
 steps; CDSG an old one whenever `checked_step` finds one for which that is no worse.
@@ -25,13 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from .._array import to_numpy
+from .._array import device_of, to_numpy
 from .guard import EpochState, Guard
 
 # Shrinking coefficients are rewritten when their common factor is as small.
 _SMALLEST_SCALE = 1e-6
-# gamma_b times the curvature of the loss, at the longest step.
+# gamma_b times the mean second derivative of the loss, at the longest step.
 _CONSTANT_STEP = 0.2
+# Rows that a batch shall have of a class: fewer tell little of the second derivative.
+_ROWS_OF_CLASS = 10
 
 
 @dataclass
@@ -288,19 +290,23 @@ def doubly_stochastic(
     def sum_losses(V, b, G=None):
         """Return the loss of a batch, of its `values`, and the squares of gradients.
 
-        Gradients, and the weights beside them, are written to `G`, if it is given.
+        The third is the sum of second derivatives, shape (l,). Gradients, and the
+        weights beside them, are written to `G`, if it is given.
         """
         intercept, scale = expansion.intercept, expansion.scale
         W, Y = weights[b], targets[b, :]
 
         def task(rows):
             F, w, Y_t = V[rows, :] * scale + intercept, W[rows], Y[rows, :]
-            squares = 0.0
+            squares = curvatures = 0.0
             if G is not None:
+                gradient = loss.gradient(Y_t, F)
+                second = w[:, None] * loss.second_derivative(gradient)
+                curvatures = _host(xp.sum(second, axis=0))
                 G[rows, -1] = w
-                G[rows, :-1] = gradient = w[:, None] * loss.gradient(Y_t, F)
+                G[rows, :-1] = gradient = w[:, None] * gradient
                 squares = float(xp.sum(gradient * gradient))
-            return float(xp.sum(w * loss.value(Y_t, F))), squares
+            return float(xp.sum(w * loss.value(Y_t, F))), squares, curvatures
 
         tiles = features.map_tiles(task, V.shape[0], V.shape[1])
         return tuple(sum(parts) for parts in zip(*tiles, strict=True))
@@ -319,7 +325,7 @@ def doubly_stochastic(
             return rng.randint(n_blocks), step
         return n_blocks, step
 
-    def make_step(V, b, G, squares):
+    def make_step(V, b, G, squares, curvatures):
         """Change the expansion, and `V`, by one step on a batch."""
         m = G.shape[0]
         sums = xp.sum(G, axis=0)
@@ -337,9 +343,11 @@ def doubly_stochastic(
         change = factor * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
         expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
         values.record(k, change, b.start, phi, V)
-        rate = _CONSTANT_STEP / loss.curvature * step / longest_step
-        shift = (rate * m / total_weight) * mean_gradient
-        expansion.constant = expansion.constant - shift
+        least = min(_ROWS_OF_CLASS / m, loss.curvature)
+        rate = _CONSTANT_STEP / np.maximum(curvatures / total_weight, least)
+        rate = rate * (step / longest_step * m / total_weight)
+        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
+        expansion.constant = expansion.constant - rate * mean_gradient
         expansion.n_steps += 1
 
     def run_epoch():
@@ -350,14 +358,14 @@ def doubly_stochastic(
             b = slice(int(start), stops[int(start)])
             V = values.at(X[b, :], b.start)
             G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
-            batch_loss, squares = sum_losses(V, b, G)
+            batch_loss, *moments = sum_losses(V, b, G)
             total += batch_loss
             average = zero_loss * V.shape[0]
             of_zero = max(float(xp.sum(zero_losses[b])), average)
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
                 return np.nan
-            make_step(V, b, G, squares)
+            make_step(V, b, G, *moments)
             if not keep_values:
                 # The rows may never come again: a step that is too long shows on its
                 # own batch, whose loss it raises.
