@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
@@ -41,6 +41,20 @@ def test_gradients_are_derivatives(n_columns, rng):
             step[column] = 1e-6
             slope = (loss.value(Y, F + step) - loss.value(Y, F - step)) / 2e-6
             assert_allclose(loss.gradient(Y, F)[:, column], slope, atol=1e-8)
+
+
+def test_second_derivatives_are_those_of_the_logistic_loss(n_columns, rng):
+    F = 2.0 * rng.standard_normal((40, n_columns))
+    for loss, Y in problems(n_columns, rng):
+        second = loss.second_derivative(loss.gradient(Y, F))
+        if not isinstance(loss, LogLoss):
+            assert_array_equal(second, np.full((40, n_columns), loss.curvature))
+            continue
+        for column in range(n_columns):
+            step = np.zeros(n_columns)
+            step[column] = 1e-6
+            change = loss.gradient(Y, F + step) - loss.gradient(Y, F - step)
+            assert_allclose(second[:, column], change[:, column] / 2e-6, atol=1e-8)
 
 
 def test_losses_are_convex_and_curvature_is_their_bound(n_columns, rng):
