@@ -617,11 +617,11 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
-        machine steps of 0.5 to 4 times that race for six epochs, and the best goes on;
-        when the residual of an output stalls, half of the step is tried for an epoch,
-        and kept if that pays. "bound": by theorem 4 of EigenPro 1, which supposes exact
-        eigenvectors; it is several times shorter. All are halved when the iteration
-        diverges.
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
+        six epochs, and the best goes on; when the residual of an output stalls, half of
+        the step is tried for an epoch, and kept if that pays. "bound": by
+        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
+        shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.
@@ -837,11 +837,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
-        machine steps of 0.5 to 4 times that race for six epochs, and the best goes on;
-        when the residual of an output stalls, half of the step is tried for an epoch,
-        and kept if that pays. "bound": by theorem 4 of EigenPro 1, which supposes exact
-        eigenvectors; it is several times shorter. All are halved when the iteration
-        diverges.
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
+        six epochs, and the best goes on; when the residual of an output stalls, half of
+        the step is tried for an epoch, and kept if that pays. "bound": by
+        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
+        shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, which regularises.

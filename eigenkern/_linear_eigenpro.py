@@ -299,11 +299,11 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In `fit`
-        steps of 0.5 to 4 times that race for six epochs, and the best goes on; when the
-        residual of an output stalls, half of the step is tried for an epoch, and kept
-        if that pays. "bound": by theorem 3 of the paper, which supposes exact
-        eigenvectors. All are halved when the iteration diverges.
+        largest step that the iteration is seen to bear on up to 4000 rows. In `fit` up
+        to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
+        and the best goes on; when the residual of an output stalls, half of the step is
+        tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
+        which supposes exact eigenvectors. All are halved when the iteration diverges.
     damping : float in (0, 1], default=0.25
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
@@ -453,11 +453,11 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In `fit`
-        steps of 0.5 to 4 times that race for six epochs, and the best goes on; when the
-        residual of an output stalls, half of the step is tried for an epoch, and kept
-        if that pays. "bound": by theorem 3 of the paper, which supposes exact
-        eigenvectors. All are halved when the iteration diverges.
+        largest step that the iteration is seen to bear on up to 4000 rows. In `fit` up
+        to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
+        and the best goes on; when the residual of an output stalls, half of the step is
+        tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
+        which supposes exact eigenvectors. All are halved when the iteration diverges.
     damping : float in (0, 1], default=0.25
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.

@@ -176,8 +176,8 @@ def eigenpro(
         able = losses <= _MUCH_WORSE * losses.min(axis=0)
         if race.epoch == 0:  # most residuals are of rows not yet seen: an honest test
             limit = float(xp.sum(zero_losses[judges]))
-            good = able & (scores.sum(axis=1) <= limit)[:, None]
-            able, scores = np.where(good.any(axis=0), good, able), late
+            useful = able & (scores.sum(axis=1) <= limit)[:, None]
+            able, scores = np.where(useful.any(axis=0), useful, able), late
         return np.argmin(np.where(able, scores, np.inf), axis=0)
 
     sides, outputs = side_by_side(coef), np.arange(n_outputs)

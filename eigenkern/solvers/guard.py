@@ -36,7 +36,7 @@ class EpochState:
     loss : float
         Mean loss of the epoch, each batch taken before its update.
     step_size : float
-        Step in use, before half steps on trial.
+        Step in use, before the factors of a race and of half steps on trial.
     n_step_halvings : int
         Times that the guard went back and halved the step.
     failed : bool
