@@ -1,6 +1,9 @@
 """Where an array lives: its namespace, its device, moving it, the free memory."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 
 import array_api_compat
@@ -8,23 +11,33 @@ import numpy as np
 import psutil
 from array_api_compat import array_namespace as namespace
 from array_api_compat import device as device_of
+from array_api_compat import is_cupy_namespace as is_cupy
 from array_api_compat import is_numpy_namespace as is_numpy
 
 __all__ = [
+    "RowsElsewhere",
     "available_memory",
+    "compute_devices",
     "compute_location",
     "cut_off_at_zero",
     "device_of",
     "has_vector_math",
     "in_place",
+    "is_cupy",
     "is_numpy",
     "matmul",
     "move",
+    "move_what_fits",
+    "n_bytes",
     "namespace",
+    "run_cuda",
     "to_numpy",
+    "working_device",
 ]
 
 _CGROUP = Path("/sys/fs/cgroup")
+# Part of a GPU's free memory that may be planned with: its libraries need some too.
+_GPU_SHARE = 0.9
 
 
 def to_numpy(x):
@@ -61,8 +74,35 @@ def compute_location(device, X):
     Raises
     ------
     ValueError
-        If `device` is unknown, or names a GPU that is not there.
+        If `device` is unknown, names a GPU that is not there, or several devices.
     """
+    places = compute_devices(device, X)
+    if len(places) > 1:
+        raise ValueError(
+            "device must be one device: only models on kernel matrices compute on "
+            f"several; got {device!r}"
+        )
+    return places[0]
+
+
+def compute_devices(device, X):
+    """Return namespace and device of every device of a list, or of the one."""
+    if not isinstance(device, list | tuple):
+        return [_location(device, X)]
+    if not device or "auto" in device:
+        raise ValueError(
+            "device must be one device or a list that names at least one, 'auto' not "
+            f"among them; got {device!r}"
+        )
+    places = [_location(one, X) for one in device]
+    if any(xp != places[0][0] for xp, _ in places):
+        raise ValueError(
+            f"device must not mix 'cpu' and GPUs in a list; got {device!r}"
+        )
+    return places
+
+
+def _location(device, X):
     if device == "auto":
         return namespace(X), device_of(X)
     if device == "cpu":
@@ -70,7 +110,8 @@ def compute_location(device, X):
     name, _, index = str(device).partition(":")
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(
-            f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N'; got {device!r}"
+            "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', or a list of devices; "
+            f"got {device!r}"
         )
     try:
         import cupy
@@ -89,13 +130,22 @@ def compute_location(device, X):
     return xp, cupy.cuda.Device(int(index or 0))
 
 
+def working_device(device, X):
+    """Return a context for work that the parameter `device` asks for, on raw rows X.
+
+    CuPy runs what it is given on its current device, wherever the arrays are.
+    """
+    named = isinstance(device, list | tuple) or str(device).startswith("cuda")
+    if named or array_api_compat.is_cupy_array(X):
+        xp, place = compute_devices(device, X)[0]
+        if is_cupy(xp):
+            return place
+    return nullcontext()
+
+
 def _writes_in_place(xp):
     """Whether functions of `xp` take `out=`."""
-    return (
-        is_numpy(xp)
-        or array_api_compat.is_cupy_namespace(xp)
-        or array_api_compat.is_torch_namespace(xp)
-    )
+    return is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
 
 
 def in_place(xp, name, x):
@@ -139,19 +189,160 @@ def matmul(xp, A, B, out=None):
     return xp.matmul(A, B, out=out)
 
 
+def run_cuda(operation, T):
+    """Apply a line of CUDA C++ to every element of a CuPy array, in place.
+
+    `operation` sets ``k`` from ``t``, both of the array's type T. One kernel reads and
+    writes the array once; a chain of functions would once each.
+    """
+    kernel = _cuda_kernel(operation)
+    return kernel(T, T)
+
+
+@cache
+def _cuda_kernel(operation):
+    import cupy
+
+    return cupy.ElementwiseKernel("T t", "T k", operation, "eigenkern_finish")
+
+
 def available_memory(xp, device):
-    """Bytes that can be allocated on `device` now, the cgroup limit included."""
-    if array_api_compat.is_cupy_namespace(xp):
+    """Bytes that can be allocated on `device` now, the cgroup limit included.
+
+    Of a GPU nine tenths of what is free, after what the library's pool hoards has been
+    given back: blocks that are free but too small are of no use.
+    """
+    if is_cupy(xp):
         import cupy
 
-        with cupy.cuda.Device(device):
-            pool = cupy.get_default_memory_pool()
-            return cupy.cuda.runtime.memGetInfo()[0] + pool.free_bytes()
+        with device:
+            cupy.get_default_memory_pool().free_all_blocks()
+            return _GPU_SHARE * cupy.cuda.runtime.memGetInfo()[0]
     if array_api_compat.is_torch_namespace(xp) and str(device).startswith("cuda"):
         import torch
 
-        return torch.cuda.mem_get_info(device)[0]
+        torch.cuda.empty_cache()
+        return _GPU_SHARE * torch.cuda.mem_get_info(device)[0]
     return min(psutil.virtual_memory().available, _cgroup_headroom())
+
+
+def n_bytes(X):
+    """Bytes of a matrix of floats."""
+    return X.shape[0] * X.shape[1] * namespace(X).finfo(X.dtype).bits // 8
+
+
+def move_what_fits(X, xp, device):
+    """Return the rows X as `move` does, with room for a second copy of them.
+
+    Raises
+    ------
+    MemoryError
+        If the free memory of another device does not hold both.
+    """
+    if (namespace(X), device_of(X)) == (xp, device) or not X.shape[0]:
+        return X
+    needed, free = 2.0 * n_bytes(X), available_memory(xp, device)
+    if needed > free:
+        raise MemoryError(
+            f"X needs {needed / 1e6:.0f} MB on the device {device}, {X.shape[0]} rows "
+            f"and as much to work with, but {free / 1e6:.0f} MB are free there: "
+            f"{int(X.shape[0] * free / needed)} rows would fit. Pass fewer rows, or "
+            "n_centers or a list of devices where the estimator has them, or learn "
+            "from pieces of the data (partial_fit)"
+        )
+    return move(X, xp, device)
+
+
+class RowsElsewhere:
+    """Rows of an array in one place that are moved to another as they are asked for.
+
+    Rows on the host that are asked for on a GPU, one range after another, are on their
+    way while the range before is in use.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    xp, device
+        Namespace and device to move rows to.
+    order : ndarray of shape (m,), default=None
+        Rows of X to take, in this order; None: all.
+
+    Attributes
+    ----------
+    shape : tuple (m, d)
+    """
+
+    def __init__(self, X, xp, device, order=None):
+        self._X, self._xp, self._device, self._order = X, xp, device, order
+        self.shape = X.shape[0] if order is None else len(order), X.shape[1]
+        self._coming, self._stop, self._copies = {}, 0, None
+        if is_cupy(xp) and not array_api_compat.is_cupy_array(X):
+            self._X, self._copies = to_numpy(X), _CopiesToGpu(device)
+
+    def __getitem__(self, key):
+        start, stop, _ = key[0].indices(self.shape[0])
+        if self._copies is None:
+            return move(self._read(start, stop), self._xp, self._device)
+        self.expect(start, stop)
+        copy = self._coming.pop((start, stop))
+        in_order, self._stop = start == self._stop, stop
+        if in_order and stop < self.shape[0]:
+            self.expect(stop, min(2 * stop - start, self.shape[0]))
+        return copy.result()
+
+    def expect(self, start, stop):
+        """Note which range is asked for next."""
+        if self._copies is not None and (start, stop) not in self._coming:
+            shape = stop - start, self.shape[1]
+            read = partial(self._read, start, stop)
+            copy = self._copies.start(read, shape, self._X.dtype)
+            self._coming = {(start, stop): copy}
+
+    def _read(self, start, stop):
+        """Return a range of rows where they are."""
+        if self._order is None:
+            return self._X[start:stop, :]
+        xp = namespace(self._X)
+        index = xp.asarray(self._order[start:stop], device=device_of(self._X))
+        return xp.take(self._X, index, axis=0)
+
+
+class _CopiesToGpu:
+    """Copies of host arrays to a GPU that run beside its work.
+
+    They pass through page-locked memory, in a thread and on a stream of their own.
+    """
+
+    def __init__(self, device):
+        import cupy
+
+        self._device, self._pinned = device, None
+        with device:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._thread = ThreadPoolExecutor(1)
+
+    def start(self, read, shape, dtype):
+        """Start a copy of what `read()` returns; return the future of the array."""
+        import cupy
+
+        with self._device:
+            # Work given to the GPU so far may still use this memory: wait for it.
+            out = cupy.empty(shape, dtype)
+            free = cupy.cuda.get_current_stream().record()
+        return self._thread.submit(self._copy, read, out, free)
+
+    def _copy(self, read, out, free):
+        import cupyx
+
+        with self._device:
+            if self._pinned is None or self._pinned.nbytes < out.nbytes:
+                self._pinned = cupyx.empty_pinned(out.nbytes, np.uint8)
+            rows = self._pinned[: out.nbytes].view(out.dtype).reshape(out.shape)
+            rows[...] = read()
+            self._stream.wait_event(free)
+            out.set(rows, stream=self._stream)
+            self._stream.synchronize()
+        return out
 
 
 def _cgroup_headroom():

@@ -28,15 +28,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ._array import (
+    RowsElsewhere,
+    compute_devices,
     compute_location,
     device_of,
     is_numpy,
     move,
     namespace,
     to_numpy,
+    working_device,
 )
-from ._operator import KernelOperator
 from ._problem import CenterProblem, Data, Problem, hold_out
+from ._sharded import make_operator
 from .centers import METHODS
 from .kernels import check_bandwidth, check_kernel
 from .losses import LogLoss
@@ -47,8 +50,13 @@ _N_CHECKED = 10_000
 _SLAB_BYTES = 256e6
 
 
-def _floats(X):
+def _floats(X, name="X"):
     """Return the data types that X is computed in, of the library that X stays in."""
+    if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
+        raise ValueError(
+            f"{name} must be float32 or float64, or integers; got {X.dtype}, in which "
+            f"sums of squares overflow: pass {name}.astype('float32')"
+        )
     if get_config()["array_api_dispatch"] and is_array_api_obj(X):
         xp = namespace(X)
         return [xp.float64, xp.float32]
@@ -130,7 +138,9 @@ def check_centers(centers, X, methods):
             f"centers must be {names} or an array of shape "
             f"(n_centers, n_features); got {centers!r}"
         )
-    centers = check_array(centers, dtype=_floats(centers), input_name="centers")
+    centers = check_array(
+        centers, dtype=_floats(centers, "centers"), input_name="centers"
+    )
     if centers.shape[1] != X.shape[1]:
         raise ValueError(
             f"centers must have the {X.shape[1]} features of X; "
@@ -434,7 +444,8 @@ class ArrayEstimator(BaseEstimator):
         """Call `function`, or leave everything as it was and raise."""
         before = dict(vars(self))
         try:
-            return function(*args, **options)
+            with working_device(self.device, args[0]):
+                return function(*args, **options)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
@@ -523,15 +534,19 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, "transform")
         place = compute_location(self.device, X)
-        if place == home:
-            return self._features(X)
-        xp, device = home
+        with working_device(self.device, X):
+            return self._features(X) if place == home else self._in_slabs(X, place)
+
+    def _in_slabs(self, X, place):
+        """Return the features of rows, computed at another place."""
+        xp, device = home = namespace(X), device_of(X)
         shape = (X.shape[0], self._n_features_out)
         phi = xp.empty(shape, dtype=X.dtype, device=device)
         size = max(int(_SLAB_BYTES // (8 * shape[1])), 1)
+        rows = RowsElsewhere(X, *place)
         for start in range(0, shape[0], size):
-            rows = slice(start, min(start + size, shape[0]))
-            phi[rows, :] = move(self._features(move(X[rows, :], *place)), *home)
+            stop = min(start + size, shape[0])
+            phi[start:stop, :] = move(self._features(rows[start:stop, :]), *home)
         return phi
 
     def __sklearn_tags__(self):
@@ -687,7 +702,7 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
         weights = check_array(
             sample_weight,
             ensure_2d=False,
-            dtype=_floats(sample_weight),
+            dtype=_floats(sample_weight, name),
             input_name=name,
         )
         weights = to_numpy(weights).astype(np.float64)
@@ -711,18 +726,17 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
         X = self._check_rows(X)
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, method)
-        X = move(X, *compute_location(self.device, X))
-        return move(self._expand(X), *home) + self.intercept_
+        with working_device(self.device, X):
+            return move(self._expand(X), *home) + self.intercept_
 
     def _expand(self, X):
-        """Return f(X) less the intercept, where X is."""
-        xp, device = namespace(X), device_of(X)
-        coef = move(self.dual_coef_, xp, device)
+        """Return f(X) less the intercept, where it is computed."""
+        places = compute_devices(self.device, X)
+        coef = move(self.dual_coef_, *places[0])
         if self.kernel_ is None:
-            return xp.astype(X, coef.dtype, copy=False) @ coef
-        centers = move(self.centers_, xp, device)
-        rows = xp.astype(X, centers.dtype, copy=False)
-        return KernelOperator(self.kernel_, centers, rows) @ coef
+            X = move(X, *places[0])
+            return namespace(X).astype(X, coef.dtype, copy=False) @ coef
+        return make_operator(self.kernel_, self.centers_, places, X) @ coef
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ._array import device_of, move, namespace
+from ._array import RowsElsewhere, compute_location, move
 from ._base import (
     ClassificationTargets,
     EpochModel,
@@ -11,6 +11,7 @@ from ._base import (
     check_kernel_parameters,
     check_number,
     is_auto,
+    place_of,
     warn_user,
 )
 from ._fourier import FourierBlocks
@@ -36,6 +37,8 @@ _N_MEASURED = 2000
 _SAFETY = 0.8
 # Bytes of frequencies to keep, at most.
 _FREQUENCY_BYTES = 256e6
+# Rows that are sent to another device at a time.
+_N_SENT = 65536
 
 
 class _DoublyStochastic(EpochModel):
@@ -353,19 +356,26 @@ class _DoublyStochastic(EpochModel):
         return self
 
     def _expand(self, X):
-        xp, device = namespace(X), device_of(X)
+        xp, device = place = compute_location(self.device, X)
         coef = move(self.coef_, xp, device)
         n_blocks, size, n_columns = coef.shape
-        rows = xp.astype(X, coef.dtype, copy=False)
+        offset = move(self.offset_, xp, device)
+        n, rows = X.shape[0], RowsElsewhere(X, *place)
+        n_sent = n if place == place_of(X) else _N_SENT
         features = FourierBlocks(
             self.kernel_,
             self.seed_,
             size // 2,
-            rows,
-            move(self.offset_, xp, device),
+            offset[None, :],
+            offset,
+            cache_bytes=_FREQUENCY_BYTES if n_sent < n else 0.0,
         )
-        coefs = [coef[k, :, :] for k in range(n_blocks)]
-        return features.product(rows, range(n_blocks), coefs, n_columns)
+        coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
+        for start in range(0, n, n_sent):
+            piece = rows[start : min(start + n_sent, n), :]
+            piece = xp.astype(piece, coef.dtype, copy=False)
+            values.append(features.product(piece, range(n_blocks), coefs, n_columns))
+        return xp.concat(values)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -648,8 +648,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
         fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Order of the rows, subsample, validation split.
     verbose : int, default=0
@@ -870,8 +871,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
         fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Order of the rows, subsample, validation split.
     verbose : int, default=0

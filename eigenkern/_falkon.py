@@ -218,8 +218,9 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, subsample of the median distance.
     verbose : int, default=0
@@ -328,8 +329,9 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, subsample of the median distance.
     verbose : int, default=0

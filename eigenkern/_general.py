@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import centers as choice_of_centers
-from ._array import move, namespace, to_numpy
+from ._array import RowsElsewhere, move, namespace, to_numpy
 from ._operator import (
     KernelOperator,
     SampleOperator,
@@ -13,6 +13,7 @@ from ._operator import (
 )
 from ._problem import _Located
 from ._projection import make_projection, projection_interval
+from ._sharded import make_operator
 from ._tuning import (
     check_at_most,
     max_batch_size,
@@ -67,11 +68,13 @@ class GeneralProblem(_Located):
 
     def __init__(self, estimator, data, train, held_out, centers=None, fitted=None):
         super().__init__(estimator.device, data.X)
-        self._X = move(data.X, self.xp, self.device)
+        self._X = self._here_if_small(data.X)
         self.rng, self._train, self._rows = data.rng, train, None
+        self._streamed = RowsElsewhere(self._X, self.xp, self.device, train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         if fitted is None:
-            self._dtype, self.weight_scale = self._X.dtype, 1.0 / w.mean()
+            self._dtype = self._here(self._X[:0, :]).dtype
+            self.weight_scale = 1.0 / w.mean()
             self.intercept = np.average(data.targets[train], axis=0, weights=w)
             self.kernel = make_kernel(
                 estimator.kernel,
@@ -85,7 +88,7 @@ class GeneralProblem(_Located):
             centers, self.kernel = fitted.centers_, fitted.kernel_
             self.weight_scale = fitted.weight_scale_
             self.intercept = to_numpy(fitted.intercept_).astype(np.float64)
-        centers = move(centers, self.xp, self.device)
+        centers = self._here(centers)
         if fitted is not None:
             self._dtype = centers.dtype
         self._centers = self.xp.astype(centers, self._dtype, copy=True)
@@ -93,8 +96,8 @@ class GeneralProblem(_Located):
         self.weights = self.array(w * self.weight_scale)
         # Random, so that the first ones stand for all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
-        self.centers = KernelOperator(
-            self.kernel, self._take(self._centers, self._order)
+        self.centers = make_operator(
+            self.kernel, self._take(self._centers, self._order), self._places
         )
         self._validation = None
         if held_out is not None:
@@ -132,7 +135,7 @@ class GeneralProblem(_Located):
         """Return a slice of the training rows in the solver's order."""
         if self._rows is not None:
             return self._rows[rows, :]
-        taken = self._take(self._X, self._train[rows])
+        taken = self._streamed[rows, :]
         return self.xp.astype(taken, self._dtype, copy=False)
 
     @property
@@ -159,9 +162,13 @@ class GeneralProblem(_Located):
 
     def batches(self, batch_size):
         """Yield the batches of an epoch, in random order."""
-        for start in self.rng.permutation(np.arange(0, self.n_rows, batch_size)):
-            b = slice(int(start), min(int(start) + batch_size, self.n_rows))
+        n = self.n_rows
+        starts = self.rng.permutation(np.arange(0, n, batch_size)).tolist()
+        batches = [slice(start, min(start + batch_size, n)) for start in starts]
+        for b, following in zip(batches, [*batches[1:], None], strict=True):
             rows = self._gather(b)
+            if following is not None and self._rows is None:
+                self._streamed.expect(following.start, following.stop)
             if self._matrix is None:
                 operator = self.centers.with_rows(rows)
             else:
@@ -170,7 +177,7 @@ class GeneralProblem(_Located):
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
-        rows = self.xp.astype(move(X, self.xp, self.device), self._dtype, copy=False)
+        rows = self.xp.astype(self._here(X), self._dtype, copy=False)
         return Batch(
             self.centers.with_rows(rows),
             rows,
@@ -181,10 +188,10 @@ class GeneralProblem(_Located):
     def fill_caches(self, cache_size, n_epochs):
         """Keep K(X, Z) in memory where it fits and pays; return the MB."""
         (n, p), d, size = (self.n_rows, self.centers.shape[0]), self.n_features, 0.0
-        itemsize, workers = self.centers.itemsize, self.centers.n_workers
-        pays = cache_size != "auto" or cache_pays(n_epochs, d, itemsize, workers)
+        pays = cache_size != "auto" or cache_pays(n_epochs, d, self.centers)
+        needed = (p + d) * n * self.centers.itemsize
         budget = cache_budget(cache_size, self.centers)
-        if pays and not self.kernel.factored and (p + d) * n * itemsize <= budget:
+        if pays and not self.kernel.factored and needed <= budget:
             self._rows = self._gather(slice(0, n))
             operator = self.centers.with_rows(self._rows)
             size = fill_caches([operator], cache_size, n_epochs, d)

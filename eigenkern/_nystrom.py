@@ -572,8 +572,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         MB of kernel matrix to keep in memory for
         ``selection="loo"``, which reads it twice. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, validation rows, subsample of the median distance.
     verbose : int, default=0
@@ -695,8 +696,9 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         MB of kernel matrix to keep in memory for
         ``selection="loo"``, which reads it twice. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, validation rows, subsample of the median distance.
     verbose : int, default=0
@@ -846,8 +848,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, validation rows, subsample of the median distance.
     verbose : int, default=0
@@ -965,8 +968,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
-    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
     random_state : int, RandomState instance or None, default=None
         Centres, validation rows, subsample of the median distance.
     verbose : int, default=0

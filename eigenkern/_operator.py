@@ -19,11 +19,21 @@ import numpy as np
 import scipy.sparse
 from threadpoolctl import ThreadpoolController
 
-from ._array import available_memory, device_of, is_numpy, namespace
+from ._array import (
+    RowsElsewhere,
+    available_memory,
+    device_of,
+    is_cupy,
+    is_numpy,
+    namespace,
+)
 from .kernels import CallableKernel
 
 _MEGABYTE = 1e6
 _CACHE_BLOCK = 1024
+# MB that the tiles of a GPU may take. A tile is one call of the library for each of
+# the product, the function and the product by A: it must be large beside their launch.
+_GPU_TILE_MEMORY = 512.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,20 @@ class BlockPlan:
             n_row_tiles = -(-n_row_tiles // n_workers) * n_workers
             row_tile = -(-m // n_row_tiles)
         return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
+
+    @classmethod
+    def of_library(cls, m, p, itemsize, budget):
+        """Return a plan of tiles whose functions the array library runs in parallel.
+
+        They are twice as wide as high, and each with its temporaries is within `budget`
+        bytes: 4 a b itemsize <= budget, of 16 rows at least.
+        """
+        size = max(int(budget // (4 * itemsize)), 1)
+        center_tile = min(p, max(int((2 * size) ** 0.5), 1))
+        row_tile = min(m, max(size // center_tile, 16))
+        center_tile = min(p, max(size // row_tile, 1))
+        used = 4 * row_tile * center_tile * itemsize
+        return cls(row_tile, center_tile, 1, 1, used)
 
 
 class _SingleThreadedBlas:
@@ -145,6 +169,11 @@ def n_blas_threads():
     return _single_threaded_blas.n_threads()
 
 
+def on_gpu(xp, device):
+    """Whether arrays of `xp` on `device` are on a CUDA device."""
+    return is_cupy(xp) or str(device).startswith("cuda")
+
+
 class KernelOperator:
     """The matrix K(X, Z) as a linear operator.
 
@@ -154,9 +183,12 @@ class KernelOperator:
     centers : array of shape (p, d)
         Z.
     rows : array of shape (m, d), default=None
-        X. None: X = Z, and the diagonal is exact.
-    tile_memory : float, default=32
-        MB that the tiles of one thread may take.
+        X, which may be in another place: rows are moved when they are used. None:
+        X = Z, and the diagonal is exact.
+    tile_memory : float, default=None
+        MB that the tiles of one thread, or of a GPU, may take; None: 32 and 512.
+    frame : dict, default=None
+        What ``kernel.frame`` returns; None: that of the centres.
 
     Attributes
     ----------
@@ -169,21 +201,23 @@ class KernelOperator:
         Threads that a product runs on.
     """
 
-    def __init__(self, kernel, centers, rows=None, *, tile_memory=32.0):
+    def __init__(self, kernel, centers, rows=None, *, tile_memory=None, frame=None):
         self.xp = xp = namespace(centers)
         self.device = device_of(centers)
         self.dtype = centers.dtype
         self.itemsize = xp.finfo(self.dtype).bits // 8
         self.symmetric = rows is None
         self.shape = ((centers if rows is None else rows).shape[0], centers.shape[0])
-        self._frame = kernel.frame(centers)
+        self._frame = kernel.frame(centers) if frame is None else frame
         self._right = kernel.encode(centers, **self._frame)
         self.kernel = kernel.adapted_to(self._right)
-        self._rows = rows
+        self._set_rows(rows)
         self._diagonal = kernel.diagonal(centers) if rows is None else None
         self._matrix = self._triangle = None
         self._threaded = kernel.fused and is_numpy(xp)
         self.n_workers = _single_threaded_blas.n_threads() if self._threaded else 1
+        if tile_memory is None:
+            tile_memory = _GPU_TILE_MEMORY if on_gpu(xp, self.device) else 32.0
         self._budget = tile_memory * _MEGABYTE * self.n_workers
         self._pool = ThreadPoolExecutor(self.n_workers) if self._threaded else None
 
@@ -197,9 +231,24 @@ class KernelOperator:
     def with_rows(self, rows):
         """Return K(rows, Z): the centres stay encoded, the threads are shared."""
         other = copy(self)
-        other._rows, other.symmetric = rows, False
+        other._set_rows(rows)
+        other.symmetric = False
         other.shape = rows.shape[0], self.shape[1]
-        other._matrix = other._triangle = other._diagonal = None
+        other._matrix = other._triangle = None
+        return other
+
+    def _set_rows(self, rows):
+        """Set X: rows in any place, or None: the centres."""
+        self._encoded, self._first = (self._right, 0) if rows is None else (None, None)
+        self._rows = rows
+        if rows is not None and not isinstance(rows, RowsElsewhere):
+            if (namespace(rows), device_of(rows)) != (self.xp, self.device):
+                self._rows = RowsElsewhere(rows, self.xp, self.device)
+
+    def with_encoded_rows(self, E, first=None):
+        """Return K(rows, Z) of encoded rows; row i is centre `first` + i, if given."""
+        other = self.with_rows(E)
+        other._rows, other._encoded, other._first = None, E, first
         return other
 
     def exclusive_threads(self):
@@ -424,7 +473,10 @@ class KernelOperator:
         xp = self.xp
         m, p = self.shape
         # Rows that stay in a core's cache between the two products.
-        n_rows = min(max(int(2e6 // (8 * p)), 16), max(-(-m // self.n_workers), 1))
+        fast_bytes = 2e6 if self._threaded else self._budget / 2
+        n_rows = min(
+            max(int(fast_bytes // (8 * p)), 16), max(-(-m // self.n_workers), 1)
+        )
         parts = [
             xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
             for _ in range(self.n_workers)
@@ -450,9 +502,10 @@ class KernelOperator:
         shape = (rows.stop - rows.start, self.shape[1])
         K = self.xp.empty(shape, dtype=self.dtype, device=self.device)
         left = self._left(rows.start, rows.stop)
+        width = 1024 if self._threaded else self._plan(shape[0]).center_tile
         tile = None
-        for j in range(0, self.shape[1], 1024):
-            columns = slice(j, min(j + 1024, self.shape[1]))
+        for j in range(0, self.shape[1], width):
+            columns = slice(j, min(j + width, self.shape[1]))
             tile = self._tile(left, rows.start, columns, tile)
             K[:, columns] = tile
         return K
@@ -461,15 +514,20 @@ class KernelOperator:
     def cache_bytes(self):
         """Bytes that `fill_cache` takes: about half the matrix if it is symmetric.
 
-        None for a matrix that is given.
+        None for a matrix that is given. On a GPU the whole of it: a product is then one
+        call, and not one for every block.
         """
         m, p = self.shape
         if self._matrix is not None:
             return 0
-        if not self.symmetric:
+        if not self._keeps_triangle:
             return m * p * self.itemsize
         bounds = self._cache_bounds(_CACHE_BLOCK)
         return sum((stop - start) * stop for start, stop in bounds) * self.itemsize
+
+    @property
+    def _keeps_triangle(self):
+        return self.symmetric and not on_gpu(self.xp, self.device)
 
     def _cache_bounds(self, size):
         """Ranges of rows of the cached blocks, each up to and with its diagonal."""
@@ -489,7 +547,7 @@ class KernelOperator:
         """
         if self._matrix is not None or self._triangle is not None:
             return
-        if not self.symmetric:
+        if not self._keeps_triangle:
             self._matrix = self.block()
             return
         bounds = self._cache_bounds(size)
@@ -552,7 +610,11 @@ class KernelOperator:
 
     def _plan(self, m):
         if not self._threaded:
-            # A few whole rows at a time: on a GPU, or for a callable.
+            if self.kernel.fused:
+                return BlockPlan.of_library(
+                    max(m, 1), self.shape[1], self.itemsize, self._budget
+                )
+            # A few whole rows at a time for a callable.
             row_bytes = 4 * self.itemsize * self.shape[1]
             row_tile = min(max(int(self._budget / row_bytes), 16), max(m, 1))
             return BlockPlan(row_tile, self.shape[1], 1, 1, row_tile * row_bytes)
@@ -566,10 +628,14 @@ class KernelOperator:
         )
 
     def _left(self, start, stop):
-        if self.symmetric:
-            return self.kernel.left(self._right[start:stop, :])
-        rows = self._rows[start:stop, :]
-        return self.kernel.left(self.kernel.encode(rows, **self._frame))
+        return self.kernel.left(self.encoded_rows(start, stop))
+
+    def encoded_rows(self, start, stop):
+        """Return a range of the rows, encoded."""
+        if self._encoded is not None:
+            return self._encoded[start:stop, :]
+        rows = self.xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
+        return self.kernel.encode(rows, **self._frame)
 
     def _tile(self, left, start, columns, out):
         """Return K of the encoded rows from `start` on and a range of centres."""
@@ -577,8 +643,10 @@ class KernelOperator:
         if out is not None and tuple(out.shape) != (m, width):
             out = None
         tile = self.kernel.evaluate(self.xp, left, self._right[columns, :], out)
-        if self.symmetric and start < columns.stop and columns.start < start + m:
-            tile = self._with_exact_diagonal(tile, start, columns)
+        if self._first is not None:
+            start += self._first
+            if start < columns.stop and columns.start < start + m:
+                tile = self._with_exact_diagonal(tile, start, columns)
         return tile
 
     def _with_exact_diagonal(self, tile, start, columns):
@@ -755,7 +823,7 @@ def fill_caches(operators, cache_size, n_epochs, n_features):
         if size > budget:
             continue
         pays = not operator.kernel.factored and cache_pays(
-            n_epochs, n_features, operator.itemsize, operator.n_workers
+            n_epochs, n_features, operator
         )
         if cache_size == "auto" and not pays:
             continue
@@ -771,12 +839,18 @@ def fill_caches(operators, cache_size, n_epochs, n_features):
     return (kept - budget) / 1e6
 
 
-def cache_pays(n_epochs, n_features, itemsize, n_threads):
+def cache_pays(n_epochs, n_features, operator):
     """Whether computing a kernel matrix once beats computing it every epoch.
 
     A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the
-    kernel's function, against 10 GB/s to read and 1.5 GB/s to touch new memory.
+    kernel's function, against 10 GB/s to read and 1.5 GB/s to touch new memory. A GPU
+    is a thousand and some hundred times as fast: 40 Tflop/s, 4 TB/s.
     """
-    compute = (2.0 * n_features / 50e9 + 1e-9) * (itemsize / 4) / n_threads
-    read, touch = itemsize / 10e9, itemsize / 1.5e9
-    return n_epochs * (compute - read) > (compute + touch) / 2
+    rate, function, read, touch = 50e9, 1e-9, 10e9, 1.5e9
+    if on_gpu(operator.xp, operator.device):
+        rate, function, read, touch = 40e12, 4e-12, 4e12, 4e12
+    itemsize = operator.itemsize
+    compute = 2.0 * n_features / rate + function
+    compute *= itemsize / 4 / operator.n_workers
+    gain = n_epochs * (compute - itemsize / read)
+    return gain > (compute + itemsize / touch) / 2

@@ -9,14 +9,18 @@ import scipy.sparse
 
 from ._array import (
     available_memory,
+    compute_devices,
     compute_location,
     device_of,
     move,
+    move_what_fits,
+    n_bytes,
     namespace,
     to_numpy,
 )
 from ._fourier import FourierBlocks
 from ._operator import KernelOperator, LinearOperator, fill_caches
+from ._sharded import make_operator
 from .centers import choose, distinct_rows, masses, uniform
 from .kernels import make_kernel
 from .losses import weighted_median
@@ -118,13 +122,34 @@ def hold_out(data, rows, labels, fraction):
 
 
 class _Located:
-    """Arrays moved to where they are computed with, and back to where X lives."""
+    """Arrays moved to where they are computed with, and back to where X lives.
 
-    def __init__(self, device, X):
+    Of several devices the first is where everything but the kernel's centres is.
+    """
+
+    def __init__(self, device, X, *, several=True):
         self._home = namespace(X), device_of(X)
         self._X = X
-        self.xp, self.device = compute_location(device, X)
+        if several:
+            self._places = compute_devices(device, X)
+        else:
+            self._places = [compute_location(device, X)]
+        self.xp, self.device = self._places[0]
         self.n_features = X.shape[1]
+
+    def _here(self, X):
+        """Return X where it is computed with."""
+        return move(X, self.xp, self.device)
+
+    def _here_if_small(self, X):
+        """Return X where it is computed with, or as it is if it takes half the memory.
+
+        Operators then move its rows when they use them.
+        """
+        if self._home == self._places[0]:
+            return X
+        free = available_memory(self.xp, self.device)
+        return X if 2 * n_bytes(X) > free else self._here(X)
 
     def at_home(self, values):
         """Return `values` of the computation where X lives."""
@@ -139,9 +164,8 @@ class _Located:
         return self.xp.astype(values, self._dtype, copy=False)
 
     def _take(self, values, index, axis=0):
-        return self.xp.take(
-            values, self.xp.asarray(index, device=self.device), axis=axis
-        )
+        xp = namespace(values)
+        return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
 
     def _scatter(self, values, index, n):
         """Return `n` rows: `values` at the places `index`, zero elsewhere."""
@@ -187,25 +211,25 @@ class Problem(_Located):
         X, Y, weights = data.X, data.targets, data.weights
         self._train = train
         self.rng = rng = data.rng
-        moved = move(X, self.xp, self.device)
-        self._dtype = moved.dtype
         w = None if weights is None else weights[train]
         self.intercept = np.average(Y[train], axis=0, weights=w)
-        self.targets = self.array(Y[train] - self.intercept)
-        self.weights = None if w is None else self.array(w / w.mean())
-        rows = self._take(moved, train)
-        validation_rows = None if held_out is None else self._take(moved, held_out)
+        rows = self._take(X, train)
+        validation_rows = None if held_out is None else self._take(X, held_out)
         self.kernel = self.validation = None
         if estimator.kernel == "precomputed":
-            self.operator = KernelOperator.from_matrix(self._take(rows, train, axis=1))
+            K = self._here(self._take(rows, train, axis=1))
+            self.operator = KernelOperator.from_matrix(K)
             if held_out is not None:
-                K = self._take(validation_rows, train, axis=1)
+                K = self._here(self._take(validation_rows, train, axis=1))
                 self.validation = KernelOperator.from_matrix(K)
-            return
-        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
-        self.operator = KernelOperator(self.kernel, rows)
-        if held_out is not None:
-            self.validation = KernelOperator(self.kernel, rows, validation_rows)
+        else:
+            self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
+            self.operator = make_operator(self.kernel, rows, self._places)
+            if held_out is not None:
+                self.validation = self.operator.with_rows(validation_rows)
+        self._dtype = self.operator.dtype
+        self.targets = self.array(Y[train] - self.intercept)
+        self.weights = None if w is None else self.array(w / w.mean())
 
     @property
     def n_coefficients(self):
@@ -293,12 +317,14 @@ class LinearProblem(_Located):
                     "device must be 'auto' or 'cpu' for a sparse X; "
                     f"got {estimator.device!r}"
                 )
-            super().__init__("auto", np.empty((0, X.shape[1]), dtype=X.dtype))
+            super().__init__(
+                "auto", np.empty((0, X.shape[1]), dtype=X.dtype), several=False
+            )
             take = X.__getitem__
             self._dtype = X.dtype
         else:
-            super().__init__(estimator.device, X)
-            moved = move(X, self.xp, self.device)
+            super().__init__(estimator.device, X, several=False)
+            moved = move_what_fits(X, self.xp, self.device)
             self._dtype, take = moved.dtype, partial(self._take, moved)
         self.rng = data.rng
         self._one_dimensional = estimator._one_dimensional
@@ -415,8 +441,8 @@ class FeatureProblem(_Located):
     """
 
     def __init__(self, estimator, data, train, held_out, loss, *, centre):
-        super().__init__(estimator.device, data.X)
-        X = move(data.X, self.xp, self.device)
+        super().__init__(estimator.device, data.X, several=False)
+        X = move_what_fits(data.X, self.xp, self.device)
         self.rng, self.loss_function, self._centre = data.rng, loss, centre
         self._set_rows(self._take(X, train))
         weights = np.ones(len(train)) if data.weights is None else data.weights[train]
@@ -602,8 +628,8 @@ class CenterProblem(_Located):
         self, estimator, data, train, held_out, centers=None, *, one_matrix=True
     ):
         super().__init__(estimator.device, data.X)
-        X = move(data.X, self.xp, self.device)
-        self._dtype = X.dtype
+        X = self._here_if_small(data.X)
+        self._dtype = self._here(X[:0, :]).dtype
         self.full = estimator.n_centers is None and centers is None
         self._data = data
         order = train if held_out is None else np.concatenate([train, held_out])
@@ -620,7 +646,7 @@ class CenterProblem(_Located):
         elif data.validation is not None:
             X_val, Y_val, w_val = data.validation
             w_val = np.ones(len(Y_val)) if w_val is None else w_val / w_val.mean()
-            X_val = self.xp.astype(move(X_val, self.xp, self.device), self._dtype)
+            X_val = self.xp.astype(self._here(X_val), self._dtype)
             self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
         self.kernel = self._centers = self.center_indices = None
         self._choose_kernel(estimator)
@@ -652,8 +678,7 @@ class CenterProblem(_Located):
         if self.full and one_matrix:
             return
         if centers is not None:
-            centers = move(centers, xp, self.device)
-            self._centers = xp.astype(centers, self._dtype, copy=True)
+            self._centers = xp.astype(self._here(centers), self._dtype, copy=True)
             self.n_centers = centers.shape[0]
             return
         first, which = self._data.distinct(self.train.index)
@@ -669,15 +694,15 @@ class CenterProblem(_Located):
             rng = self._data.rng
             centers, chosen = choose(choice, self.kernel, X, n_centers, rng, totals)
         if chosen is None:
-            self._centers, self.n_centers = centers, n_centers
+            self._centers, self.n_centers = self._here(centers), n_centers
             return
         if alike or self.kernel is None:
             self._center_weights = totals[chosen]
-        self._places = first[chosen]
-        self.center_indices = self.train.index[self._places]
+        self._chosen = first[chosen]
+        self.center_indices = self.train.index[self._chosen]
         self.n_centers = len(chosen)
         if self.kernel is not None:
-            self._centers = self._take(self.train.X, self._places)
+            self._centers = self._here(self._take(self.train.X, self._chosen))
 
     def n_distinct(self):
         """Return the number of distinct training rows with distinct targets."""
@@ -702,8 +727,8 @@ class CenterProblem(_Located):
         """Return K(Z, Z) in float64."""
         xp = self.xp
         if self.kernel is None:
-            K = self._take(self.all.X, self._places)
-            K = self._take(K, self.center_indices, axis=1)
+            K = self._take(self.all.X, self._chosen)
+            K = self._here(self._take(K, self.center_indices, axis=1))
             return xp.astype(K, xp.float64)
         return KernelOperator(self.kernel, xp.astype(self._centers, xp.float64)).block()
 
@@ -711,15 +736,18 @@ class CenterProblem(_Located):
         """Return K(X, Z) of some rows and of the centres with indices `kept`."""
         if self.kernel is None:
             K = self._take(rows.X, self.center_indices[kept], axis=1)
-            return KernelOperator.from_matrix(K)
-        return KernelOperator(self.kernel, self._take(self._centers, kept), rows.X)
+            return KernelOperator.from_matrix(self._here(K))
+        kept = self._take(self._centers, kept)
+        return make_operator(self.kernel, kept, self._places, rows.X)
 
     def full_operator(self, centers, rows=None):
         """Return K(X, X) of the rows `centers`, or of other rows and them."""
         if self.kernel is None:
             X = (centers if rows is None else rows).X
-            return KernelOperator.from_matrix(self._take(X, centers.index, axis=1))
-        return KernelOperator(self.kernel, centers.X, None if rows is None else rows.X)
+            K = self._take(X, centers.index, axis=1)
+            return KernelOperator.from_matrix(self._here(K))
+        rows = None if rows is None else rows.X
+        return make_operator(self.kernel, centers.X, self._places, rows)
 
     def center_model(self, coef, intercept, kept):
         """Return the attributes that prediction needs, of coefficients of centres."""
@@ -764,8 +792,9 @@ class CenterProblem(_Located):
         sample of the rows, and rows have distances, of those that are nearest to it.
         """
         if self._center_weights is None:
-            centers, weights = self._take(self._centers, kept), self.train.weights
-            of_kept = masses(self.train.X, centers, to_numpy(weights))
+            X, weights = self.train.X, to_numpy(self.train.weights)
+            centers = self._take(self._centers, kept)
+            of_kept = masses(X, move(centers, namespace(X), device_of(X)), weights)
         else:
             of_kept = self._center_weights[kept]
         return self.xp.asarray(of_kept, device=self.device)

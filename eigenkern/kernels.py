@@ -22,8 +22,10 @@ from ._array import (
     device_of,
     has_vector_math,
     in_place,
+    is_cupy,
     matmul,
     namespace,
+    run_cuda,
     to_numpy,
 )
 
@@ -58,6 +60,8 @@ class Kernel:
     factored = False
     #: Whether it is a function of x - z, with a spectral law to draw frequencies from.
     shift_invariant = False
+    #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
+    cuda = None
 
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
@@ -104,7 +108,10 @@ class Kernel:
 
     def evaluate(self, xp, left, right, out=None):
         """Return the block of kernel values of encoded rows, in `out` if given."""
-        return self.finish(xp, matmul(xp, left, right.T, out))
+        product = matmul(xp, left, right.T, out)
+        if self.cuda is not None and is_cupy(xp):
+            return run_cuda(self.cuda, product)
+        return self.finish(xp, product)
 
     def diagonal(self, X):
         """Return k(x, x) of every row, shape (m,)."""
@@ -241,6 +248,8 @@ class Gaussian(_Radial):
            [0.6065, 1.    ]])
     """
 
+    cuda = "k = exp(t)"
+
     @property
     def _scale(self):
         # The sign is in the product: the exponential is then the only pass.
@@ -267,6 +276,8 @@ class Gaussian(_Radial):
 
 @dataclass(frozen=True)
 class _ClippedGaussian(Gaussian):
+    cuda = "k = exp(-fabs(t))"
+
     def finish(self, xp, T):
         return super().finish(xp, in_place(xp, "negative", in_place(xp, "abs", T)))
 
@@ -296,6 +307,7 @@ class Laplacian(_Radial):
     # k = 0.999 in float32. So c r^2 is lowered by what rounding was seen to add to it
     # (at most 10 eps |x|^2, up to d = 2000) and cut off at zero: equal rows have k = 1.
     _norms_lowered = 8.0
+    cuda = "k = exp(-sqrt(fmax(t, T(0))))"
 
     def finish(self, xp, T):
         return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))
@@ -321,6 +333,8 @@ class Cauchy(_Radial):
     array([[1. , 0.5],
            [0.5, 1. ]])
     """
+
+    cuda = "k = T(1) / (T(1) + fabs(t))"
 
     def finish(self, xp, T):
         T = in_place(xp, "abs", T)
@@ -364,6 +378,11 @@ class Matern(_Radial):
     @property
     def _scale(self):
         return 2.0 * self.nu / self.bandwidth**2
+
+    @property
+    def cuda(self):
+        square = " + u * u / T(3)" if self.nu == 2.5 else ""
+        return f"T u = sqrt(fabs(t)); k = (T(1) + u{square}) * exp(-u)"
 
     def finish(self, xp, T):
         u = in_place(xp, "sqrt", in_place(xp, "abs", T))
@@ -422,6 +441,12 @@ class Polynomial(Kernel):
         L = E / self.bandwidth**2
         L[:, -1] = E[:, -1] * self.coef0
         return L
+
+    @property
+    def cuda(self):
+        # t and k may be one place: k is set last.
+        power = f"for (int i = 1; i < {int(self.degree)}; ++i) u *= v"
+        return f"T v = t, u = v; {power}; k = u"
 
     def finish(self, xp, T):
         return _integer_power(T, int(self.degree))

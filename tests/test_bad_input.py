@@ -119,6 +119,18 @@ def _has_gpu():
         return False
 
 
+def test_half_precision(three_classes, no_work):
+    X, y = three_classes
+    model, X_half = EigenProRegressor(), X.astype(np.float16)
+    message = r"must be float32 or float64, .*; got float16, .*astype\('float32'\)"
+    with pytest.raises(ValueError, match="X " + message):
+        model.fit(X_half, y)
+    with pytest.raises(ValueError, match="centers " + message):
+        EigenProRegressor(centers=X_half[:9]).fit(X, y)
+    with pytest.raises(ValueError, match="sample_weight " + message):
+        model.fit(X, y, sample_weight=np.ones(len(y), dtype=np.float16))
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
 def test_data_that_are_not_finite(value, cls, three_classes, no_work):

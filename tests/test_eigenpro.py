@@ -1,6 +1,5 @@
 """The EigenPro estimators: what is fitted, and what must not change it."""
 
-import array_api_compat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -8,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.class_weight import compute_sample_weight
 
-from eigenkern import EigenProClassifier, EigenProRegressor, _base
+from eigenkern import EigenProClassifier, EigenProRegressor
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.solvers.guard import EpochState
@@ -649,24 +648,6 @@ def test_predict_changes_nothing(cls, three_classes):
     model.predict(X)
     assert vars(model).keys() == before.keys()
     assert all(vars(model)[name] is before[name] for name in before)
-
-
-@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
-def test_computing_elsewhere_comes_back(cls, three_classes, monkeypatch):
-    torch = pytest.importorskip("torch")
-    X, y = three_classes
-    options = {"random_state": 0, "batch_size": 40, "n_components": 9}
-    options |= {"early_stopping": True}
-    here = cls(**options).fit(X, y)
-    xp = array_api_compat.array_namespace(torch.zeros(1))
-    elsewhere = xp, torch.device("cpu")
-    monkeypatch.setattr(_base, "compute_location", lambda device, X: elsewhere)
-    there = cls(**options).fit(X, y)
-    for name in ("dual_coef_", "intercept_", "centers_", "eigenvalues_"):
-        assert type(getattr(there, name)) is np.ndarray
-        assert_allclose(getattr(there, name), getattr(here, name), atol=1e-9)
-    assert type(there.predict(X)) is np.ndarray
-    assert_allclose(there.predict(X), here.predict(X), atol=1e-9)
 
 
 def test_computing_on_the_host_is_automatic(regression):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 
 from eigenkern import (
@@ -15,8 +15,11 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
     RBFNetworkFeatures,
+    _array,
 )
+from eigenkern._array import RowsElsewhere, namespace, run_cuda
 from eigenkern._operator import KernelOperator
+from eigenkern._sharded import make_operator
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 
 pytestmark = pytest.mark.gpu
@@ -76,6 +79,76 @@ def test_host_data_on_the_device(cupy, three_classes):
     model = EigenProClassifier(device="cuda", **options).fit(X, y)
     assert isinstance(model.dual_coef_, np.ndarray)
     assert_allclose(model.decision_function(X), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_shards", [1, 2, "all"])
+def test_host_rows_are_streamed(n_shards, cupy, rng):
+    X, Z = rng.standard_normal((3000, 5)), rng.standard_normal((400, 5))
+    A, targets = rng.standard_normal((400, 3)), rng.standard_normal((3000, 3))
+    one = KernelOperator(Laplacian(2.0), Z, X)
+    n = cupy.cuda.runtime.getDeviceCount() if n_shards == "all" else n_shards
+    devices = [cupy.cuda.Device(i if n_shards == "all" else 0) for i in range(n)]
+    places = [(namespace(cupy.empty(0)), device) for device in devices]
+    operator = make_operator(Laplacian(2.0), Z, places, X)
+    operator._budget = 2e5  # of many tiles
+    there = cupy.asarray(A)
+    for _ in range(3):
+        assert_allclose((operator @ there).get(), one @ A, rtol=1e-9)
+    sums = operator.normal_product(there, cupy.asarray(targets))
+    assert_allclose(sums.get(), one.normal_product(A, targets), rtol=1e-8)
+    symmetric = make_operator(Laplacian(2.0), Z, places) @ there
+    assert_allclose(symmetric.get(), KernelOperator(Laplacian(2.0), Z) @ A, rtol=1e-9)
+
+
+def test_rows_come_in_any_order(cupy, rng):
+    X = rng.standard_normal((5000, 7)).astype(np.float32)
+    order = rng.permutation(5000)
+    place = namespace(cupy.empty(0)), cupy.cuda.Device(0)
+    rows = RowsElsewhere(X, *place, order)
+    starts = rng.permutation(np.arange(0, 5000, 100)).tolist()
+    for start, following in zip(starts, [*starts[1:], starts[0]], strict=True):
+        block = rows[start : start + 100, :]
+        rows.expect(following, following + 100)
+        busy = cupy.ones((2000, 2000)) @ cupy.ones((2000, 2000))
+        assert_array_equal(block.get(), X[order[start : start + 100]])
+        assert float(busy[0, 0]) == 2000.0
+
+
+def test_what_does_not_fit_says_what_would(cupy, monkeypatch, rng):
+    monkeypatch.setattr(_array, "available_memory", lambda xp, device: 1e4)
+    X = rng.standard_normal((400, 5))
+    with pytest.raises(MemoryError, match="125 rows would fit"):
+        EigenProRegressor(device="cuda").fit(X, X[:, 0])
+
+
+def test_a_device_that_is_not_there(cupy, rng):
+    n = cupy.cuda.runtime.getDeviceCount()
+    X = rng.standard_normal((40, 5))
+    with pytest.raises(ValueError, match=rf"'cuda:{n}' is not there: {n} GPU"):
+        EigenProRegressor(device=f"cuda:{n}").fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize(
+    "kernel", [Gaussian(), Laplacian(), Cauchy(), Matern(nu=2.5), Polynomial()]
+)
+@pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-5), (np.float64, 1e-13)])
+def test_fused_functions(kernel, dtype, rtol, cupy, rng, monkeypatch):
+    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", False)
+    T = rng.standard_normal((50, 70)).astype(dtype)
+    there = cupy.asarray(T)
+    found = run_cuda(kernel.cuda, there)
+    assert found.data.ptr == there.data.ptr
+    assert_allclose(found.get(), kernel.finish(np, T), rtol=rtol)
+
+
+def test_models_on_several_devices(cupy, regression):
+    X, y, X_test, _ = regression
+    model = EigenProRegressor(step_size=1.0, batch_size=20, n_components=10)
+    model.set_params(random_state=0, cache_size=0)
+    expected = model.fit(X, y).predict(X_test)
+    model.set_params(device=["cuda:0", "cuda:0"]).fit(X, y)
+    assert isinstance(model.dual_coef_, np.ndarray)
+    assert_allclose(model.predict(X_test), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize(

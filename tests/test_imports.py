@@ -20,6 +20,7 @@ LAYERS = [
     {"_linalg", "losses"},
     {"kernels"},
     {"_operator"},
+    {"_sharded"},
     {"_fourier"},
     {"_dask"},
     {"centers"},

@@ -349,9 +349,12 @@ def test_cache_budget(problem, monkeypatch):
 
 
 def test_cache_pays_for_many_features_and_epochs():
-    assert cache_pays(20, 784, itemsize=4, n_threads=2)
-    assert not cache_pays(1, 5, itemsize=4, n_threads=2)
-    assert not cache_pays(20, 5, itemsize=4, n_threads=8)
+    operator = KernelOperator(Gaussian(), np.ones((3, 2), dtype=np.float32))
+    operator.n_workers = 2
+    assert cache_pays(20, 784, operator)
+    assert not cache_pays(1, 5, operator)
+    operator.n_workers = 8
+    assert not cache_pays(20, 5, operator)
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:5], ids=IDS[:5])
