@@ -35,9 +35,12 @@ class Loss:
         Bound of the second derivative in F, which a step has to respect. Losses with
         kinks have none: theirs is the change of the slope over a distance that matters,
         1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
+    smooth : bool
+        Whether it has no kinks: `second_derivative` is then no less than the true one.
     """
 
     curvature = 1.0
+    smooth = True
 
     def value(self, Y, F):
         """Return the loss of every row, summed over columns, shape (m,)."""
@@ -95,6 +98,8 @@ class EpsilonInsensitive(Loss):
 
     epsilon: float
 
+    smooth = False
+
     @property
     def curvature(self):
         # Longer steps jump over the tube to and fro. A narrow one is reached by the
@@ -118,6 +123,8 @@ class EpsilonInsensitive(Loss):
 @dataclass(frozen=True)
 class Hinge(Loss):
     """max(0, 1 - y f) with y = -1 or +1; one against the rest for several columns."""
+
+    smooth = False
 
     def _signs(self, Y):
         return Y if Y.shape[1] == 1 else 2.0 * Y - 1.0

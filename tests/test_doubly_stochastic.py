@@ -13,6 +13,7 @@ from eigenkern.losses import Hinge, LogLoss, SquaredError
 from eigenkern.solvers.doubly_stochastic import (
     Expansion,
     checked_step,
+    constant_rate,
     doubly_stochastic,
 )
 
@@ -206,6 +207,15 @@ def test_log_loss_reaches_logistic_regression_on_the_same_features(n_classes, da
     peer.set_params(max_iter=10_000).fit(phi, codes)
     P = loss.probabilities(values(features, expansion, X))
     assert_allclose(P, peer.predict_proba(phi), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "batch_size, smooth, rate",
+    [(10, True, 0.2), (4096 // 3, True, 0.5), (4096, True, 1.0), (9999, True, 1.0)]
+    + [(10, False, 0.2), (9999, False, 0.2)],
+)
+def test_large_batches_set_the_constant_anew(batch_size, smooth, rate):
+    assert constant_rate(batch_size, smooth) == pytest.approx(rate, rel=1e-3)
 
 
 def test_error_of_f_falls_as_one_over_t(data):

@@ -30,10 +30,23 @@ from .guard import EpochState, Guard
 
 # Shrinking coefficients are rewritten when their common factor is as small.
 _SMALLEST_SCALE = 1e-6
-# gamma_b times the mean second derivative of the loss, at the longest step.
-_CONSTANT_STEP = 0.2
+# Part of Newton's step that the constant makes at least, and with how many rows it
+# makes the whole.
+_CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
 # Rows that a batch shall have of a class: fewer tell little of the second derivative.
 _ROWS_OF_CLASS = 10
+
+
+def constant_rate(batch_size, smooth):
+    """Return the part of Newton's step that the constant makes, at the longest step.
+
+    Of the variance of one row's gradient a rate r leaves r / (2 - r) over B in the
+    constant: no more than the whole step of 4096 rows leaves, or a rate of 0.2. Where
+    the loss has kinks its curvature is no bound, and Newton's step may be too long.
+    """
+    part = min(batch_size / _ROWS_OF_CONSTANT, 1.0)
+    rate = 2.0 * part / (1.0 + part)
+    return max(rate, _CONSTANT_RATE) if smooth else _CONSTANT_RATE
 
 
 @dataclass
@@ -344,8 +357,8 @@ def doubly_stochastic(
         expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
         values.record(k, change, b.start, phi, V)
         least = min(_ROWS_OF_CLASS / m, loss.curvature)
-        rate = _CONSTANT_STEP / np.maximum(curvatures / total_weight, least)
-        rate = rate * (step / longest_step * m / total_weight)
+        rate = constant_rate(batch_size, loss.smooth) * step / longest_step
+        rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
         expansion.n_steps += 1
