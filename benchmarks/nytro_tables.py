@@ -1,7 +1,8 @@
 """Table 2 and figures 1 and 2 of the NYTRO paper, beside the paper's numbers.
 
 ``python benchmarks/nytro_tables.py --part table2`` (half an hour on two cores),
-``--part figure2`` (some minutes), ``--part figure1`` (some minutes). Each writes
+``--part figure2``, ``--part figure1``, and ``--part one_standard_error`` (NKRLS of
+table 2 with both rules of selection), some minutes each. Each writes
 ``results/nytro_PART.txt`` and, for a figure, ``.png``.
 
 Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
@@ -96,6 +97,35 @@ def table2(names):
                 f"{np.mean(errors):8.4f} +- {np.std(errors):.4f} "
                 f"{'-' if paper is None else paper:>8}  {kind} = {np.mean(chosen):.3g}"
             )
+
+
+def one_standard_error(names):
+    """Yield the RMSE of NKRLS by the least error and by the one-standard-error rule."""
+    head = (
+        f"{'RMSE by least':>16} {'lambda':>9} {'one standard error':>18} {'lambda':>9}"
+    )
+    yield f"{'data':10} {'m':>5} {head} {'paper':>7}"
+    for name in names:
+        file, standardize, sigma, m, _, n_repeats = DATA[name]
+        data = load(file, standardize=standardize)
+        y, y_test = signs(file, data.y_train), signs(file, data.y_test)
+        found = {False: [], True: []}
+        for seed in range(n_repeats):
+            rows = np.random.default_rng(seed).permutation(len(y))
+            for rule in found:
+                model = make("NKRLS", sigma, m, seed)
+                model.set_params(one_standard_error=rule)
+                model.fit(data.X_train[rows], y[rows])
+                residual = model.predict(data.X_test) - y_test
+                found[rule].append((np.sqrt(np.mean(residual**2)), model.alpha_))
+        (least, alpha), (simple, larger) = (
+            np.array(found[rule]).T for rule in (False, True)
+        )
+        yield (
+            f"{name:10} {m:5} {least.mean():6.4f} +- {least.std():.4f} "
+            f"{alpha.mean():9.2g} {simple.mean():8.4f} +- {simple.std():.4f} "
+            f"{larger.mean():9.2g} {PAPER[name][3]:7}"
+        )
 
 
 def figure2():
@@ -285,7 +315,9 @@ def _plot_winners(rows, names, n):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--part", choices=("table2", "figure1", "figure2"), required=True
+        "--part",
+        choices=("table2", "one_standard_error", "figure1", "figure2"),
+        required=True,
     )
     parser.add_argument("--data", nargs="*", choices=tuple(DATA), default=list(DATA))
     args = parser.parse_args()
@@ -293,11 +325,13 @@ def main():
         f"{date.today()}; {platform.machine()}, {processor()}, NumPy {np.__version__}"
     ]
     print(lines[0])
-    parts = {"figure1": figure1, "figure2": figure2}
-    for line in table2(args.data) if args.part == "table2" else parts[args.part]():
+    tables = {"table2": table2, "one_standard_error": one_standard_error}
+    figures = {"figure1": figure1, "figure2": figure2}
+    table = tables.get(args.part)
+    for line in table(args.data) if table else figures[args.part]():
         print(line, flush=True)
         lines.append(line)
-    if args.part != "table2" or args.data == list(DATA):
+    if table is None or args.data == list(DATA):
         (RESULTS / f"nytro_{args.part}.txt").write_text("\n".join(lines) + "\n")
 
 

@@ -161,7 +161,7 @@ class _PathModel(KernelModel):
         if problem.validation is not None:
             errors = system.errors(spectrum, filters_of(spectrum), mean, validation)
         elif self.selection == "gcv":
-            n = problem.n_distinct()
+            n = problem.n_distinct(problem.train)
             errors = gcv_errors(spectrum, kept_of(spectrum, n), n)
         else:
             kept = kept_of(spectrum, None)
@@ -215,6 +215,7 @@ class _Nystrom(_PathModel):
         alpha=1e-6,
         alphas=None,
         selection="holdout",
+        one_standard_error=False,
         validation_fraction=0.2,
         store_coef_path=False,
         cache_size="auto",
@@ -229,6 +230,7 @@ class _Nystrom(_PathModel):
         self.alpha = alpha
         self.alphas = alphas
         self.selection = selection
+        self.one_standard_error = one_standard_error
         self.validation_fraction = validation_fraction
         self.store_coef_path = store_coef_path
         self.cache_size = cache_size
@@ -245,6 +247,12 @@ class _Nystrom(_PathModel):
                 )
         else:
             check_number("alpha", self.alpha, 0)
+        check_flag("one_standard_error", self.one_standard_error)
+        if self.one_standard_error and self.selection != "holdout":
+            raise ValueError(
+                "one_standard_error=True needs errors of single rows that are held out,"
+                f" with selection='holdout'; got selection={self.selection!r}"
+            )
         self._grid()
 
     def _grid(self):
@@ -278,6 +286,7 @@ class _Nystrom(_PathModel):
         fitted = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         alpha = float(alphas[0])
         if along_path:
+            mean = system.mean(training)
             errors, spectrum, everything = self._select(
                 system,
                 training,
@@ -285,6 +294,10 @@ class _Nystrom(_PathModel):
                 lambda spectrum, n: self._kept(spectrum, alphas, n),
             )
             alpha = float(alphas[np.nanargmin(errors)])
+            if self.one_standard_error:
+                deviation = self._deviation(system, spectrum, alpha, mean)
+                within = errors <= np.nanmin(errors) + deviation
+                alpha = float(alphas[within].max())
             self._say(f"path of {len(alphas)} values: alpha = {alpha:.3g}")
             fitted["alphas_"] = problem.home_floats(alphas)
             fitted["validation_path_"] = problem.home_floats(errors)
@@ -310,6 +323,16 @@ class _Nystrom(_PathModel):
             spectrum = system.spectrum(training)
             self._warn_if_indefinite(spectrum)
         return spectrum.coef(_ridge(spectrum, [alpha])[:, 0]), spectrum
+
+    def _deviation(self, system, spectrum, alpha, mean):
+        """Return the standard error of the validation error of one alpha."""
+        problem = system.problem
+        rows, xp = problem.validation, problem.xp
+        b = spectrum.coef(_ridge(spectrum, [alpha])[:, 0])
+        squares = system.squares(rows, mean)(system.coef(b, problem.train))
+        w = rows.weights / xp.sum(rows.weights)
+        variance = float(xp.sum(w * (squares - xp.sum(w * squares)) ** 2))
+        return (variance / problem.n_distinct(rows)) ** 0.5
 
     def _kept(self, spectrum, alphas, n):
         scaled = spectrum.complete and n in (None, spectrum.values.shape[0])
@@ -564,6 +587,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
+    one_standard_error : bool, default=False
+        Whether to take, with ``selection="holdout"``, the largest alpha whose error is
+        within one standard error of the least. It is as good as the best one can tell,
+        and safer where the data to come may be others than those held out.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
     store_coef_path : bool, default=False
@@ -685,6 +712,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
         of `fit`), generalised cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
+    one_standard_error : bool, default=False
+        Whether to take, with ``selection="holdout"``, the largest alpha whose error is
+        within one standard error of the least. It is as good as the best one can tell,
+        and safer where the data to come may be others than those held out.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same of every class. Equal rows with
         equal targets stay together.
@@ -772,6 +803,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         alpha=1e-6,
         alphas=None,
         selection="holdout",
+        one_standard_error=False,
         validation_fraction=0.2,
         store_coef_path=False,
         class_weight=None,
@@ -788,6 +820,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
             alpha=alpha,
             alphas=alphas,
             selection=selection,
+            one_standard_error=one_standard_error,
             validation_fraction=validation_fraction,
             store_coef_path=store_coef_path,
             cache_size=cache_size,

@@ -704,9 +704,11 @@ class CenterProblem(_Located):
         if self.kernel is not None:
             self._centers = self._here(self._take(self.train.X, self._chosen))
 
-    def n_distinct(self):
-        """Return the number of distinct training rows with distinct targets."""
-        return len(self._data.distinct_with_targets(self.train.index)[0])
+    def n_distinct(self, rows):
+        """Return the number of distinct rows with distinct targets among some."""
+        if not len(rows.index):  # validation rows that were given
+            return rows.targets.shape[0]
+        return len(self._data.distinct_with_targets(rows.index)[0])
 
     def has_memory(self, plan):
         """Whether the free memory holds a `NystromPlan`."""

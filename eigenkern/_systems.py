@@ -53,17 +53,25 @@ class _System:
                 self._cache_size -= kept
         return operator
 
-    def error(self, rows, mean):
-        """Return a function: mean squared error on rows, of coefficients of centres."""
+    def squares(self, rows, mean):
+        """Return a function: squared errors of rows, of coefficients of centres."""
         xp = self.problem.xp
         operator = self.cached(self.operator_of(rows))
         Y = rows.targets - mean
-        scale = 1.0 / (float(xp.sum(rows.weights)) * Y.shape[1])
+
+        def squares_of(coef):
+            F = operator @ xp.astype(coef, operator.dtype, copy=False)
+            return xp.mean((xp.astype(F, xp.float64) - Y) ** 2, axis=1)
+
+        return squares_of
+
+    def error(self, rows, mean):
+        """Return a function: mean squared error on rows, of coefficients of centres."""
+        xp, squares_of = self.problem.xp, self.squares(rows, mean)
+        total = float(xp.sum(rows.weights))
 
         def error_of(coef):
-            F = operator @ xp.astype(coef, operator.dtype, copy=False)
-            squares = xp.sum((xp.astype(F, xp.float64) - Y) ** 2, axis=1)
-            return scale * float(xp.sum(rows.weights * squares))
+            return float(xp.sum(rows.weights * squares_of(coef))) / total
 
         return error_of
 

@@ -488,6 +488,37 @@ def test_noise_is_not_fitted(rng, factorise):
     assert model.validation_path_[0] >= model.validation_path_[model.n_iter_]
 
 
+@pytest.mark.parametrize("options", [FULL, SOME])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_one_standard_error(options, n_outputs, regression, rng):
+    """The largest alpha that is no worse by more than the error of the error."""
+    X, y, X_test, y_test = regression
+    Y, Y_test = y[:, None] * np.ones(n_outputs), y_test[:, None] * np.ones(n_outputs)
+    Y_test = Y_test + rng.standard_normal(Y_test.shape)
+    options = options | {"alphas": np.logspace(-8, 1, 40), "alpha": "path"}
+    least = NystromRegressor(random_state=0, **options)
+    model = clone(least).set_params(one_standard_error=True)
+    for estimator in (least, model):
+        estimator.fit(X, Y, X_val=X_test, y_val=Y_test)
+    squares = ((least.predict(X_test).reshape(Y_test.shape) - Y_test) ** 2).mean(axis=1)
+    limit = squares.mean() + squares.std() / np.sqrt(len(squares))
+    path = model.validation_path_
+    assert_array_equal(path, least.validation_path_)
+    assert least.alpha_ < model.alpha_ == model.alphas_[path <= limit].max()
+
+
+def test_one_standard_error_of_repeated_rows(regression, weights):
+    X, y, _, _ = regression
+    y = y + np.sin(50 * X[:, 0])
+    options = {"alpha": "path", "random_state": 0, "one_standard_error": True, **SOME}
+    weighted = NystromRegressor(**options).fit(X, y, sample_weight=weights)
+    rows = np.repeat(np.arange(160), weights.astype(int))
+    repeated = NystromRegressor(**options).fit(X[rows], y[rows])
+    least = NystromRegressor(**options | {"one_standard_error": False})
+    assert weighted.alpha_ == repeated.alpha_
+    assert weighted.alpha_ > least.fit(X[rows], y[rows]).alpha_
+
+
 def test_given_validation_rows_decide_and_are_not_fitted(regression):
     X, y, X_test, y_test = regression
     options = {"bandwidth": SIGMA, "alpha": "path", "random_state": 0, **SOME}
@@ -509,6 +540,7 @@ def test_given_validation_rows_decide_and_are_not_fitted(regression):
     "cls, parameters",
     [
         (NystromRegressor, {"alpha": "path"}),
+        (NystromRegressor, {"alpha": "path", "one_standard_error": True}),
         (NystromRegressor, {"alpha": "path", "selection": "gcv", "alphas": [1e-5, 1]}),
         (NystromClassifier, {"alpha": "path"}),
         (NytroRegressor, {}),
@@ -725,6 +757,12 @@ BAD = [
     (NytroRegressor, {"store_coef_path": "no"}, "store_coef_path must be .*; got 'no'"),
     (NystromRegressor, {"centers": None}, "centers must be 'uniform', .*; got None"),
     (NystromRegressor, {"selection": np.ones(2)}, "selection must be one of"),
+    (NystromRegressor, {"one_standard_error": 1}, "one_standard_error must be"),
+    (
+        NystromRegressor,
+        {"one_standard_error": True, "selection": "loo"},
+        "one_standard_error=True needs errors .* got selection='loo'",
+    ),
 ]
 
 
