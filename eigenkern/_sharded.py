@@ -60,8 +60,8 @@ class ShardedOperator(KernelOperator):
     first device, where everything else lives: m (d + l) numbers travel to a device for
     m p d multiply-adds.
 
-    Ma and Belkin split the centres in this way ("Kernel machines that adapt to GPUs for
-    effective large batch training", MLSys 2019; EigenPro 3, ICML 2023).
+    Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
+    split the centres over GPUs in this way.
 
     Parameters
     ----------
