@@ -385,7 +385,7 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--write", action="store_true", help="results/gpu.txt")
+    parser.add_argument("--write", action="store_true", help="results/gpu_PART.txt")
     args = parser.parse_args()
     for part in args.parts:
         if part not in PARTS:
@@ -394,16 +394,19 @@ def main():
         machine = Machine(args.device, args.scale)
     except ImportError as error:
         parser.error(f"--device cuda needs CuPy: {error}")
-    lines = [f"{date.today()}; {machine.name()}, NumPy {np.__version__}"]
+    head = f"{date.today()}; {machine.name()}, NumPy {np.__version__}"
+    table = [head]
     for name in args.parts or PARTS:
-        lines.append(f"\n{name}")
-        print(lines[-1], flush=True)
+        print(f"\n{name}", flush=True)
+        lines = []
         for line in PARTS[name](machine):
             print(line, flush=True)
             lines.append(line)
-    print("\n".join(["", "-" * 60, *lines]))
-    if args.write:
-        (RESULTS / "gpu.txt").write_text("\n".join(lines) + "\n")
+        table += ["", name, *lines]
+        if args.write:
+            text = "\n".join([head, *lines])
+            (RESULTS / f"gpu_{name}.txt").write_text(text + "\n")
+    print("\n".join(["", "-" * 60, *table]))
 
 
 if __name__ == "__main__":
