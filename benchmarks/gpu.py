@@ -20,10 +20,15 @@ tf32     what TF32 would do to the accuracy, on the CPU: kernel matrix and test 
 ``--device cpu --scale 0.01`` runs everything on NumPy in small, to see that it works.
 """
 
+import os
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy is imported
+
 import argparse
 import platform
 import threading
 import time
+import traceback
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -399,9 +404,13 @@ def main():
     for name in args.parts or PARTS:
         print(f"\n{name}", flush=True)
         lines = []
-        for line in PARTS[name](machine):
-            print(line, flush=True)
-            lines.append(line)
+        try:
+            for line in PARTS[name](machine):
+                print(line, flush=True)
+                lines.append(line)
+        except Exception:  # the other parts go on
+            lines.append(traceback.format_exc())
+            print(lines[-1], flush=True)
         table += ["", name, *lines]
         if args.write:
             text = "\n".join([head, *lines])

@@ -3,7 +3,7 @@
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import array_api_compat
@@ -38,6 +38,8 @@ __all__ = [
 _CGROUP = Path("/sys/fs/cgroup")
 # Part of a GPU's free memory that may be planned with: its libraries need some too.
 _GPU_SHARE = 0.9
+# Bytes of page-locked memory that rows pass through on their way to a GPU, at most.
+_PINNED_BYTES = 256e6
 
 
 def to_numpy(x):
@@ -57,6 +59,9 @@ def move(x, xp, device):
     if isinstance(x, np.ndarray) and is_numpy(xp):
         return x
     if array_api_compat.is_array_api_obj(x) and namespace(x) == xp:
+        if is_cupy(xp) and x.device != device:
+            with x.device:  # CuPy copies only what is contiguous to another device
+                x = xp.asarray(x, order="C")
         return array_api_compat.to_device(x, device)
     return xp.asarray(to_numpy(x), device=device)
 
@@ -88,8 +93,8 @@ def compute_location(device, X):
 def compute_devices(device, X):
     """Return namespace and device of every device of a list, or of the one."""
     if not isinstance(device, list | tuple):
-        return [_location(device, X)]
-    if not device or "auto" in device:
+        device = [device]
+    elif not device or "auto" in device:
         raise ValueError(
             "device must be one device or a list that names at least one, 'auto' not "
             f"among them; got {device!r}"
@@ -99,6 +104,12 @@ def compute_devices(device, X):
         raise ValueError(
             f"device must not mix 'cpu' and GPUs in a list; got {device!r}"
         )
+    if array_api_compat.is_cupy_array(X) and is_cupy(places[0][0]):
+        if X.device != places[0][1]:
+            raise ValueError(
+                f"device must be 'auto' or begin with the GPU that X is on, "
+                f"{X.device}; got {device!r}"
+            )
     return places
 
 
@@ -137,7 +148,10 @@ def working_device(device, X):
     """
     named = isinstance(device, list | tuple) or str(device).startswith("cuda")
     if named or array_api_compat.is_cupy_array(X):
-        xp, place = compute_devices(device, X)[0]
+        try:
+            xp, place = compute_devices(device, X)[0]
+        except ValueError:  # it is raised where the device is asked for
+            return nullcontext()
         if is_cupy(xp):
             return place
     return nullcontext()
@@ -237,10 +251,10 @@ def move_what_fits(X, xp, device):
     Raises
     ------
     MemoryError
-        If the free memory of another device does not hold both.
+        If the free memory of a device that they are moved to does not hold both.
     """
-    if (namespace(X), device_of(X)) == (xp, device) or not X.shape[0]:
-        return X
+    if is_numpy(xp) or (namespace(X), device_of(X)) == (xp, device):
+        return move(X, xp, device)
     needed, free = 2.0 * n_bytes(X), available_memory(xp, device)
     if needed > free:
         raise MemoryError(
@@ -294,8 +308,7 @@ class RowsElsewhere:
         """Note which range is asked for next."""
         if self._copies is not None and (start, stop) not in self._coming:
             shape = stop - start, self.shape[1]
-            read = partial(self._read, start, stop)
-            copy = self._copies.start(read, shape, self._X.dtype)
+            copy = self._copies.start(self._read, start, shape, self._X.dtype)
             self._coming = {(start, stop): copy}
 
     def _read(self, start, stop):
@@ -321,27 +334,34 @@ class _CopiesToGpu:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._thread = ThreadPoolExecutor(1)
 
-    def start(self, read, shape, dtype):
-        """Start a copy of what `read()` returns; return the future of the array."""
+    def start(self, read, start, shape, dtype):
+        """Start a copy of ``read(start, start + m)``; return the future of the array.
+
+        `shape` is that of the copy, (m, d).
+        """
         import cupy
 
         with self._device:
             # Work given to the GPU so far may still use this memory: wait for it.
             out = cupy.empty(shape, dtype)
             free = cupy.cuda.get_current_stream().record()
-        return self._thread.submit(self._copy, read, out, free)
+        return self._thread.submit(self._copy, read, start, out, free)
 
-    def _copy(self, read, out, free):
+    def _copy(self, read, start, out, free):
         import cupyx
 
+        row_bytes = out.shape[1] * out.itemsize
+        n_rows = max(min(int(_PINNED_BYTES // row_bytes), out.shape[0]), 1)
         with self._device:
-            if self._pinned is None or self._pinned.nbytes < out.nbytes:
-                self._pinned = cupyx.empty_pinned(out.nbytes, np.uint8)
-            rows = self._pinned[: out.nbytes].view(out.dtype).reshape(out.shape)
-            rows[...] = read()
             self._stream.wait_event(free)
-            out.set(rows, stream=self._stream)
-            self._stream.synchronize()
+            if self._pinned is None or self._pinned.nbytes < n_rows * row_bytes:
+                self._pinned = cupyx.empty_pinned(n_rows * row_bytes, np.uint8)
+            for i in range(0, out.shape[0], n_rows):
+                part = out[i : i + n_rows, :]
+                rows = self._pinned[: part.nbytes].view(out.dtype).reshape(part.shape)
+                rows[...] = read(start + i, start + i + part.shape[0])
+                part.set(rows, stream=self._stream)
+                self._stream.synchronize()
         return out
 
 

@@ -3,7 +3,7 @@
 import sys
 import time
 import warnings
-from functools import partial
+from functools import partial, wraps
 from numbers import Integral, Real
 
 import numpy as np
@@ -54,8 +54,8 @@ def _floats(X, name="X"):
     """Return the data types that X is computed in, of the library that X stays in."""
     if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
         raise ValueError(
-            f"{name} must be float32 or float64, or integers; got {X.dtype}, in which "
-            f"sums of squares overflow: pass {name}.astype('float32')"
+            f"{name} must be float32 or float64, or integers; got {X.dtype}, which "
+            f"nothing here computes in: pass {name}.astype('float32')"
         )
     if get_config()["array_api_dispatch"] and is_array_api_obj(X):
         xp = namespace(X)
@@ -167,6 +167,17 @@ def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
         )
 
 
+def on_its_device(method):
+    """Make a method of an estimator and X run on the device that computes it."""
+
+    @wraps(method)
+    def run(self, X):
+        with working_device(self.device, X):
+            return method(self, X)
+
+    return run
+
+
 def place_of(X):
     """Return the namespace and device of validated rows, which may be sparse."""
     if scipy.sparse.issparse(X):
@@ -230,6 +241,7 @@ class RegressionTargets(RegressorMixin):
         """Return R^2 of the values F (n, l) on the host."""
         return r2_score(y, F.reshape(y.shape), sample_weight=weights)
 
+    @on_its_device
     def predict(self, X):
         """Predict the targets of the rows of X.
 
@@ -341,6 +353,7 @@ class ClassificationTargets(ClassifierMixin):
         predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
         return accuracy_score(codes, predicted.astype(np.int64), sample_weight=weights)
 
+    @on_its_device
     def decision_function(self, X):
         """Return the values whose sign or largest column decides the class.
 
@@ -356,6 +369,7 @@ class ClassificationTargets(ClassifierMixin):
         F = self._values(X, "decision_function")
         return F[:, 0] if F.shape[1] == 1 else F
 
+    @on_its_device
     def predict(self, X):
         """Predict the class of the rows of X.
 
@@ -396,6 +410,7 @@ class LogLossProbabilities:
     """Probabilities of the classes, for a classifier with a parameter `loss`."""
 
     @available_if(_has_log_loss)
+    @on_its_device
     def predict_proba(self, X):
         """Return the probabilities of the classes; needs loss="log_loss".
 
@@ -411,6 +426,7 @@ class LogLossProbabilities:
         return self._probabilities(X, "predict_proba")
 
     @available_if(_has_log_loss)
+    @on_its_device
     def predict_log_proba(self, X):
         """Return the logarithms of the probabilities of the classes.
 
@@ -517,6 +533,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
             setattr(self, name, value)
         return self
 
+    @on_its_device
     def transform(self, X):
         """Return the features of the rows of X.
 
@@ -534,8 +551,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, "transform")
         place = compute_location(self.device, X)
-        with working_device(self.device, X):
-            return self._features(X) if place == home else self._in_slabs(X, place)
+        return self._features(X) if place == home else self._in_slabs(X, place)
 
     def _in_slabs(self, X, place):
         """Return the features of rows, computed at another place."""
@@ -726,8 +742,7 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
         X = self._check_rows(X)
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, method)
-        with working_device(self.device, X):
-            return move(self._expand(X), *home) + self.intercept_
+        return move(self._expand(X), *home) + self.intercept_
 
     def _expand(self, X):
         """Return f(X) less the intercept, where it is computed."""

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from ._array import namespace
+from ._array import namespace, working_device
 from ._base import (
     ClassificationTargets,
     EpochModel,
@@ -376,6 +376,10 @@ class _EigenPro(EigenProModel):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
+        with working_device(self.device, None):
+            return self._fit_batches(batches, classes)
+
+    def _fit_batches(self, batches, classes):
         before = dict(vars(self))
         stream, learner = self._or_restore(self._open_stream, batches, classes)
         losses = []

@@ -355,7 +355,8 @@ class Learner:
 def _parameters(estimator):
     """Return the parameters that a `Learner` depends on."""
     names = "algorithm", "n_components", "subsample_size", "batch_size", "step_size"
-    return [getattr(estimator, name) for name in (*names, "damping", "cache_size")]
+    others = "damping", "cache_size", "device"
+    return [getattr(estimator, name) for name in (*names, *others)]
 
 
 class Stream:

@@ -1,5 +1,7 @@
 """Linear algebra that the array standard lacks."""
 
+from contextlib import nullcontext
+
 import array_api_compat
 import numpy as np
 import scipy.linalg
@@ -165,12 +167,22 @@ def cholesky(K):
         L = L.T
     else:
         try:
-            L, failed = xp.linalg.cholesky(K), 0
+            with _linalg_errors(xp):
+                L, failed = xp.linalg.cholesky(K), 0
         except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
             return None
     # Some say nothing of NaN.
     finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
     return L if finite and not failed else None
+
+
+def _linalg_errors(xp):
+    """Return a context in which a factorisation that fails raises: CuPy's do not."""
+    if not array_api_compat.is_cupy_namespace(xp):
+        return nullcontext()
+    import cupyx
+
+    return cupyx.errstate(linalg="raise")
 
 
 def _blocked_cholesky(K):
@@ -203,7 +215,9 @@ def solve_triangular(L, B, *, transposed=False):
     if array_api_compat.is_cupy_namespace(xp):
         from cupyx.scipy.linalg import solve_triangular
 
-        return solve_triangular(L, B, lower=True, trans=int(transposed))
+        return solve_triangular(
+            L, B, lower=True, trans=int(transposed), check_finite=False
+        )
     return xp.linalg.solve(L.T if transposed else L, B)
 
 

@@ -89,18 +89,19 @@ class BlockPlan:
         return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
 
     @classmethod
-    def of_library(cls, m, p, itemsize, budget):
+    def of_library(cls, m, p, width, itemsize, budget):
         """Return a plan of tiles whose functions the array library runs in parallel.
 
-        They are twice as wide as high, and each with its temporaries is within `budget`
-        bytes: 4 a b itemsize <= budget, of 16 rows at least.
+        They are twice as wide as high, and each with its temporaries, and with the rows
+        that it is made of, is within `budget` bytes, but of 16 rows at least.
         """
         size = max(int(budget // (4 * itemsize)), 1)
+        highest = max(int(budget // (5 * width * itemsize)), 16)
         center_tile = min(p, max(int((2 * size) ** 0.5), 1))
-        row_tile = min(m, max(size // center_tile, 16))
+        row_tile = min(m, max(size // center_tile, 16), highest)
         center_tile = min(p, max(size // row_tile, 1))
-        used = 4 * row_tile * center_tile * itemsize
-        return cls(row_tile, center_tile, 1, 1, used)
+        row_bytes = max(4 * center_tile, 5 * width) * itemsize
+        return cls(row_tile, center_tile, 1, 1, row_tile * row_bytes)
 
 
 class _SingleThreadedBlas:
@@ -472,11 +473,12 @@ class KernelOperator:
         """
         xp = self.xp
         m, p = self.shape
-        # Rows that stay in a core's cache between the two products.
-        fast_bytes = 2e6 if self._threaded else self._budget / 2
-        n_rows = min(
-            max(int(fast_bytes // (8 * p)), 16), max(-(-m // self.n_workers), 1)
-        )
+        n_rows = max(-(-m // self.n_workers), 1)
+        if self._threaded:  # as many as stay in a core's cache between the products
+            n_rows = min(n_rows, max(int(2e6 // (8 * p)), 16))
+        else:
+            row_bytes = 8 * p + 5 * self._right.shape[1] * self.itemsize
+            n_rows = min(n_rows, max(int(0.5 * self._budget // row_bytes), 16))
         parts = [
             xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
             for _ in range(self.n_workers)
@@ -612,7 +614,11 @@ class KernelOperator:
         if not self._threaded:
             if self.kernel.fused:
                 return BlockPlan.of_library(
-                    max(m, 1), self.shape[1], self.itemsize, self._budget
+                    max(m, 1),
+                    self.shape[1],
+                    self._right.shape[1],
+                    self.itemsize,
+                    self._budget,
                 )
             # A few whole rows at a time for a callable.
             row_bytes = 4 * self.itemsize * self.shape[1]

@@ -142,14 +142,15 @@ class _Located:
         return move(X, self.xp, self.device)
 
     def _here_if_small(self, X):
-        """Return X where it is computed with, or as it is if it takes half the memory.
+        """Return X where it is computed with, or as it is if that is half the memory.
 
-        Operators then move its rows when they use them.
+        With its rows in another order it takes twice as much. Operators move the rows
+        of an X that stays when they use them.
         """
         if self._home == self._places[0]:
             return X
         free = available_memory(self.xp, self.device)
-        return X if 2 * n_bytes(X) > free else self._here(X)
+        return X if 4 * n_bytes(X) > free else self._here(X)
 
     def at_home(self, values):
         """Return `values` of the computation where X lives."""

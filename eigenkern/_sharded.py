@@ -1,6 +1,6 @@
 """Kernel operators on several devices: each has a part of the centres."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -33,6 +33,7 @@ def make_operator(kernel, centers, places, rows=None):
     MemoryError
         If a GPU does not hold its centres.
     """
+    places = places[: max(centers.shape[0], 1)]
     if len(places) > 1:
         return ShardedOperator(kernel, centers, places, rows)
     return KernelOperator(kernel, move_what_fits(centers, *places[0]), rows)
@@ -103,7 +104,7 @@ class ShardedOperator(KernelOperator):
         """Return a range of the rows, encoded, on the first device."""
         if not self.symmetric:
             return super().encoded_rows(start, stop)
-        pieces = []
+        pieces = [self._right[:0, :]]
         for shard, part in zip(self._shards, self._parts, strict=True):
             first, last = max(start, part.start), min(stop, part.stop)
             if first < last:
@@ -126,10 +127,8 @@ class ShardedOperator(KernelOperator):
             F, kept = zip(*self._on_all(task, rows), strict=True)
             products.append(self._total(F))
             columns.append(self.xp.concat(self._gathered(kept), axis=1))
-        if not products:
-            empty = self.xp.zeros((0, A.shape[1]), dtype=self.dtype, device=self.device)
-            return empty, empty[:, :0]
-        return self.xp.concat(products), self.xp.concat(columns)
+        with _on(self._places[0]):  # before the parts on other devices are let go
+            return self.xp.concat(products), self.xp.concat(columns)
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
@@ -150,10 +149,12 @@ class ShardedOperator(KernelOperator):
 
         for rows in self._chunks(start, stop):
             target = slice(rows.start - start, rows.stop - start)
-            for found in self._on_all(task, rows):
-                if found is not None:
-                    place, K = found[0], move(found[1], self.xp, self.device)
-                    out[target, place : place + K.shape[1]] = K
+            blocks = self._on_all(task, rows)
+            with _on(self._places[0]):
+                for found in blocks:
+                    if found is not None:
+                        place, K = found[0], move(found[1], self.xp, self.device)
+                        out[target, place : place + K.shape[1]] = K
         return out[: stop - start, :]
 
     def normal_product(self, V, targets=None, weights=None):
@@ -169,15 +170,17 @@ class ShardedOperator(KernelOperator):
                 return K, K @ V_parts[k]
 
             blocks, products = zip(*self._on_all(evaluate, rows), strict=True)
-            U = self._total(products)
-            U = U if targets is None else U - targets[rows, :]
-            U = U if weights is None else U * weights[rows, None]
+            with _on(self._places[0]):
+                U = self._total(products)
+                U = U if targets is None else U - targets[rows, :]
+                U = U if weights is None else U * weights[rows, None]
 
             def accumulate(k, U=U, blocks=blocks):
                 sums[k] = sums[k] + (move(U, *self._places[k]).T @ blocks[k]).T
 
             self._run_all(accumulate)
-        return xp.concat(self._gathered(sums))
+        with _on(self._places[0]):
+            return xp.concat(self._gathered(sums))
 
     @property
     def cache_bytes(self):
@@ -185,10 +188,11 @@ class ShardedOperator(KernelOperator):
         return float("inf")
 
     def _chunks(self, start, stop, size=None):
-        """Return slices of the rows, small enough to be sent."""
-        if size is None:
-            size = max(int(_ROW_BYTES // (self._right.shape[1] * self.itemsize)), 1)
-        return [slice(i, min(i + size, stop)) for i in range(start, stop, size)]
+        """Return slices of the rows, at least one, small enough to be sent."""
+        sent = max(int(_ROW_BYTES // (self._right.shape[1] * self.itemsize)), 1)
+        size = sent if size is None else min(size, sent)
+        starts = range(start, max(stop, start + 1), size)
+        return [slice(i, min(i + size, stop)) for i in starts]
 
     def _on_all(self, function, rows):
         """Return ``function(shard, k)`` of each shard's K(rows, Z_k)."""
@@ -211,6 +215,7 @@ class ShardedOperator(KernelOperator):
                 return task(k)
 
         futures = [self._threads.submit(run, k) for k in range(len(self._places))]
+        wait(futures)  # also where one fails: none may go on with what is let go
         return [future.result() for future in futures]
 
     def _split(self, A):

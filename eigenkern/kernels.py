@@ -307,7 +307,7 @@ class Laplacian(_Radial):
     # k = 0.999 in float32. So c r^2 is lowered by what rounding was seen to add to it
     # (at most 10 eps |x|^2, up to d = 2000) and cut off at zero: equal rows have k = 1.
     _norms_lowered = 8.0
-    cuda = "k = exp(-sqrt(fmax(t, T(0))))"
+    cuda = "k = exp(-sqrt(t < T(0) ? T(0) : t))"
 
     def finish(self, xp, T):
         return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))

@@ -187,7 +187,9 @@ def test_other_libraries_agree_with_numpy(other_xp, data):
         model = LinearEigenProRegressor(**options).fit(X, Y)
         predicted = model.predict(X)
     assert isinstance(predicted, type(X)) and isinstance(model.coef_, type(X))
-    assert_allclose(to_numpy(model.coef_), expected.coef_, rtol=1e-4, atol=1e-6)
+    # Columns that hardly vary amplify rounding, of no effect on what is predicted.
+    largest = np.abs(expected.coef_).max()
+    assert_allclose(to_numpy(model.coef_), expected.coef_, atol=1e-4 * largest)
     assert_allclose(to_numpy(predicted), expected.predict(data[0]), rtol=1e-8)
 
 

@@ -348,6 +348,17 @@ def test_cache_budget(problem, monkeypatch):
     assert cache_budget("auto", operator) == pytest.approx(0.7e9)
 
 
+@pytest.mark.parametrize("p", [1, 100, 10_000])
+@pytest.mark.parametrize("width", [3, 5000])
+def test_a_plan_of_a_library_counts_tiles_and_rows(p, width):
+    plan = BlockPlan.of_library(10**6, p, width, 4, 2e7)
+    assert plan.bytes <= 2e7
+    assert 16 <= plan.row_tile < 10**6 and 1 <= plan.center_tile <= p
+    rows, columns = 2 * plan.row_tile, 2 * plan.center_tile
+    assert max(16 * rows * plan.center_tile, 20 * rows * width) > 2e7
+    assert columns > p or 16 * plan.row_tile * columns > 2e7 or width == 5000
+
+
 def test_cache_pays_for_many_features_and_epochs():
     operator = KernelOperator(Gaussian(), np.ones((3, 2), dtype=np.float32))
     operator.n_workers = 2

@@ -115,6 +115,16 @@ def test_sums_of_products_are_those_of_one_device(places, data, rng):
     assert_allclose(other @ A, (one @ A)[:9], rtol=1e-10)
 
 
+def test_fewer_centres_than_devices(places, data):
+    X, Z, A = data
+    operator = make_operator(Gaussian(1.5), Z[:1], places, X)
+    assert_allclose(operator @ A[:1], KernelOperator(Gaussian(1.5), Z[:1], X) @ A[:1])
+    operator = make_operator(Gaussian(1.5), Z[:2], places, X)
+    assert len(operator._shards) == 2
+    assert_allclose(operator @ A[:2], KernelOperator(Gaussian(1.5), Z[:2], X) @ A[:2])
+    assert (operator.product(A[:2], 5, 5)[0]).shape == (0, 3)
+
+
 def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     X, Z, A = data
     several = ShardedOperator(Gaussian(1.5), Z, places, X)
@@ -247,9 +257,9 @@ class Copies:
     def __init__(self):
         self.started = []
 
-    def start(self, read, shape, dtype):
+    def start(self, read, start, shape, dtype):
         copy = Future()
-        copy.set_result(read())
+        copy.set_result(read(start, start + shape[0]))
         assert copy.result().shape == shape and copy.result().dtype == dtype
         self.started.append(tuple(np.asarray(copy.result()[:, 0], dtype=int)))
         return copy
@@ -311,10 +321,12 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
     assert bool(moved) == (free == 1e12)
 
 
-def test_what_does_not_fit_says_what_would(elsewhere, monkeypatch):
+def test_what_does_not_fit_says_what_would(data, elsewhere, monkeypatch):
     monkeypatch.setattr(_array, "available_memory", lambda xp, device: 1000.0)
+    place = namespace(elsewhere), device_of(elsewhere)
+    assert move_what_fits(elsewhere, *place) is elsewhere
     message = "57 rows and as much .* but 0 MB are free there: 15 rows would fit"
     with pytest.raises(MemoryError, match=message):
-        move_what_fits(elsewhere, *CPU)
+        move_what_fits(data[0], *place)
     with pytest.raises(MemoryError, match="15 rows would fit"):
-        make_operator(Gaussian(), elsewhere, [CPU])
+        make_operator(Gaussian(), data[0], [place])
