@@ -240,10 +240,9 @@ def data(machine):
         model = EigenProClassifier(**options, device=machine.device, random_state=0)
         model.set_callbacks(callback).fit(part.X_train[:n], part.y_train[:n])
         seconds, error = callback.rows[-1]
-        setup = seconds - len(callback.rows) * callback.rows[0][0]
-        if len(callback.rows) > 1:
-            epoch = callback.rows[1][0] - callback.rows[0][0]
-            setup = callback.rows[0][0] - epoch
+        first = callback.rows[0][0]
+        # The first epoch's time less that of the second, if there is one.
+        setup = 2 * first - callback.rows[1][0] if len(callback.rows) > 1 else np.nan
         shown = f"{seconds:8.2f}" if error <= target else f"{'never':>8}"
         yield f"{name:>15} {target:9.1f} {shown} {setup:8.2f} {error:8.2f}"
 

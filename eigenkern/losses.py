@@ -35,12 +35,13 @@ class Loss:
         Bound of the second derivative in F, which a step has to respect. Losses with
         kinks have none: theirs is the change of the slope over a distance that matters,
         1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
-    smooth : bool
-        Whether it has no kinks: `second_derivative` is then no less than the true one.
+    moves_constant : bool
+        Whether the best constant changes as f grows, in a way that `second_derivative`
+        tells.
     """
 
     curvature = 1.0
-    smooth = True
+    moves_constant = False
 
     def value(self, Y, F):
         """Return the loss of every row, summed over columns, shape (m,)."""
@@ -98,8 +99,6 @@ class EpsilonInsensitive(Loss):
 
     epsilon: float
 
-    smooth = False
-
     @property
     def curvature(self):
         # Longer steps jump over the tube to and fro. A narrow one is reached by the
@@ -124,8 +123,6 @@ class EpsilonInsensitive(Loss):
 class Hinge(Loss):
     """max(0, 1 - y f) with y = -1 or +1; one against the rest for several columns."""
 
-    smooth = False
-
     def _signs(self, Y):
         return Y if Y.shape[1] == 1 else 2.0 * Y - 1.0
 
@@ -147,6 +144,8 @@ class LogLoss(Loss):
     """-log p(y), p = 1 / (1 + exp(-f)) of two classes, or softmax(f) of more."""
 
     n_columns: int
+
+    moves_constant = True
 
     @property
     def curvature(self):

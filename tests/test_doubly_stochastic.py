@@ -210,12 +210,12 @@ def test_log_loss_reaches_logistic_regression_on_the_same_features(n_classes, da
 
 
 @pytest.mark.parametrize(
-    "batch_size, smooth, rate",
+    "batch_size, quick, rate",
     [(10, True, 0.2), (4096 // 3, True, 0.5), (4096, True, 1.0), (9999, True, 1.0)]
     + [(10, False, 0.2), (9999, False, 0.2)],
 )
-def test_large_batches_set_the_constant_anew(batch_size, smooth, rate):
-    assert constant_rate(batch_size, smooth) == pytest.approx(rate, rel=1e-3)
+def test_large_batches_set_the_constant_anew(batch_size, quick, rate):
+    assert constant_rate(batch_size, quick) == pytest.approx(rate, rel=1e-3)
 
 
 def test_error_of_f_falls_as_one_over_t(data):

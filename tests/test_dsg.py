@@ -148,10 +148,13 @@ def test_pieces_of_one_batch_are_a_fit_in_that_order(regression):
     assert_allclose(pieces.predict(X_test), whole.predict(X_test), atol=0.2)
 
 
-@pytest.mark.parametrize("n_rows", [40, 160])
-def test_the_constant_steps_by_the_curvature_of_the_logistic_loss(n_rows, regression):
+@pytest.mark.parametrize("n_rows, part", [(40, 0.2), (160, 0.2), (4160, 1.0)])
+def test_the_constant_steps_by_the_curvature_of_the_logistic_loss(
+    n_rows, part, regression
+):
     """Rare rows of class 1; of small batches the curvature is at least 10 / B."""
     X, y, _, _ = regression
+    X, y = np.tile(X, (26, 1)), np.tile(y, 26)
     X, labels = X[:n_rows], (y > np.quantile(y, 0.9)).astype(int)[:n_rows]
     w = np.linspace(0.5, 1.5, n_rows)
     options = {"loss": "log_loss", "batch_size": n_rows, "block_size": 16}
@@ -161,7 +164,7 @@ def test_the_constant_steps_by_the_curvature_of_the_logistic_loss(n_rows, regres
     assert (model.t_, again.t_) == (1, 2)
     p = model.predict_proba(X)[:, 1]
     curvature = max(np.average(p * (1 - p), weights=w), min(10 / n_rows, 0.25))
-    rate = 0.2 / curvature / (1 + 2 * again.step_decay_)
+    rate = part / curvature / (1 + 2 * again.step_decay_)
     before, after = (m.intercept_ + m.feature_mean_ for m in (model, again))
     step = rate * np.average(p - labels, weights=w)
     assert_allclose(after, before - step, rtol=1e-9)

@@ -37,16 +37,17 @@ _CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
 _ROWS_OF_CLASS = 10
 
 
-def constant_rate(batch_size, smooth):
+def constant_rate(batch_size, quick):
     """Return the part of Newton's step that the constant makes, at the longest step.
 
     Of the variance of one row's gradient a rate r leaves r / (2 - r) over B in the
-    constant: no more than the whole step of 4096 rows leaves, or a rate of 0.2. Where
-    the loss has kinks its curvature is no bound, and Newton's step may be too long.
+    constant: if `quick`, no more than the whole step of 4096 rows leaves, or a rate of
+    0.2 where that is more.
     """
+    if not quick:
+        return _CONSTANT_RATE
     part = min(batch_size / _ROWS_OF_CONSTANT, 1.0)
-    rate = 2.0 * part / (1.0 + part)
-    return max(rate, _CONSTANT_RATE) if smooth else _CONSTANT_RATE
+    return max(2.0 * part / (1.0 + part), _CONSTANT_RATE)
 
 
 @dataclass
@@ -338,6 +339,10 @@ def doubly_stochastic(
             return rng.randint(n_blocks), step
         return n_blocks, step
 
+    # A constant that lags behind keeps old blocks from being checked with success. That
+    # is a loss only where they save time: with kept values a new one costs no more.
+    quick = loss.moves_constant and not keep_values
+
     def make_step(V, b, G, squares, curvatures):
         """Change the expansion, and `V`, by one step on a batch."""
         m = G.shape[0]
@@ -357,7 +362,7 @@ def doubly_stochastic(
         expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
         values.record(k, change, b.start, phi, V)
         least = min(_ROWS_OF_CLASS / m, loss.curvature)
-        rate = constant_rate(batch_size, loss.smooth) * step / longest_step
+        rate = constant_rate(batch_size, quick) * step / longest_step
         rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
