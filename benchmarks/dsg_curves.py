@@ -5,13 +5,14 @@ cores, with these parts:
 
 log_loss, squared_error
          training loss of DSG, UDSG and CDSG for the logistic or the square loss on five
-         data sets, without running values (every step evaluates all blocks, batches of
-         4096 rows, blocks of 256 features: the paper's figure 1; means of two seeds)
-         and with them (all automatic). The fits take turns, an epoch each, and what
-         counts are seconds of CPU time: a shared machine is not as fast at all times.
-         The baseline:
-         scikit-learn's ``RBFSampler`` of as many features as four blocks with
-         ``LogisticRegression`` or ``Ridge``.
+         data sets, without running values: every step evaluates all blocks, batches of
+         4096 rows, blocks of 256 features (the paper's figure 1; means of two seeds).
+         The fits take turns, an epoch each, and what counts are seconds of CPU time: a
+         shared machine is not as fast at all times. The baseline: scikit-learn's
+         ``RBFSampler`` of as many features as four blocks with ``LogisticRegression``
+         or ``Ridge``, in seconds of a clock.
+log_loss_auto, squared_error_auto
+         the same with running values, everything automatic.
 svc      hinge loss against ``SVC(C=1)`` on 20000 rows, at the time when that has
          converged (table 3).
 errors   test errors on Adult and MNIST (PCA to 100).
@@ -55,7 +56,7 @@ DATA = ("cifar10_gray", "mnist", "a9a", "ijcnn1", "covtype_sub93k")
 IMAGES = ("cifar10_gray", "mnist")
 ALGORITHMS = ("dsg", "udsg", "cdsg")
 LOSSES = ("log_loss", "squared_error")
-SECONDS = 30.0
+SECONDS = 20.0
 BLOCK = 256
 
 
@@ -204,60 +205,55 @@ def at(rows, seconds):
     return float(np.exp(np.interp(seconds, rows[:, 0], np.log(rows[:, 2]))))
 
 
-def curves(loss, figure):
+def curves(loss, paper, figure):
     """Yield lines about the curves of a loss; draw them."""
     import matplotlib.pyplot as plt
 
-    modes = {
-        "no values kept": {
-            "cache_size": 0,
-            "batch_size": 4096,
-            "block_size": BLOCK,
-        },
-        "all automatic": {},
-    }
-    n_seeds = {"no values kept": 2, "all automatic": 1}
+    options, n_seeds, setting = {}, 1, "all automatic"
+    if paper:
+        options = {"cache_size": 0, "batch_size": 4096, "block_size": BLOCK}
+        n_seeds, setting = 2, "no values kept"
     if figure:
         picture, axes = plt.subplots(
-            len(modes), len(DATA), figsize=(16, 6), layout="constrained"
+            2, len(DATA), figsize=(16, 6), layout="constrained"
         )
     head = " ".join(f"{a:>9}" for a in ALGORITHMS)
-    for i, (mode, options) in enumerate(modes.items()):
-        seeds = range(n_seeds[mode])
-        yield f"\nTraining loss at equal time, {mode}, seeds: {len(seeds)}"
+    yield f"\nTraining loss at equal time, {setting}, seeds: {n_seeds}"
+    yield (
+        f"{'data':>15} {'CPU s':>6} {head} {'features, ' + setting:>29} "
+        f"{'halvings':>9} {'baseline':>9} {'its s':>6}"
+    )
+    for j, name in enumerate(DATA):
+        data = prepare(name)
+        runs = [curves_of(data, loss, seed, options) for seed in range(n_seeds)]
+        rows = {a: [run[a][0] for run in runs] for a in ALGORITHMS}
+        seconds = min(part[-1, 0] for a in ALGORITHMS for part in rows[a])
+        found = {a: [at(part, seconds) for part in rows[a]] for a in ALGORITHMS}
+        values = " ".join(f"{np.mean(found[a]):9.4f}" for a in ALGORITHMS)
+        used = [
+            int(np.mean([np.interp(seconds, *part[:, :2].T) for part in parts]))
+            for parts in rows.values()
+        ]
+        its, value = baseline(data, loss)
+        halvings = sum(h for run in runs for _, h in run.values())
         yield (
-            f"{'data':>15} {'CPU s':>6} {head} {'features, ' + mode:>29} "
-            f"{'halvings':>9} {'baseline':>9} {'its s':>6}"
+            f"{name:>15} {seconds:6.1f} {values} "
+            f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
+            f"{value:9.4f} {its:6.1f}"
         )
-        for j, name in enumerate(DATA):
-            data = prepare(name)
-            runs = [curves_of(data, loss, seed, options) for seed in seeds]
-            rows = {a: [run[a][0] for run in runs] for a in ALGORITHMS}
-            seconds = min(part[-1, 0] for a in ALGORITHMS for part in rows[a])
-            found = {a: [at(part, seconds) for part in rows[a]] for a in ALGORITHMS}
-            values = " ".join(f"{np.mean(found[a]):9.4f}" for a in ALGORITHMS)
-            used = [
-                int(np.mean([np.interp(seconds, *part[:, :2].T) for part in parts]))
-                for parts in rows.values()
-            ]
-            its, value = baseline(data, loss)
-            halvings = sum(h for run in runs for _, h in run.values())
-            yield (
-                f"{name:>15} {seconds:6.1f} {values} "
-                f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
-                f"{value:9.4f} {its:6.1f}"
-            )
-            if not figure:
-                continue
+        if not figure:
+            continue
+        for i, label in enumerate(("CPU seconds", "features")):
             ax = axes[i][j]
             for a in ALGORITHMS:
-                ax.loglog(rows[a][0][:, 0], rows[a][0][:, 2], label=a)
-            ax.plot(its, value, "k*", label="fixed features")
-            ax.set_title(f"{name}, {loss}\n{mode}", fontsize=9)
-            ax.set_xlabel("CPU seconds")
+                ax.loglog(rows[a][0][:, i], rows[a][0][:, 2], label=a)
+            ax.plot((its, 4 * BLOCK)[i], value, "k*", label="fixed features")
+            ax.set_xlabel(label)
+        axes[0][j].set_title(f"{name}, {loss}\n{setting}", fontsize=9)
     if figure:
         axes[0][0].legend()
-        picture.savefig(RESULTS / f"dsg_{loss}.png", dpi=60)
+        name = loss if paper else f"{loss}_auto"
+        picture.savefig(RESULTS / f"dsg_{name}.png", dpi=60)
 
 
 def against_svc():
@@ -374,7 +370,9 @@ def memory():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = dict.fromkeys(LOSSES)
+    parts = {}
+    for loss in LOSSES:
+        parts |= dict.fromkeys((loss, f"{loss}_auto"))
     parts |= {"svc": against_svc, "errors": test_errors}
     parts |= {"auto": automatic, "memory": memory}
     parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
@@ -384,7 +382,8 @@ def main():
     if args.stream:
         return stream(args.stream)
     for loss in LOSSES:
-        parts[loss] = partial(curves, loss, args.write)
+        parts[loss] = partial(curves, loss, True, args.write)
+        parts[f"{loss}_auto"] = partial(curves, loss, False, args.write)
     for part in args.part or parts:
         lines = [
             f"python benchmarks/dsg_curves.py {part}; {date.today()}; "
