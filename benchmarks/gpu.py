@@ -31,11 +31,13 @@ import time
 import traceback
 from contextlib import nullcontext
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from callbacks import Timed
 from datasets import load
+from kernel_product import processor
 from sklearn import config_context
 
 from eigenkern import (
@@ -47,7 +49,7 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
 )
-from eigenkern._array import namespace
+from eigenkern._array import available_memory, namespace
 from eigenkern._operator import KernelOperator
 from eigenkern._sharded import make_operator
 from eigenkern.kernels import Gaussian, Laplacian
@@ -82,7 +84,7 @@ class Machine:
     def name(self):
         """Return the name of the device."""
         if self.cupy is None:
-            return platform.processor() or platform.machine()
+            return f"{platform.machine()}, {processor()}"
         return self.cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
 
     def normal(self, *shape):
@@ -210,13 +212,13 @@ def product(machine):
     for d in (32, 128, 784, 1536):
         X, Z = machine.normal(m, d), machine.normal(p, d)
         out = machine.xp.empty((m, p), dtype=X.dtype)
-        bare = machine.seconds(lambda: machine.xp.matmul(X, Z.T, out=out))  # noqa: B023
+        bare = machine.seconds(partial(machine.xp.matmul, X, Z.T, out=out))
         out = None
         for kernel in (Gaussian(d**0.5), Laplacian(d**0.5)):
             ratios = []
             for size in tiles:
                 operator = KernelOperator(kernel, Z, X, tile_memory=float(size))
-                ratios.append(machine.seconds(lambda: operator @ A) / bare)  # noqa: B023
+                ratios.append(machine.seconds(partial(operator.product, A)) / bare)
             cells = " ".join(f"{ratio:6.2f}" for ratio in ratios)
             rate = 2e-12 * m * p * d / bare
             name = type(kernel).__name__.lower()
@@ -247,7 +249,7 @@ def data(machine):
         yield f"{name:>15} {target:9.1f} {shown} {setup:8.2f} {error:8.2f}"
 
 
-def teacher(machine, n, d, n_outputs):
+def teacher(n, d, n_outputs):
     """Return rows on the host and targets that are smooth in some of their features."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d), dtype=np.float32)
@@ -263,28 +265,24 @@ def epoch(machine):
     )
     for n, d, n_outputs in ((1_000_000, 440, 144), (1_280_000, 1536, 1000)):
         n = machine.rows(n)
-        X, Y = teacher(machine, n, d, n_outputs)
+        X, Y = teacher(n, d, n_outputs)
         model = EigenProRegressor(
             "laplacian", bandwidth=d**0.5, device=machine.device, max_iter=1
         )
-        free = _free(machine)
-        with Peak(machine) as peak:
-            start = time.perf_counter()
-            model.fit(X, Y)
-            seconds = time.perf_counter() - start
+        cost = cost_of_fit(machine, model, X, Y)
         yield (
             f"{n:8} {d:5} {n_outputs:5} {model.batch_size_:6} {model.n_components_:4} "
-            f"{seconds:8.1f} {peak.bytes / 1e6:8.0f} {free / 1e6:8.0f}"
+            f"{cost}"
         )
 
 
 def stream(machine):
     """Yield seconds and memory of an epoch of EigenPro 4 over rows on the host."""
     n, d, n_outputs = machine.rows(5_000_000), 1280, 10
-    X, Y = teacher(machine, n, d, n_outputs)
+    X, Y = teacher(n, d, n_outputs)
     yield (
         f"{n} x {d} rows, {n_outputs} outputs; the paper's A100: 271, 406, 1268 s\n"
-        f"{'p':>8} {'m':>6} {'seconds':>8} {'loss':>8} {'peak MB':>8} {'free MB':>8}"
+        f"{'p':>8} {'m':>6} {'loss':>8} {'seconds':>8} {'peak MB':>8} {'free MB':>8}"
     )
     for p in (64_000, 256_000, 1_000_000):
         p = machine.rows(p)
@@ -297,21 +295,18 @@ def stream(machine):
             max_iter=1,
             random_state=0,
         )
-        free = _free(machine)
-        with Peak(machine) as peak:
-            start = time.perf_counter()
-            model.fit(X, Y)
-            seconds = time.perf_counter() - start
-        yield (
-            f"{p:8} {model.batch_size_:6} {seconds:8.1f} {model.loss_curve_[0]:8.4f} "
-            f"{peak.bytes / 1e6:8.0f} {free / 1e6:8.0f}"
-        )
+        cost = cost_of_fit(machine, model, X, Y)
+        yield f"{p:8} {model.batch_size_:6} {model.loss_curve_[0]:8.4f} {cost}"
 
 
-def _free(machine):
-    from eigenkern._array import available_memory
-
-    return available_memory(*machine.place)
+def cost_of_fit(machine, model, X, Y):
+    """Fit a model; return seconds, peak of memory and what was free, to print."""
+    free = available_memory(*machine.place)
+    with Peak(machine) as peak:
+        start = time.perf_counter()
+        model.fit(X, Y)
+        seconds = time.perf_counter() - start
+    return f"{seconds:8.1f} {peak.bytes / 1e6:8.0f} {free / 1e6:8.0f}"
 
 
 def shards(machine):
@@ -319,7 +314,7 @@ def shards(machine):
     m, p, d = machine.rows(8192), machine.rows(65536), 784
     X, Z, A = machine.normal(m, d), machine.normal(p, d), machine.normal(p, 10)
     one = make_operator(Gaussian(d**0.5), Z, [machine.place], X)
-    expected, seconds = one @ A, machine.seconds(lambda: one @ A)
+    expected, seconds = one @ A, machine.seconds(partial(one.product, A))
     cases = {"two shards of one device": [machine.place] * 2}
     if machine.cupy is not None:
         n = machine.cupy.cuda.runtime.getDeviceCount()
@@ -327,7 +322,7 @@ def shards(machine):
         cases[f"{n} device(s)"] = [(machine.xp, device) for device in devices]
     for name, places in cases.items():
         several = make_operator(Gaussian(d**0.5), Z, places, X)
-        ratio = machine.seconds(lambda: several @ A) / seconds  # noqa: B023
+        ratio = machine.seconds(partial(several.product, A)) / seconds
         difference = float(abs(several @ A - expected).max() / abs(expected).max())
         yield f"{name}: {ratio:.2f} of the time of one, differs by {difference:.0e}"
 

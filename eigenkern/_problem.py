@@ -707,9 +707,11 @@ class CenterProblem(_Located):
 
     def n_distinct(self, rows):
         """Return the number of distinct rows with distinct targets among some."""
-        if not len(rows.index):  # validation rows that were given
-            return rows.targets.shape[0]
-        return len(self._data.distinct_with_targets(rows.index)[0])
+        if len(rows.index):
+            return len(self._data.distinct_with_targets(rows.index)[0])
+        # Validation rows that were given; those without weight may be among them.
+        pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
+        return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
 
     def has_memory(self, plan):
         """Whether the free memory holds a `NystromPlan`."""

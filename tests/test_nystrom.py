@@ -507,6 +507,18 @@ def test_one_standard_error(options, n_outputs, regression, rng):
     assert least.alpha_ < model.alpha_ == model.alphas_[path <= limit].max()
 
 
+def test_one_standard_error_of_given_rows_with_weights(regression, rng):
+    X, y, X_test, y_test = regression
+    y_test = y_test + 0.2 * rng.standard_normal(len(y_test))
+    w = rng.integers(0, 3, len(y_test)).astype(float)
+    rows = np.repeat(np.arange(len(y_test)), w.astype(int))
+    options = {"alphas": np.logspace(-8, 1, 400), "one_standard_error": True, **SOME}
+    model = NystromRegressor(alpha="path", random_state=0, **options)
+    other = clone(model).fit(X, y, X_val=X_test[rows], y_val=y_test[rows])
+    model.fit(X, y, X_val=X_test, y_val=y_test, sample_weight_val=w)
+    assert model.alpha_ == other.alpha_ < 10
+
+
 def test_one_standard_error_of_repeated_rows(regression, weights):
     X, y, _, _ = regression
     y = y + np.sin(50 * X[:, 0])
