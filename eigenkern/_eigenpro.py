@@ -536,18 +536,21 @@ class _EigenPro(EigenProModel):
             vars(self).pop(name, None)
         if self._general:
             return self._make_projected_solver(problem)
-        cached, make_preconditioner = None, Spectral.of
-        if self.algorithm == "eigenpro1":
-            # The kernel matrix is used at once, for its eigenvectors.
-            cached = problem.fill_caches(self.cache_size, self.max_iter + 1)
+        n_products, make_preconditioner = self.max_iter, Spectral.of
+        if self.algorithm == "eigenpro1":  # one more for its eigenvectors
+            n_products += 1
             make_preconditioner = partial(
                 GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
             )
+        operator = problem.operator
+        largest_batch = max_batch_size(
+            operator, problem.n_features, problem.targets.shape[1]
+        )
+        # Before the tuning, which reads blocks of the kernel matrix.
+        cached = problem.fill_caches(self.cache_size, n_products)
         tuning = tune(
-            problem.operator,
-            max_batch_size(
-                problem.operator, problem.n_features, problem.targets.shape[1]
-            ),
+            operator,
+            largest_batch,
             make_preconditioner=make_preconditioner,
             weights=problem.weights,
             subsample_size=self.subsample_size,
@@ -556,8 +559,6 @@ class _EigenPro(EigenProModel):
             step_size=self.step_size,
             damping=self.damping,
         )
-        if cached is None:
-            cached = problem.fill_caches(self.cache_size, self.max_iter)
         solver = self._solver(problem, tuning)
         return solver, self._tuned(tuning, problem) | {"cache_size_": cached}
 

@@ -339,10 +339,11 @@ class KernelOperator:
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
 
-        It is a view of a matrix that is given or cached, if that has the data type.
-        `dtype` (default: that of the rows) is the type of the array only: the values
-        are computed in the rows' type. A computed block is written to the first rows
-        of `out`, where it is given.
+        It is a view of a matrix that is given or cached whole, if that has the data
+        type. `dtype` (default: that of the rows) is the type of the array only: the
+        values are computed in the rows' type. Another block is written to the first
+        rows of `out`, where it is given. Of the same rows and columns of a symmetric
+        matrix only the lower triangle is computed.
         """
         stop = self.shape[0] if stop is None else stop
         last = self.shape[1] if last is None else last
@@ -354,20 +355,60 @@ class KernelOperator:
         if out is None:
             out = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
         K = out[:m, :]
+        if self._triangle is not None:
+            self._copy_from_triangle(K, start, first)
+            return K
         plan = self._plan(m)
+        halved = self.symmetric and (start, stop) == (first, last)
 
         def task(i):
             rows = slice(i, min(i + plan.row_tile, m))
             left = self._left(start + rows.start, start + rows.stop)
             tile = None
-            for j in range(first, last, plan.center_tile):
-                columns = slice(j, min(j + plan.center_tile, last))
+            end = first + rows.stop if halved else last
+            for j in range(first, end, plan.center_tile):
+                columns = slice(j, min(j + plan.center_tile, end))
                 tile = self._tile(left, start + rows.start, columns, tile)
                 target = slice(columns.start - first, columns.stop - first)
                 K[rows, target] = self.xp.astype(tile, dtype, copy=False)
 
-        self._run(task, [(i,) for i in range(0, m, plan.row_tile)])
+        def reflect(i):
+            rows = slice(i, min(i + plan.row_tile, m))
+            for j in range(0, i, plan.center_tile):
+                columns = slice(j, min(j + plan.center_tile, i))
+                K[columns, rows] = K[rows, columns].T
+
+        # The longest rows first, so that the workers end together.
+        tasks = [(i,) for i in range(0, m, plan.row_tile)][::-1]
+        self._run(task, tasks)
+        if halved:
+            self._run(reflect, tasks)
         return K
+
+    def _copy_from_triangle(self, K, start, first):
+        """Write rows from `start` and columns from `first` of the cached matrix to K.
+
+        Row r is block[r, :end] followed by the column r of the later blocks.
+        """
+        stop, last = start + K.shape[0], first + K.shape[1]
+
+        def task(i):
+            B, begin = self._triangle[i], i * self._size
+            own = slice(max(start, begin), min(stop, begin + B.shape[0]))
+            columns = slice(first, min(last, begin + B.shape[0]))
+            if own.start < own.stop and columns.start < columns.stop:
+                part = B[own.start - begin : own.stop - begin, columns]
+                part = self.xp.astype(part, K.dtype, copy=False)
+                K[own.start - start : own.stop - start, : part.shape[1]] = part
+            above = slice(start, min(stop, begin))
+            columns = slice(max(first, begin), min(last, begin + B.shape[0]))
+            if above.start < above.stop and columns.start < columns.stop:
+                part = B[columns.start - begin : columns.stop - begin, above].T
+                part = self.xp.astype(part, K.dtype, copy=False)
+                target = slice(columns.start - first, columns.stop - first)
+                K[: part.shape[0], target] = part
+
+        self._run(task, [(i,) for i in range(len(self._triangle))])
 
     def gram_rows(self, budget=None):
         """Return how many rows of K(X, Z) fit into `budget` bytes in float64.
@@ -611,27 +652,10 @@ class KernelOperator:
         return _sum(parts), kept
 
     def _plan(self, m):
+        sizes = max(m, 1), self.shape[1], self._right.shape[1], self.itemsize
         if not self._threaded:
-            if self.kernel.fused:
-                return BlockPlan.of_library(
-                    max(m, 1),
-                    self.shape[1],
-                    self._right.shape[1],
-                    self.itemsize,
-                    self._budget,
-                )
-            # A few whole rows at a time for a callable.
-            row_bytes = 4 * self.itemsize * self.shape[1]
-            row_tile = min(max(int(self._budget / row_bytes), 16), max(m, 1))
-            return BlockPlan(row_tile, self.shape[1], 1, 1, row_tile * row_bytes)
-        return BlockPlan.make(
-            max(m, 1),
-            self.shape[1],
-            self._right.shape[1],
-            self.itemsize,
-            self.n_workers,
-            self._budget,
-        )
+            return BlockPlan.of_library(*sizes, self._budget)
+        return BlockPlan.make(*sizes, self.n_workers, self._budget)
 
     def _left(self, start, stop):
         return self.kernel.left(self.encoded_rows(start, stop))

@@ -343,15 +343,20 @@ def _largest_entry(operator):
 
 
 def _n_above_rounding(sigma, n, entry, dtype):
-    """Return how many eigenvalues of K(X, X) are more than rounding.
+    """Return how many eigenvalues of K(X, X) are more than rounding."""
+    xp = namespace(sigma)
+    above = sigma > _rounding_floor(n, entry, float(xp.finfo(dtype).eps))
+    return int(xp.sum(xp.astype(above, xp.int64)))
+
+
+def _rounding_floor(n, entry, eps):
+    """Return the size of eigenvalues of K(X, X) that may be rounding.
 
     Along sigma_j coefficients grow like 1 / sigma_j and rounding leaves an error of
     n eps / sigma_j in predictions: above 1000 n eps, at most one in a thousand. The
     level of the preconditioned spectrum stays there.
     """
-    xp = namespace(sigma)
-    floor = 1000 * n * float(xp.finfo(dtype).eps) * entry
-    return int(xp.sum(xp.astype(sigma > floor, xp.int64)))
+    return 1000 * n * eps * entry
 
 
 @dataclass(frozen=True)
@@ -610,10 +615,11 @@ class HeldOutSpectrum:
         float
             `near` where no grid finds the edge.
         """
+        matrices = self._matrices(q)
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
         below = above = None  # the nearest grids that were stable, unstable throughout
         for _ in range(20):
-            stable = self._stable(q, batch_size, grid)
+            stable = self._stable(*matrices, batch_size, grid)
             if stable.all():
                 below, grid = grid, 4 * grid
             elif not stable[0]:
@@ -624,15 +630,27 @@ class HeldOutSpectrum:
                 return float(below[-1])
         return near
 
-    def _stable(self, q, m, steps):
+    def _matrices(self, q):
+        """Return K, P and D of k_P = K - P D P', in single precision where that does.
+
+        It is twice as fast, and tells stable steps from others wherever the level of
+        the preconditioned spectrum is above its rounding.
+        """
+        xp, parts = self._xp, (self._K, self._P[:, :q])
+        parts += (self._preconditioner.scales_of(q)[:, None],)
+        level = float(self._preconditioner.eigenvalues[q])
+        floor = _rounding_floor(1, self._unit, float(xp.finfo(xp.float32).eps))
+        if level > floor and 1e-30 < self._unit < 1e30:
+            parts = tuple(xp.astype(part, xp.float32, copy=False) for part in parts)
+        return parts
+
+    def _stable(self, K, P, D, m, steps):
         """Return which of `steps` keep the iteration for zero targets bounded."""
-        xp, K = self._xp, self._K
-        P, D = self._P[:, :q], self._preconditioner.scales_of(q)[:, None]
-        n_rows = K.shape[0]
+        xp, n_rows = self._xp, K.shape[0]
         rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
-        start = self._start[:, None] / self._unit
+        start = xp.astype(self._start, K.dtype)[:, None] / self._unit
         f = K @ start - P @ (D * (P.T @ start))
-        weights = (self._root * self._root)[:, None]
+        weights = xp.astype(self._root * self._root, K.dtype)[:, None]
         rng, norms, n_epochs = np.random.RandomState(0), [], 16
         with np.errstate(over="ignore", invalid="ignore"):
             f = f / xp.linalg.vector_norm(f) + xp.zeros_like(rates)[None, :]
