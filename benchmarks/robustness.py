@@ -9,10 +9,12 @@ sqrt(2) apart, is run as well. Run ::
     EIGENKERN_DATA=/folder/of/npz python benchmarks/robustness.py          # hours
     python benchmarks/robustness.py --rows 3000 --data ijcnn1 d=1 --out some.csv
     python benchmarks/robustness.py --report       # summary and plot once more
+    python benchmarks/robustness.py --setup        # seconds before the first epoch
 
 Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
 on where it stopped; remove the file to start anew. ``results/robustness.txt`` and
-``.png`` sum them up.
+``.png`` sum them up. Cases run one a core; with ``--setup`` one after the other on all
+cores, and only up to the first epoch: ``results/robustness_setup.txt``.
 
 Losses are mean squared errors as fractions of those of predicting the mean. The epochs
 to a loss are interpolated in its logarithm. A step's figure of merit is the number of
@@ -28,6 +30,7 @@ import platform
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
@@ -315,6 +318,59 @@ def grid_of_steps(X, Y, kernel, measured, model, curve, exact):
     return result
 
 
+class FirstEpoch(Exception):
+    """Raised when the first epoch begins."""
+
+
+class Setup:
+    """Callback that times a fit up to its first epoch, and ends it there."""
+
+    def setup(self, estimator, context):
+        self.start = time.perf_counter()
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context, **ignored):
+        if context.task_name == "epoch":
+            self.seconds = time.perf_counter() - self.start
+            raise FirstEpoch
+
+    def on_fit_task_end(self, estimator, context, **ignored):
+        pass
+
+
+def time_setups(names, every, n_rows, path):
+    """Time the setups of the suite on all cores, and write a summary."""
+    found = []
+    for data, kernel_name, factor in list(problems(names))[::every]:
+        X, Y, *_ = (real if data in REAL else synthetic)(data, n_rows)
+        median = kernels.median_distance(X, np.random.RandomState(0))
+        kernel = make_kernel(kernel_name, factor * median)
+        for dtype in DTYPES:
+            timer = Setup()
+            model = EigenProRegressor(kernel, random_state=0).set_callbacks(timer)
+            with suppress(FirstEpoch):
+                model.fit(X.astype(dtype), Y)
+            found.append((timer.seconds, f"{data}, {kernel_name} x {factor}, {dtype}"))
+            print(f"{found[-1][0]:6.2f} s  {found[-1][1]}", flush=True)
+    seconds = np.asarray([row[0] for row in found])
+    lines = [
+        f"{date.today()}; {platform.machine()}, {os.cpu_count()} x {processor()}, "
+        f"NumPy {np.__version__}",
+        "",
+        f"Seconds before the first epoch of {len(found)} fits, at most {n_rows} rows, "
+        "the kernel matrix included:",
+        f"median {np.median(seconds):.2f}, most {seconds.max():.2f}, more than 2 s in "
+        f"{(seconds > 2).sum()}",
+        "",
+        "The longest:",
+        *(f"{row[0]:6.2f} s  {row[1]}" for row in sorted(found, reverse=True)[:10]),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    print("", *lines, sep="\n")
+
+
 def problems(names):
     """Yield (data, kernel, factor) of the suite."""
     for data in names:
@@ -435,8 +491,13 @@ def main():
     parser.add_argument("--grid-every", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "robustness.csv")
     parser.add_argument("--report", action="store_true", help="fit nothing")
+    parser.add_argument("--setup", action="store_true", help="time setups only")
     args = parser.parse_args()
     n_rows = 10**9 if args.full else args.rows
+    if args.setup:
+        path = args.out.with_name(args.out.stem + "_setup.txt")
+        time_setups(args.data, args.every, n_rows, path)
+        return
     rows = read(args.out)
     if args.report:
         report(rows, args.out.with_suffix(".txt"), args.out.with_suffix(".png"))

@@ -323,8 +323,16 @@ class KernelOperator:
         )
         return _sum(F_parts), kept
 
+    def product_and_matrix(self, A, n_kept):
+        """Return K(X, Z) @ A, the first columns of K(X, Z), and K(X, Z) for `adjoint`.
+
+        All are computed once.
+        """
+        F, K = self.product(A, n_kept=self.shape[1])
+        return F, K[:, :n_kept], K
+
     def adjoint(self, K, G):
-        """Return K' G of rows of the matrix in memory, K (m, p), shape (p, l)."""
+        """Return K' G of the matrix of `product_and_matrix`, shape (p, l)."""
         if not self._threaded:
             return K.T @ G
         out = np.empty((K.shape[1], G.shape[1]), dtype=G.dtype)

@@ -59,7 +59,7 @@ class ShardedOperator(KernelOperator):
     Rows are encoded on the first device and sent to all. A thread for each device
     multiplies its part of K by its part of A; the partial products are summed on the
     first device, where everything else lives: m (d + l) numbers travel to a device for
-    m p d multiply-adds.
+    m p d multiply-adds. K itself stays where it is computed.
 
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centres over GPUs in this way.
@@ -129,6 +129,32 @@ class ShardedOperator(KernelOperator):
             columns.append(self.xp.concat(self._gathered(kept), axis=1))
         with _on(self._places[0]):  # before the parts on other devices are let go
             return self.xp.concat(products), self.xp.concat(columns)
+
+    def product_and_matrix(self, A, n_kept):
+        """Return K(X, Z) @ A, the first columns of K(X, Z), and K(X, Z) for `adjoint`.
+
+        Each device keeps its part of the matrix, the list of which is the last result.
+        """
+        A_parts = self._split(A)
+
+        def task(shard, k):
+            n = min(max(n_kept - self._parts[k].start, 0), shard.shape[1])
+            return shard.product_and_matrix(A_parts[k], n)
+
+        everything = self._on_all(task, slice(0, self.shape[0]))
+        F, kept, K = zip(*everything, strict=True)
+        with _on(self._places[0]):
+            return self._total(F), self.xp.concat(self._gathered(kept), axis=1), K
+
+    def adjoint(self, K, G):
+        """Return K' G of the matrix of `product_and_matrix`, shape (p, l)."""
+        with _on(self._places[0]):
+            pass  # G is there
+        sums = self._run_all(
+            lambda k: self._shards[k].adjoint(K[k], move(G, *self._places[k]))
+        )
+        with _on(self._places[0]):
+            return self.xp.concat(self._gathered(sums))
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""

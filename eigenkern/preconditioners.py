@@ -535,15 +535,15 @@ class CenterSpectral(_TopEigenvectors):
 
         Parameters
         ----------
-        K_b : array of shape (m, p)
-            K(X_b, Z).
+        K_b : array of shape (m, c)
+            K(X_b, Z_c).
         step : array of shape (m, l)
 
         Returns
         -------
         array of shape (q, l)
         """
-        image = self.vectors.T @ (K_b[:, : self.vectors.shape[0]].T @ step)
+        image = self.vectors.T @ (K_b.T @ step)
         return self.scales[:, None] * image
 
     def add_to(self, coef, S):

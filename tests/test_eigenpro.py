@@ -523,6 +523,19 @@ def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
     assert_allclose(fits[0], fits[1], atol=1e-9)
 
 
+def test_a_cached_matrix_is_all_that_is_computed(rng):
+    X, entries = rng.standard_normal((3000, 3)), []
+
+    def watched(X, Z):
+        entries.append(X.shape[0] * Z.shape[0])
+        return Laplacian(2.0)(X, Z)
+
+    EigenProRegressor(watched, max_iter=1, cache_size=1000).fit(X, X[:, 0])
+    # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
+    triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
+    assert sum(entries) == triangle + 11 * 256**2 + 184**2
+
+
 # Output, devices, failures
 
 

@@ -114,12 +114,50 @@ def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
     assert 0.9 * operator.cache_bytes < held < 1.01 * operator.cache_bytes
 
 
-def test_block(problem):
+BLOCKS = [
+    (0, 1333, 0, 1333),
+    (7, 900, 100, 1200),
+    (150, 170, 900, 1333),
+    (900, 1333, 150, 170),
+    (1332, 1333, 0, 1),
+    (5, 1300, 5, 1300),
+]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("kernel", [Gaussian(1.5), CallableKernel(Gaussian(1.5))])
+def test_block(kernel, cached, problem):
     _, Z, _, _, K = problem
-    operator = KernelOperator(Gaussian(1.5), Z)
-    for a, b, c, d in [(0, 1333, 0, 1333), (7, 900, 100, 1200), (1332, 1333, 0, 1)]:
+    operator = KernelOperator(kernel, Z, tile_memory=1.0)
+    if cached:
+        operator.fill_cache(100)
+    for a, b, c, d in BLOCKS:
         assert_allclose(operator.block(a, b, c, d), K[a:b, c:d], atol=1e-12)
-    assert_array_equal(np.diagonal(operator.block()), np.ones(1333))
+        single = operator.block(a, b, c, d, dtype=np.float32)
+        assert single.dtype == np.float32
+        assert_allclose(single, K[a:b, c:d], atol=1e-6)
+    exact = np.diagonal(operator.block())
+    assert_allclose(exact, 1.0, rtol=0 if kernel.fused else 1e-12)
+
+
+@pytest.mark.parametrize("given_rows", [False, True])
+def test_a_symmetric_block_is_computed_by_halves(given_rows, problem):
+    Z, entries = problem[1], []
+
+    def watched(X, Z):
+        entries.append(X.shape[0] * Z.shape[0])
+        return Gaussian(1.5)(X, Z)
+
+    rows = Z if given_rows else None
+    operator = KernelOperator(CallableKernel(watched), Z, rows, tile_memory=0.5)
+    entries.clear()
+    operator.block(0, 1000, 0, 1000)
+    whole = 1000 * 1000
+    assert sum(entries) == whole if given_rows else sum(entries) < 0.6 * whole
+    # Other columns than rows are all wanted.
+    entries.clear()
+    operator.block(0, 1000, 100, 1100)
+    assert sum(entries) == whole
 
 
 def test_duplicated_rows_make_a_singular_exact_matrix():

@@ -115,6 +115,19 @@ def test_sums_of_products_are_those_of_one_device(places, data, rng):
     assert_allclose(other @ A, (one @ A)[:9], rtol=1e-10)
 
 
+def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
+    X, Z, A = data
+    G = rng.standard_normal((57, 3))
+    several = ShardedOperator(Gaussian(1.5), Z, places, X)
+    K = KernelOperator(Gaussian(1.5), Z, X).block()
+    for n_kept in (0, 20, 60, 101):
+        F, kept, parts = several.product_and_matrix(A, n_kept)
+        assert_allclose(F, K @ A, atol=1e-12)
+        assert_allclose(kept, K[:, :n_kept], atol=1e-13)
+        assert [part.shape[0] for part in parts] == len(places) * [57]
+        assert_allclose(several.adjoint(parts, G), K.T @ G, atol=1e-12)
+
+
 def test_fewer_centres_than_devices(places, data):
     X, Z, A = data
     operator = make_operator(Gaussian(1.5), Z[:1], places, X)

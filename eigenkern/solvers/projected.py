@@ -156,7 +156,7 @@ def projected(
     Abedsoltan, Ma, Pandit, Belkin, "Fast training of large kernel models with delayed
     projections", 2024 (arXiv:2411.16658).
     """
-    xp, p = namespace(iterate.coef), centers.shape[0]
+    xp = namespace(iterate.coef)
     n_fitted = preconditioner.vectors.shape[0]
     begin, good = iterate.copy(), iterate.copy()
     trials = [StepTrials() for _ in range(iterate.coef.shape[1])]
@@ -184,7 +184,7 @@ def projected(
         # The iterate itself changes in projections only: it is always a model.
         coef, S = xp.asarray(iterate.coef, copy=True), no_correction
         for batch in next_epoch():
-            F, K_b = batch.operator.product(coef, n_kept=p)
+            F, kept, K_b = batch.operator.product_and_matrix(coef, n_fitted)
             if rows:
                 temporary = KernelOperator(centers.kernel, xp.concat(rows), batch.rows)
                 F = F - temporary @ xp.concat(steps)
@@ -197,7 +197,7 @@ def projected(
             if guard.trips(residual.sum(), baseline):
                 return residual * np.nan, n_steps
             step = rates * g
-            s = preconditioner.correction(K_b, step)
+            s = preconditioner.correction(kept, step)
             preconditioner.add_to(coef, s)
             S, h = S + s, h - centers.adjoint(K_b, step)
             n_steps += 1
