@@ -63,6 +63,12 @@ class Kernel:
     #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
     cuda = None
 
+    def __init_subclass__(cls, **options):
+        # Another function of the tile needs another line.
+        super().__init_subclass__(**options)
+        if "finish" in vars(cls) and "cuda" not in vars(cls):
+            cls.cuda = None
+
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
 

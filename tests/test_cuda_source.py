@@ -77,3 +77,15 @@ def test_lines_compile_for_a_gpu(tmp_path):
     assert done.returncode == 0, done.stderr
     ptx = (tmp_path / "lines.ptx").read_text()
     assert ptx.count(".entry") == 2 * len(KERNELS)
+
+
+def test_another_function_takes_another_line():
+    class Squared(Gaussian):
+        def finish(self, xp, T):
+            return super().finish(xp, T) ** 2
+
+    class Renamed(Gaussian):
+        pass
+
+    assert Squared().cuda is None
+    assert Renamed().cuda == Gaussian().cuda is not None
