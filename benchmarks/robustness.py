@@ -356,8 +356,7 @@ def time_setups(names, every, n_rows, path):
             print(f"{found[-1][0]:6.2f} s  {found[-1][1]}", flush=True)
     seconds = np.asarray([row[0] for row in found])
     lines = [
-        f"{date.today()}; {platform.machine()}, {processor()}, "
-        f"NumPy {np.__version__}",
+        f"{date.today()}; {platform.machine()}, {processor()}, NumPy {np.__version__}",
         "",
         f"Seconds before the first epoch of {len(found)} fits, at most {n_rows} rows, "
         "the kernel matrix included:",
