@@ -21,7 +21,13 @@ from ._base import (
 from ._general import GeneralProblem, Learner, Stream
 from ._problem import Data
 from ._projection import ExactProjection
-from ._tuning import max_batch_size, n_sampled_rows, tune
+from ._tuning import (
+    check_sizes,
+    max_batch_size,
+    n_sampled_rows,
+    tune,
+    tuning_bytes,
+)
 from .centers import METHODS, distinct_rows
 from .preconditioners import GlobalSpectral, Spectral
 from .solvers.eigenpro import eigenpro
@@ -542,23 +548,30 @@ class _EigenPro(EigenProModel):
             make_preconditioner = partial(
                 GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
             )
-        operator = problem.operator
+        operator, n = problem.operator, problem.operator.shape[0]
+        q = 0 if self.algorithm == "sgd" else self.n_components
+        check_sizes(n, self.subsample_size, q, self.batch_size)
         largest_batch = max_batch_size(
             operator, problem.n_features, problem.targets.shape[1]
         )
-        # Before the tuning, which reads blocks of the kernel matrix.
-        cached = problem.fill_caches(self.cache_size, n_products)
+        # The tuning reads blocks of the kernel matrix: better of one that is cached, if
+        # that leaves it enough memory.
+        cached, needed = None, tuning_bytes(n, self.subsample_size)
+        if self.algorithm == "eigenpro1" or problem.can_cache_beside(needed):
+            cached = problem.fill_caches(self.cache_size, n_products)
         tuning = tune(
             operator,
             largest_batch,
             make_preconditioner=make_preconditioner,
             weights=problem.weights,
             subsample_size=self.subsample_size,
-            n_components=0 if self.algorithm == "sgd" else self.n_components,
+            n_components=q,
             batch_size=self.batch_size,
             step_size=self.step_size,
             damping=self.damping,
         )
+        if cached is None:
+            cached = problem.fill_caches(self.cache_size, n_products)
         solver = self._solver(problem, tuning)
         return solver, self._tuned(tuning, problem) | {"cache_size_": cached}
 

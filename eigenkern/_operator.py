@@ -96,7 +96,7 @@ class BlockPlan:
         that it is made of, is within `budget` bytes, but of 16 rows at least.
         """
         size = max(int(budget // (4 * itemsize)), 1)
-        highest = max(int(budget // (5 * width * itemsize)), 16)
+        highest = max(int(budget // (5 * max(width, 1) * itemsize)), 16)
         center_tile = min(p, max(int((2 * size) ** 0.5), 1))
         row_tile = min(m, max(size // center_tile, 16), highest)
         center_tile = min(p, max(size // row_tile, 1))
@@ -386,11 +386,12 @@ class KernelOperator:
                 columns = slice(j, min(j + plan.center_tile, i))
                 K[columns, rows] = K[rows, columns].T
 
-        # The longest rows first, so that the workers end together.
-        tasks = [(i,) for i in range(0, m, plan.row_tile)][::-1]
-        self._run(task, tasks)
-        if halved:
-            self._run(reflect, tasks)
+        tasks = [(i,) for i in range(0, m, plan.row_tile)]
+        if halved:  # the longest rows first, so that the workers end together
+            self._run(task, tasks[::-1])
+            self._run(reflect, tasks[::-1])
+        else:  # in order, as rows that come from elsewhere are expected
+            self._run(task, tasks)
         return K
 
     def _copy_from_triangle(self, K, start, first):

@@ -247,10 +247,18 @@ class Problem(_Located):
 
     def fill_caches(self, cache_size, n_epochs):
         """Keep the kernel matrices in memory where they fit and pay; return the MB."""
-        operators = [self.operator]
-        if self.validation is not None:
-            operators.append(self.validation)
-        return fill_caches(operators, cache_size, n_epochs, self.n_features)
+        return fill_caches(self._operators, cache_size, n_epochs, self.n_features)
+
+    def can_cache_beside(self, n_bytes):
+        """Whether the free memory holds the kernel matrices and `n_bytes` besides."""
+        needed = sum(operator.cache_bytes for operator in self._operators) + n_bytes
+        return needed <= available_memory(self.xp, self.device)
+
+    @property
+    def _operators(self):
+        """The kernel matrices, the more often used one first."""
+        held_out = () if self.validation is None else (self.validation,)
+        return [self.operator, *held_out]
 
     def validation_values(self, coef):
         """Return f on the validation rows, on the host, shape (m, l)."""

@@ -110,7 +110,7 @@ class InexactProjection:
         )
         if V.shape[1] == 0:
             return
-        U, R = xp.linalg.qr(self._images[:, :_MAX_VECTORS])
+        U, R = xp.linalg.qr(self._images[:, : min(V.shape[1], _MAX_VECTORS)])
         W, values, _ = xp.linalg.svd(R)
         self._vectors = U @ W
         self._scales = 1.0 - (values[-1] / values[:, None]) ** 2

@@ -59,7 +59,7 @@ class ShardedOperator(KernelOperator):
     Rows are encoded on the first device and sent to all. A thread for each device
     multiplies its part of K by its part of A; the partial products are summed on the
     first device, where everything else lives: m (d + l) numbers travel to a device for
-    m p d multiply-adds. K itself stays where it is computed.
+    m p d multiply-adds. The K of `product_and_matrix` stays where it is computed.
 
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centres over GPUs in this way.

@@ -25,6 +25,9 @@ _N_MEASURED = 4000
 # theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
 # epochs on problems of the kind of benchmarks/robustness.py.
 _SAFETY = 0.8
+# Bytes that r rows take to measure: half the free memory may be six matrices of r x r
+# in float64.
+_BYTES_A_SQUARE = 2 * 6 * 8
 # Rows for each centre from which all eigenfunctions in their span can be told.
 _ROWS_A_CENTER = 40
 
@@ -146,14 +149,7 @@ def tune(
     s = subsample_size
     if s == "auto":
         s = max(min(default_subsample_size(n), affordable), 1)
-    check_at_most("subsample_size", s, n, "training rows")
-    if batch_size != "auto":
-        check_at_most("batch_size", batch_size, n, "training rows")
-    if n_components != "auto" and n_components >= s:
-        raise ValueError(
-            f"n_components must be less than subsample_size; got {n_components} with a "
-            f"subsample of {s} of {n} training rows"
-        )
+    check_sizes(n, s, n_components, batch_size)
     m = min(largest_batch, max(n // 8, 1)) if batch_size == "auto" else batch_size
     weights_s = None if weights is None else weights[:s]
     q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
@@ -359,6 +355,19 @@ def _measure_filling_work(xp, device, dtype):
     return rate * fixed / _FIXED_COST
 
 
+def check_sizes(n, subsample_size, n_components, batch_size):
+    """Raise a ValueError if a size is impossible for `n` training rows."""
+    s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
+    check_at_most("subsample_size", s, n, "training rows")
+    if batch_size != "auto":
+        check_at_most("batch_size", batch_size, n, "training rows")
+    if n_components != "auto" and n_components >= s:
+        raise ValueError(
+            f"n_components must be less than subsample_size; got {n_components} with a "
+            f"subsample of {s} of {n} training rows"
+        )
+
+
 def check_at_most(name, value, largest, noun):
     """Raise a ValueError if a size is too large."""
     if value > largest:
@@ -366,9 +375,15 @@ def check_at_most(name, value, largest, noun):
 
 
 def _affordable_rows(operator):
-    """Return r so that six matrices of r x r in float64 take half the free memory."""
+    """Return how many rows the free memory allows to measure."""
     free = available_memory(operator.xp, operator.device)
-    return int((free / 2 / 6 / 8) ** 0.5)
+    return int((free / _BYTES_A_SQUARE) ** 0.5)
+
+
+def tuning_bytes(n, subsample_size):
+    """Return the free memory in which `tune` need not take fewer rows."""
+    s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
+    return _BYTES_A_SQUARE * max(s, min(n, _N_MEASURED)) ** 2
 
 
 def default_subsample_size(n):

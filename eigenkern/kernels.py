@@ -64,9 +64,14 @@ class Kernel:
     cuda = None
 
     def __init_subclass__(cls, **options):
-        # Another function of the tile needs another line.
+        # Another function of the tile needs another line, of the same class or a later
+        # one.
         super().__init_subclass__(**options)
-        if "finish" in vars(cls) and "cuda" not in vars(cls):
+        finish, cuda = (
+            next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
+            for name in ("finish", "cuda")
+        )
+        if finish < cuda:
             cls.cuda = None
 
     def __call__(self, X, Z=None):
@@ -274,7 +279,8 @@ class Gaussian(_Radial):
         # Clipping costs a third of the exponential, so it is done only where rounding
         # of the product, about eps c |x|^2, can lift k visibly above 1.
         noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
-        return _ClippedGaussian(self.bandwidth) if noise > 1e-4 else self
+        known = type(self).finish is Gaussian.finish
+        return _ClippedGaussian(self.bandwidth) if known and noise > 1e-4 else self
 
     def _random_lengths(self, rng, n):
         return np.ones(n)

@@ -659,7 +659,10 @@ class HeldOutSpectrum:
                     b = slice(int(i), min(int(i) + m, n_rows))
                     g = rates * (weights[b, :] * f[b, :])
                     f = f - K[:, b] @ g + P @ (D * (P[b, :].T @ g))
-                norms.append(to_numpy(xp.linalg.vector_norm(f, axis=0)))
+                norm = xp.linalg.vector_norm(f, axis=0)
+                # What vanishes ends in subnormal numbers, ten times as slow.
+                f = xp.where(norm < 1e-15, xp.zeros_like(f), f)
+                norms.append(to_numpy(norm))
             quarter = n_epochs // 4
             middle = np.mean(norms[quarter : 2 * quarter], axis=0)
             end = np.mean(norms[-quarter:], axis=0)

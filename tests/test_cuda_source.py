@@ -84,8 +84,14 @@ def test_another_function_takes_another_line():
         def finish(self, xp, T):
             return super().finish(xp, T) ** 2
 
+    class Mixed(Squared, Cauchy):
+        pass
+
     class Renamed(Gaussian):
         pass
 
-    assert Squared().cuda is None
+    assert Squared().cuda is None and Mixed().cuda is None
     assert Renamed().cuda == Gaussian().cuda is not None
+    # Nor is it replaced by the clipped gaussian, whose function is another.
+    X = np.asarray([[0.0], [0.5], [1000.0]], dtype=np.float32)
+    assert_allclose(Squared()(X)[0, 1], np.exp(-0.25), rtol=0.02)

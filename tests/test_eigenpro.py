@@ -7,7 +7,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.class_weight import compute_sample_weight
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    _operator,
+    _problem,
+    _tuning,
+)
 from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.solvers.guard import EpochState
@@ -534,6 +540,42 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
     # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
     triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
     assert sum(entries) == triangle + 11 * 256**2 + 184**2
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("factor", [1.02, 1.5])
+def test_the_cache_leaves_memory_to_the_tuning(
+    factor, early_stopping, rng, monkeypatch
+):
+    # What is free is what the cached triangles have not taken.
+    X, free = rng.standard_normal((1500, 3)), [0.0]
+    fill = KernelOperator.fill_cache
+
+    def watched(operator):
+        free[0] -= operator.cache_bytes
+        fill(operator)
+
+    monkeypatch.setattr(KernelOperator, "fill_cache", watched)
+    for module in (_operator, _problem, _tuning):
+        monkeypatch.setattr(module, "available_memory", lambda xp, device: free[0])
+    model = EigenProRegressor(early_stopping=early_stopping, max_iter=2, random_state=0)
+    found = []
+    for cache_size in (0, 1000):
+        free[0] = total = factor * 8 * 1500**2
+        model.set_params(cache_size=cache_size).fit(X, X[:, 0])
+        found.append((model.subsample_size_, model.n_components_, model.step_size_))
+        assert (free[0] < total) == (cache_size > 0) == (model.cache_size_ > 0)
+    assert found[0] == found[1]
+
+
+def test_sizes_are_checked_before_anything_is_computed(rng, monkeypatch):
+    X = rng.standard_normal((300, 3))
+    monkeypatch.setattr(KernelOperator, "fill_cache", None)
+    for name in ("subsample_size", "batch_size"):
+        with pytest.raises(ValueError, match=f"{name} must be at most 300"):
+            EigenProRegressor(**{name: 301}).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match="n_components must be less than"):
+        EigenProRegressor(n_components=300).fit(X, X[:, 0])
 
 
 # Output, devices, failures

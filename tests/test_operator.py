@@ -140,6 +140,17 @@ def test_block(kernel, cached, problem):
     assert_allclose(exact, 1.0, rtol=0 if kernel.fused else 1e-12)
 
 
+def test_blocks_of_other_rows_are_computed_in_order(problem, monkeypatch):
+    X, Z, *_ = problem
+    operator = KernelOperator(CallableKernel(Gaussian(1.5)), Z, X, tile_memory=0.1)
+    seen, encoded_rows = [], operator.encoded_rows
+    monkeypatch.setattr(
+        operator, "encoded_rows", lambda a, b: seen.append(a) or encoded_rows(a, b)
+    )
+    operator.block()
+    assert seen == sorted(seen) and len(seen) > 2
+
+
 @pytest.mark.parametrize("given_rows", [False, True])
 def test_a_symmetric_block_is_computed_by_halves(given_rows, problem):
     Z, entries = problem[1], []
