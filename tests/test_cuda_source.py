@@ -84,7 +84,11 @@ def test_another_function_takes_another_line():
         def finish(self, xp, T):
             return super().finish(xp, T) ** 2
 
-    class Mixed(Squared, Cauchy):
+    class Halved:
+        def finish(self, xp, T):
+            return super().finish(xp, T) / 2
+
+    class Mixed(Halved, Gaussian):
         pass
 
     class Renamed(Gaussian):
