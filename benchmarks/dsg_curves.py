@@ -249,6 +249,7 @@ def curves(loss, paper, figure):
                 ax.loglog(rows[a][0][:, i], rows[a][0][:, 2], label=a)
             ax.plot((its, 4 * BLOCK)[i], value, "k*", label="fixed features")
             ax.set_xlabel(label)
+            ax.xaxis.set_minor_formatter("")  # they would lie upon each other
         axes[0][j].set_title(f"{name}, {loss}\n{setting}", fontsize=9)
     if figure:
         axes[0][0].legend()
