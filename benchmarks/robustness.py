@@ -37,6 +37,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import scipy.linalg
+from callbacks import Timed
 from kernel_product import processor
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
@@ -150,7 +151,7 @@ SYNTHETIC = (
 )
 
 
-class Curve:
+class Curve(Timed):
     """Callback that notes losses and seconds after each epoch."""
 
     def __init__(self, K, Y, K_val, Y_val):
@@ -158,6 +159,7 @@ class Curve:
         mean = Y.mean(axis=0)
         self.zero = [max(np.mean((T - mean) ** 2), 1e-300) for _, T in self.parts]
         self.losses, self.seconds, self.pause = [(1.0, 1.0)], [0.0], 0.0
+        self.setup_seconds = None
 
     def relative_losses(self, coef, intercept):
         coef, intercept = coef.astype(np.float64), intercept.astype(np.float64)
@@ -165,12 +167,6 @@ class Curve:
             float(np.mean((K @ coef + intercept - T) ** 2)) / zero
             for (K, T), zero in zip(self.parts, self.zero, strict=True)
         )
-
-    def setup(self, estimator, context):
-        self.start, self.setup_seconds = time.perf_counter(), None
-
-    def teardown(self, estimator, context):
-        pass
 
     def on_fit_task_begin(self, estimator, context, **ignored):
         if context.task_name == "epoch" and self.setup_seconds is None:
@@ -322,14 +318,8 @@ class FirstEpoch(Exception):
     """Raised when the first epoch begins."""
 
 
-class Setup:
+class Setup(Timed):
     """Callback that times a fit up to its first epoch, and ends it there."""
-
-    def setup(self, estimator, context):
-        self.start = time.perf_counter()
-
-    def teardown(self, estimator, context):
-        pass
 
     def on_fit_task_begin(self, estimator, context, **ignored):
         if context.task_name == "epoch":

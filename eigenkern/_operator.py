@@ -364,7 +364,7 @@ class KernelOperator:
             out = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
         K = out[:m, :]
         if self._triangle is not None:
-            self._copy_from_triangle(K, start, first)
+            self._copy_cached(K, start, first)
             return K
         plan = self._plan(m)
         halved = self.symmetric and (start, stop) == (first, last)
@@ -394,30 +394,19 @@ class KernelOperator:
             self._run(task, tasks)
         return K
 
-    def _copy_from_triangle(self, K, start, first):
-        """Write rows from `start` and columns from `first` of the cached matrix to K.
+    def _copy_cached(self, out, start, first):
+        """Write rows from `start` on and columns from `first` on to `out`."""
+        last = first + out.shape[1]
 
-        Row r is block[r, :end] followed by the column r of the later blocks.
-        """
-        stop, last = start + K.shape[0], first + K.shape[1]
+        def task(rows, columns, K, transposed):
+            K = K.T if transposed else K
+            begin, end = max(columns.start, first), min(columns.stop, last)
+            if begin < end:
+                part = K[:, begin - columns.start : end - columns.start]
+                part = self.xp.astype(part, out.dtype, copy=False)
+                out[rows, begin - first : end - first] = part
 
-        def task(i):
-            B, begin = self._triangle[i], i * self._size
-            own = slice(max(start, begin), min(stop, begin + B.shape[0]))
-            columns = slice(first, min(last, begin + B.shape[0]))
-            if own.start < own.stop and columns.start < columns.stop:
-                part = B[own.start - begin : own.stop - begin, columns]
-                part = self.xp.astype(part, K.dtype, copy=False)
-                K[own.start - start : own.stop - start, : part.shape[1]] = part
-            above = slice(start, min(stop, begin))
-            columns = slice(max(first, begin), min(last, begin + B.shape[0]))
-            if above.start < above.stop and columns.start < columns.stop:
-                part = B[columns.start - begin : columns.stop - begin, above].T
-                part = self.xp.astype(part, K.dtype, copy=False)
-                target = slice(columns.start - first, columns.stop - first)
-                K[: part.shape[0], target] = part
-
-        self._run(task, [(i,) for i in range(len(self._triangle))])
+        self._run(task, self._cached_parts(start, start + out.shape[0]))
 
     def gram_rows(self, budget=None):
         """Return how many rows of K(X, Z) fit into `budget` bytes in float64.
@@ -623,24 +612,33 @@ class KernelOperator:
         self._run(task, [(i,) for i in range(len(blocks))][::-1])
         self._triangle, self._size = blocks, size
 
-    def _cached_product(self, A, start, stop, n_kept):
-        """Rows [start:stop] of K @ A from the lower triangle of a symmetric K.
+    def _cached_parts(self, start, stop):
+        """Return what the lower triangle of K holds of rows [start:stop].
 
         Row r is block[r, :end] followed by the column r of the later blocks.
+
+        Returns
+        -------
+        list of tuples (rows, columns, K, transposed)
+            Rows from `start` on, columns, and the entries, or their transpose.
         """
-        xp, blocks, size = self.xp, self._triangle, self._size
-        kept = xp.empty((stop - start, n_kept), dtype=self.dtype, device=self.device)
-        tasks = []
+        blocks, size, parts = self._triangle, self._size, []
         for i in range(start // size, -(-stop // size)):
             own = slice(max(start, i * size), min(stop, (i + 1) * size))
             rows = slice(own.start - start, own.stop - start)
             K = blocks[i][own.start - i * size : own.stop - i * size, :]
             for j in range(0, K.shape[1], 8 * size):
                 columns = slice(j, min(j + 8 * size, K.shape[1]))
-                tasks.append((rows, columns, K[:, columns], False))
+                parts.append((rows, columns, K[:, columns], False))
             for j in range(i + 1, len(blocks)):
                 columns = slice(j * size, j * size + blocks[j].shape[0])
-                tasks.append((rows, columns, blocks[j][:, own], True))
+                parts.append((rows, columns, blocks[j][:, own], True))
+        return parts
+
+    def _cached_product(self, A, start, stop, n_kept):
+        """Rows [start:stop] of K @ A from the lower triangle of a symmetric K."""
+        xp, tasks = self.xp, self._cached_parts(start, stop)
+        kept = xp.empty((stop - start, n_kept), dtype=self.dtype, device=self.device)
         parts = [
             xp.zeros((stop - start, A.shape[1]), dtype=self.dtype, device=self.device)
             for _ in range(self.n_workers)
