@@ -37,10 +37,11 @@ from eigenkern import (
     NystromClassifier,
     RandomFourierFeatures,
 )
-from eigenkern._linalg import right_singular_vectors
-from eigenkern._operator import KernelOperator
+from eigenkern.backend.linalg import right_singular_vectors
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian
-from eigenkern.preconditioners import GlobalSpectral, Spectral
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
+from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.solvers.eigenpro import eigenpro
 
 RESULTS = Path(__file__).parent / "results"

@@ -34,9 +34,9 @@ from eigenkern import (
     EigenProRegressor,
     FalkonLikeClassifier,
 )
-from eigenkern._linalg import cholesky, solve_triangular
-from eigenkern._operator import KernelOperator
+from eigenkern.backend.linalg import cholesky, solve_triangular
 from eigenkern.kernels import Laplacian
+from eigenkern.operators.tiled import KernelOperator
 
 RESULTS = Path(__file__).parent / "results"
 KERNEL = Laplacian(10.0)

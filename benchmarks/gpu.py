@@ -49,10 +49,11 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
 )
-from eigenkern._array import available_memory, namespace
-from eigenkern._operator import KernelOperator
-from eigenkern._sharded import make_operator
+from eigenkern.backend import memory
+from eigenkern.backend.array import namespace
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.operators.sharded import make_operator
+from eigenkern.operators.tiled import KernelOperator
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -301,7 +302,7 @@ def stream(machine):
 
 def cost_of_fit(machine, model, X, Y):
     """Fit a model; return seconds, peak of memory and what was free, to print."""
-    free = available_memory(*machine.place)
+    free = memory.available(*machine.place)
     with Peak(machine) as peak:
         start = time.perf_counter()
         model.fit(X, Y)

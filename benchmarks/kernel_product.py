@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from eigenkern import kernels
-from eigenkern._operator import KernelOperator
+from eigenkern.operators.tiled import KernelOperator
 
 M, P = 2000, 20000
 FEATURES, COLUMNS = (10, 22, 100, 784, 1024), (1, 10, 100)

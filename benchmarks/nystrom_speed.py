@@ -24,16 +24,12 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from eigenkern import FalkonLikeClassifier, NystromClassifier, NystromRegressor
-from eigenkern._operator import KernelOperator
 from eigenkern.kernels import Gaussian
-from eigenkern.solvers.nystrom import (
-    Moments,
-    Spectrum,
-    Whitening,
-    descent_filter,
-    ridge_filter,
-    validation_errors,
-)
+from eigenkern.nystrom.filters import Spectrum, descent_filter, ridge_filter
+from eigenkern.nystrom.moments import Moments
+from eigenkern.nystrom.selection import validation_errors
+from eigenkern.nystrom.whitening import Whitening
+from eigenkern.operators.tiled import KernelOperator
 
 RESULTS = Path(__file__).parent / "results"
 

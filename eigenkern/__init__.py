@@ -1,23 +1,22 @@
 """Large-scale kernel machines for scikit-learn."""
 
 from . import kernels
-from ._doubly_stochastic import DSGClassifier, DSGRegressor
-from ._eigenpro import EigenProClassifier, EigenProRegressor
-from ._falkon import FalkonLikeClassifier, FalkonLikeRegressor
-from ._features import RandomFourierFeatures, RBFNetworkFeatures
-from ._linear_eigenpro import LinearEigenProClassifier, LinearEigenProRegressor
-from ._nystrom import (
-    NystromClassifier,
-    NystromRegressor,
-    NytroClassifier,
-    NytroRegressor,
-)
-from ._show_versions import show_versions
+from .backend.versions import show_versions
 from .display import (
     ConvergenceDisplay,
     RegularizationPathDisplay,
     SpectrumDisplay,
 )
+from .estimators.doubly_stochastic import DSGClassifier, DSGRegressor
+from .estimators.eigenpro import EigenProClassifier, EigenProRegressor
+from .estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
+from .estimators.features import RandomFourierFeatures, RBFNetworkFeatures
+from .estimators.linear_eigenpro import (
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+)
+from .estimators.nystrom import NystromClassifier, NystromRegressor
+from .estimators.nytro import NytroClassifier, NytroRegressor
 
 __version__ = "0.1.0.dev0"
 

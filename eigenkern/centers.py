@@ -5,14 +5,16 @@ from hashlib import blake2b
 import numpy as np
 from scipy.optimize import brentq
 
-from ._array import available_memory, device_of, move, namespace, to_numpy
-from ._linalg import eigh, solve_triangular
-from ._operator import KernelOperator
+from .backend import memory
+from .backend.array import device_of, move, namespace, to_numpy
+from .backend.linalg import eigh, solve_triangular
+from .operators.tiled import KernelOperator
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
 # (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means have 96.7 %
 # accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
 _MAX_PLUS_PLUS = 1000
+
 
 #: How centres can be chosen among rows.
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
@@ -66,7 +68,7 @@ def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):
     """Return indices of rows, by columns of their weighted kernel matrix."""
     xp, device, n = namespace(X), device_of(X), X.shape[0]
     width = n_centers if method == "rpcholesky" else pilot_size(n, n_centers)
-    needed, free = 16.0 * n * width, available_memory(xp, device)
+    needed, free = 16.0 * n * width, memory.available(xp, device)
     if needed > free:
         raise ValueError(
             f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} "

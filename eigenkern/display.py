@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ._array import to_numpy
-from ._base import check_has_fitted
+from .backend.array import to_numpy
+from .estimators.validation import check_has_fitted
 
 __all__ = ["ConvergenceDisplay", "RegularizationPathDisplay", "SpectrumDisplay"]
 

@@ -17,7 +17,7 @@ from numbers import Real
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from ._array import (
+from .backend.array import (
     cut_off_at_zero,
     device_of,
     has_vector_math,
@@ -87,7 +87,7 @@ class Kernel:
         -------
         K : array of shape (m, p)
         """
-        from ._operator import KernelOperator
+        from .operators.tiled import KernelOperator
 
         xp = namespace(X)
         X = xp.asarray(X)

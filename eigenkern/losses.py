@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._array import namespace
+from .backend.array import namespace
 
 __all__ = [
     "EpsilonInsensitive",

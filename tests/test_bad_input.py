@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import EigenProClassifier, EigenProRegressor, _eigenpro
+from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern.backend import memory
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def no_work(monkeypatch):
     def work(*args, **kwargs):
         raise AssertionError("the fit began")
 
-    monkeypatch.setattr(_eigenpro, "tune", work)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro.tune", work)
 
 
 BAD_PARAMETERS = [
@@ -264,7 +265,7 @@ def test_distinct_rows_of_a_tiny_bandwidth_are_fitted_apart():
 
 
 def test_a_cache_that_does_not_fit_in_memory(three_classes, monkeypatch):
-    monkeypatch.setattr("eigenkern._operator.available_memory", lambda xp, device: 1e5)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e5)
     model = EigenProRegressor(cache_size=5.0)
     message = "cache_size=5.0 MB allows .* of 0 MB, but 0 MB of memory are free"
     with pytest.raises(ValueError, match=message):

@@ -7,8 +7,8 @@ from scipy.optimize import brentq
 from scipy.spatial.distance import cdist
 from sklearn import config_context
 
-from eigenkern import centers
-from eigenkern._array import namespace, to_numpy
+from eigenkern.backend import memory
+from eigenkern.backend.array import namespace, to_numpy
 from eigenkern.centers import (
     METHODS,
     choose,
@@ -243,7 +243,7 @@ def test_choose_needs_memory_and_values(method, monkeypatch, rng):
     huge = pytest.raises(ValueError, match=r"must be finite.* the largest is inf")
     with huge, np.errstate(over="ignore"):
         choice(Polynomial(), 1e150 * X)
-    monkeypatch.setattr(centers, "available_memory", lambda xp, device: 1e4)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e4)
     with pytest.raises(ValueError, match=rf"centers='{method}' needs .*='uniform'"):
         choice(Gaussian(), X)
 

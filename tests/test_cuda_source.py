@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import _array
+from eigenkern.backend import array
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 from eigenkern.kernels import _ClippedGaussian as ClippedGaussian
 
@@ -51,7 +51,7 @@ def compiled(tmp_path_factory):
 @kernels
 @pytest.mark.parametrize("dtype, T", [(np.float32, "float"), (np.float64, "double")])
 def test_lines_compute_what_numpy_does(kernel, dtype, T, compiled, rng, monkeypatch):
-    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", False)
+    monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", False)
     x = np.concatenate([3 * rng.standard_normal(500), [0.0, -1e-7, 1e-7]]).astype(dtype)
     expected = kernel.finish(np, x.copy()[None, :])[0]
     function = getattr(compiled, f"{T}_{KERNELS.index(kernel)}")

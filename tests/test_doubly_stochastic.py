@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from eigenkern._fourier import FourierBlocks
 from eigenkern.kernels import Gaussian
 from eigenkern.losses import Hinge, LogLoss, SquaredError
+from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.solvers.doubly_stochastic import (
     Expansion,
     checked_step,

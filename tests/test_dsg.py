@@ -14,9 +14,9 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from eigenkern import DSGClassifier, DSGRegressor, NystromRegressor
-from eigenkern._array import to_numpy
-from eigenkern._fourier import FourierBlocks
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Linear
+from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.solvers.guard import EpochState
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])

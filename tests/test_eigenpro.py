@@ -10,12 +10,10 @@ from sklearn.utils.class_weight import compute_sample_weight
 from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
-    _operator,
-    _problem,
-    _tuning,
 )
-from eigenkern._operator import KernelOperator
+from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.operators.tiled import KernelOperator
 from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
@@ -556,8 +554,7 @@ def test_the_cache_leaves_memory_to_the_tuning(
         fill(operator)
 
     monkeypatch.setattr(KernelOperator, "fill_cache", watched)
-    for module in (_operator, _problem, _tuning):
-        monkeypatch.setattr(module, "available_memory", lambda xp, device: free[0])
+    monkeypatch.setattr(memory, "available", lambda xp, device: free[0])
     model = EigenProRegressor(early_stopping=early_stopping, max_iter=2, random_state=0)
     found = []
     for cache_size in (0, 1000):
@@ -634,7 +631,7 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield EpochState(0.9 * exact if good else 9 * exact, 0.5, 1.0, 0)
         yield EpochState(50 * exact, 0.01, 1.0, 0)
 
-    monkeypatch.setattr("eigenkern._eigenpro.eigenpro", solver)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro.eigenpro", solver)
     model = EigenProRegressor(max_iter=2, random_state=0)
     kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
     with pytest.warns(ConvergenceWarning, match=kept):

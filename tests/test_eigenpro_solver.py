@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenkern._array import to_numpy
-from eigenkern._operator import KernelOperator, LinearOperator
-from eigenkern._tuning import tune
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
-from eigenkern.preconditioners import GlobalSpectral, LinearSpectral, Spectral
+from eigenkern.operators.linear import LinearOperator
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
+from eigenkern.preconditioners.eigenpro2 import Spectral
+from eigenkern.preconditioners.linear import LinearSpectral
 from eigenkern.solvers.eigenpro import eigenpro
-from eigenkern.solvers.guard import Guard, StepRace, StepTrials
+from eigenkern.solvers.guard import Guard
+from eigenkern.solvers.step_search import StepRace, StepTrials
+from eigenkern.tuning.step import tune
 
 N, M = 110, 25  # the last batch is smaller
 

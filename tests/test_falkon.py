@@ -14,10 +14,9 @@ from eigenkern import (
     FalkonLikeClassifier,
     FalkonLikeRegressor,
     NystromRegressor,
-    _problem,
 )
-from eigenkern._array import to_numpy
-from eigenkern.preconditioners import TwoCholesky
+from eigenkern.backend.array import to_numpy
+from eigenkern.preconditioners.falkon import TwoCholesky
 from eigenkern.solvers.conjugate_gradient import conjugate_gradient
 
 
@@ -143,7 +142,9 @@ def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
     options = {"kernel": "gaussian", "bandwidth": 1.0, "alpha": 1e-4}
     options |= {"n_centers": 100, "max_iter": 200, "random_state": 0}
     model = FalkonLikeRegressor(centers=method, **options).fit(X, y)
-    monkeypatch.setattr(_problem, "masses", lambda X, Z, weights: np.ones(len(Z)))
+    monkeypatch.setattr(
+        "eigenkern.problems.centers.masses", lambda X, Z, weights: np.ones(len(Z))
+    )
     alike = FalkonLikeRegressor(centers=method, **options).fit(X, y)
     assert model.n_iter_ < 0.7 * alike.n_iter_
     assert_allclose(model.predict(X), alike.predict(X), atol=1e-4)

@@ -18,11 +18,11 @@ from eigenkern import (
     NystromRegressor,
     RandomFourierFeatures,
     RBFNetworkFeatures,
-    _array,
-    _base,
     kernels,
 )
-from eigenkern._array import namespace, to_numpy
+from eigenkern.backend import array
+from eigenkern.backend.array import namespace, to_numpy
+from eigenkern.estimators import base
 
 KERNELS = [
     kernels.Gaussian(1.5),
@@ -85,7 +85,7 @@ def test_even_numbers_of_features_have_unit_norm(rng):
 @pytest.mark.parametrize("vector_math", [False, True])
 @pytest.mark.parametrize("n_components", [1, 2, 9, 10, 2200, 2201])
 def test_columns(n_components, vector_math, rng, monkeypatch):
-    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", vector_math)
+    monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", vector_math)
     X = rng.standard_normal((700, 3)) + 5
     features = RandomFourierFeatures(n_components=n_components, random_state=0).fit(X)
     assert_allclose(features.offset_, X.mean(axis=0))
@@ -159,7 +159,7 @@ def test_other_libraries(cls, n_components, dtype, atol, rng, other_xp, monkeypa
         assert namespace(phi) == other_xp and phi.dtype == there.dtype
         assert_allclose(to_numpy(phi), expected, atol=atol)
         # On the host and back, by slabs.
-        monkeypatch.setattr(_base, "_SLAB_BYTES", 8 * n_components * 70)
+        monkeypatch.setattr(base, "_SLAB_BYTES", 8 * n_components * 70)
         back = features.set_params(device="cpu").transform(there)
         assert namespace(back) == other_xp
         assert_allclose(to_numpy(back), expected, atol=atol)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenkern import _array, kernels
-from eigenkern._fourier import FourierBlocks
+from eigenkern import kernels
+from eigenkern.backend import array
+from eigenkern.operators.fourier import FourierBlocks
 
 KERNELS = [
     kernels.Gaussian(1.5),
@@ -59,7 +60,7 @@ def test_a_block_drawn_again_is_the_same(rng):
 @pytest.mark.parametrize("vector_math", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_features_are_cosines_and_sines(vector_math, dtype, rng, monkeypatch):
-    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", vector_math)
+    monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", vector_math)
     X = rng.standard_normal((3000, 5)).astype(dtype)
     X[0, :] = X.mean(axis=0)
     features = blocks_of(KERNELS[0], X)

@@ -10,7 +10,7 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern._array import to_numpy
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Laplacian
 
 KERNEL = Laplacian(4.0)
@@ -28,7 +28,7 @@ def data():
 @pytest.fixture
 def quick(monkeypatch):
     """Measure the step on fewer rows."""
-    monkeypatch.setattr("eigenkern._tuning._N_MEASURED", 1000)
+    monkeypatch.setattr("eigenkern.tuning.sizes._N_MEASURED", 1000)
 
 
 def least_squares(X, y, Z):
@@ -419,8 +419,8 @@ def test_a_stream_that_diverges_warns(data):
 
 def test_projections_that_end_too_soon_warn(data, monkeypatch):
     X, y = data
-    monkeypatch.setattr("eigenkern._projection._MAX_PRODUCTS", 1)
-    monkeypatch.setattr("eigenkern._eigenpro._LARGEST_RESIDUAL", 0.1)
+    monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 1)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro._LARGEST_RESIDUAL", 0.1)
     model = EigenProRegressor(n_centers=300, cache_size=0, n_components=0, **OPTIONS)
     with pytest.warns(ConvergenceWarning, match=r"residual of 0\.\d+ was left"):
         model.set_params(max_iter=1).fit(X, y)

@@ -15,12 +15,13 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
     RBFNetworkFeatures,
-    _array,
 )
-from eigenkern._array import RowsElsewhere, namespace, run_cuda
-from eigenkern._operator import KernelOperator
-from eigenkern._sharded import make_operator
+from eigenkern.backend import array, memory
+from eigenkern.backend.array import namespace, run_cuda
+from eigenkern.backend.transfer import RowsElsewhere
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
+from eigenkern.operators.sharded import make_operator
+from eigenkern.operators.tiled import KernelOperator
 
 pytestmark = pytest.mark.gpu
 
@@ -115,7 +116,7 @@ def test_rows_come_in_any_order(cupy, rng):
 
 
 def test_what_does_not_fit_says_what_would(cupy, monkeypatch, rng):
-    monkeypatch.setattr(_array, "available_memory", lambda xp, device: 1e4)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e4)
     X = rng.standard_normal((400, 5))
     with pytest.raises(MemoryError, match="125 rows would fit"):
         EigenProRegressor(device="cuda").fit(X, X[:, 0])
@@ -133,7 +134,7 @@ def test_a_device_that_is_not_there(cupy, rng):
 )
 @pytest.mark.parametrize("dtype, rtol", [(np.float32, 1e-5), (np.float64, 1e-13)])
 def test_fused_functions(kernel, dtype, rtol, cupy, rng, monkeypatch):
-    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", False)
+    monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", False)
     T = rng.standard_normal((50, 70)).astype(dtype)
     there = cupy.asarray(T)
     found = run_cuda(kernel.cuda, there)

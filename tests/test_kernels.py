@@ -5,8 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist, pdist
 
-from eigenkern import _array
-from eigenkern._operator import KernelOperator
+from eigenkern.backend import array
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -20,6 +19,7 @@ from eigenkern.kernels import (
     make_kernel,
     median_distance,
 )
+from eigenkern.operators.tiled import KernelOperator
 
 SIGMA = 1.7
 RADIAL = {
@@ -56,7 +56,7 @@ def test_radial_kernels_are_their_formulas(kernel, phi, rng):
 def test_powers_of_two_are_exponentials(
     kernel, phi, fast, dtype, rtol, rng, monkeypatch
 ):
-    monkeypatch.setattr(_array, "_NUMPY_HAS_VECTOR_MATH", fast)
+    monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", fast)
     X = rng.standard_normal((30, 4)).astype(dtype)
     Z = 3.0 * rng.standard_normal((20, 4)).astype(dtype)
     exact = phi(cdist(X.astype(np.float64), Z.astype(np.float64)))

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import _linalg
-from eigenkern._array import to_numpy
-from eigenkern._linalg import (
+from eigenkern.backend import linalg
+from eigenkern.backend.array import to_numpy
+from eigenkern.backend.linalg import (
     cholesky,
     eigh,
     largest_eigenvalues,
@@ -91,8 +91,8 @@ def test_cholesky(any_xp, rng):
 
 @pytest.mark.parametrize("size", [50, 64, 70])
 def test_cholesky_in_panels(size, monkeypatch, rng):
-    monkeypatch.setattr(_linalg, "_LARGEST_POTRF", 40)
-    monkeypatch.setattr(_linalg, "_PANEL", 16)
+    monkeypatch.setattr(linalg, "_LARGEST_POTRF", 40)
+    monkeypatch.setattr(linalg, "_PANEL", 16)
     A = rng.standard_normal((size, size))
     K = A @ A.T + np.eye(size)
     assert_allclose(cholesky(K.copy()), np.linalg.cholesky(K), atol=1e-12)

@@ -18,7 +18,7 @@ from eigenkern import (
     LinearEigenProRegressor,
     RandomFourierFeatures,
 )
-from eigenkern._array import to_numpy
+from eigenkern.backend.array import to_numpy
 
 N, D = 400, 12
 # Exact eigenvectors, no noise, no early end: Newton's method.

@@ -19,20 +19,15 @@ from eigenkern import (
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
-    _nystrom,
-    _problem,
-    centers,
 )
-from eigenkern._array import to_numpy
-from eigenkern._problem import CenterProblem
+from eigenkern.backend import memory
+from eigenkern.backend.array import to_numpy
+from eigenkern.estimators.nytro import _Nytro
 from eigenkern.kernels import Gaussian
-from eigenkern.solvers.nystrom import (
-    NystromPlan,
-    Whitening,
-    descent_filter,
-    factorising_pays,
-    ridge_filter,
-)
+from eigenkern.nystrom.descent import factorising_pays
+from eigenkern.nystrom.filters import descent_filter, ridge_filter
+from eigenkern.nystrom.whitening import NystromPlan, Whitening
+from eigenkern.problems.centers import CenterProblem
 
 SIGMA = 1.5
 FULL, SOME = {}, {"n_centers": 40}
@@ -61,13 +56,13 @@ def weights(rng):
 @pytest.fixture
 def iterate(monkeypatch):
     """Make NYTRO iterate, whatever is cheaper."""
-    monkeypatch.setattr(_nystrom._Nytro, "_factorises", lambda self, problem: False)
+    monkeypatch.setattr(_Nytro, "_factorises", lambda self, problem: False)
 
 
 @pytest.fixture
 def factorise(monkeypatch):
     """Make NYTRO factorise, whatever is cheaper."""
-    monkeypatch.setattr(_nystrom._Nytro, "_factorises", lambda self, problem: True)
+    monkeypatch.setattr(_Nytro, "_factorises", lambda self, problem: True)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3])
@@ -269,7 +264,7 @@ def test_pivoted_centers_in_other_libraries(other_xp, regression):
 
 def test_memory_of_pivoted_centers(regression, monkeypatch):
     X, y, *_ = regression
-    monkeypatch.setattr(centers, "available_memory", lambda xp, device: 1e4)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e4)
     with pytest.raises(ValueError, match="centers='rpcholesky' needs"):
         NystromRegressor(centers="rpcholesky", n_centers=40).fit(X, y)
 
@@ -447,7 +442,7 @@ def test_both_routes_agree(options, selection, tol, regression, weights, monkeyp
     fitted = []
     for factorises in (True, False):
         monkeypatch.setattr(
-            _nystrom._Nytro, "_factorises", lambda self, problem, f=factorises: f
+            _Nytro, "_factorises", lambda self, problem, f=factorises: f
         )
         model = NytroRegressor(
             bandwidth=SIGMA,
@@ -831,7 +826,7 @@ def test_values_that_overflow(regression, monkeypatch):
         NystromRegressor().fit(X.astype(np.float32), y * 1e40)
     for factorises in (False, True):
         monkeypatch.setattr(
-            _nystrom._Nytro, "_factorises", lambda self, problem, f=factorises: f
+            _Nytro, "_factorises", lambda self, problem, f=factorises: f
         )
         for options in (FULL, SOME):
             with pytest.raises(ValueError, match="values that are not finite"):
@@ -846,7 +841,7 @@ def test_a_zero_kernel(regression):
 
 def test_memory_that_does_not_suffice(regression, monkeypatch):
     X, y, *_ = regression
-    monkeypatch.setattr(_problem, "available_memory", lambda xp, device: 1e5)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e5)
     for cls in (NystromRegressor, NytroRegressor, FalkonLikeRegressor):
         with pytest.raises(ValueError, match=r"n_centers=40 needs .* MB .* are free"):
             cls(n_centers=40).fit(X, y)
@@ -880,8 +875,8 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
 
     monkeypatch.setattr(CenterProblem, "check_memory", remember)
     # Blocks that do not hide the matrices.
-    monkeypatch.setattr("eigenkern.solvers.nystrom.BLOCK_BYTES", 2e6)
-    monkeypatch.setattr("eigenkern._systems.BLOCK_BYTES", 2e6)
+    monkeypatch.setattr("eigenkern.nystrom.whitening.BLOCK_BYTES", 2e6)
+    monkeypatch.setattr("eigenkern.nystrom.systems.BLOCK_BYTES", 2e6)
     model.set_params(kernel="gaussian", bandwidth=0.5, random_state=0, cache_size=0)
     tracemalloc.start()
     model.fit(X, Y)

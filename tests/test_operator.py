@@ -11,15 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from eigenkern import _operator
-from eigenkern._array import to_numpy
-from eigenkern._operator import (
-    BlockPlan,
-    KernelOperator,
-    LinearOperator,
-    cache_budget,
-    cache_pays,
-)
+from eigenkern.backend import memory, threads
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -29,6 +22,10 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
+from eigenkern.operators import plan
+from eigenkern.operators.linear import LinearOperator
+from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
+from eigenkern.operators.tiled import KernelOperator
 
 KERNELS = [
     Gaussian(1.5),
@@ -197,8 +194,8 @@ def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch)
     X, Z, A, K, K_zz = problem
     plan = BlockPlan(*tiles, n_threads, 0)
     monkeypatch.setattr(BlockPlan, "make", lambda *args: plan)
-    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: n_threads)
-    _operator._SingleThreadedBlas.n_threads(_operator._single_threaded_blas)
+    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: n_threads)
+    threads._SingleThreadedBlas.n_threads(threads._single_threaded_blas)
     F, kept = KernelOperator(Gaussian(1.5), Z, X).product(A, 20, 120, n_kept=700)
     assert_allclose(F, K[20:120] @ A, atol=1e-10)
     assert_allclose(kept, K[20:120, :700], atol=1e-12)
@@ -389,11 +386,11 @@ def test_other_libraries_agree_with_numpy(kernel, other_xp, rng):
 def test_cache_budget(problem, monkeypatch):
     operator = KernelOperator(Gaussian(), problem[1])
     assert cache_budget(12.5, operator) == 12.5e6
-    monkeypatch.setattr(_operator, "available_memory", lambda xp, device: 1e9)
-    monkeypatch.setattr(_operator, "_n_cores", lambda: 8)
-    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: 2)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e9)
+    monkeypatch.setattr(plan, "_n_cores", lambda: 8)
+    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: 2)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9 / 4)
-    monkeypatch.setattr(_operator._single_threaded_blas, "n_threads", lambda: 8)
+    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: 8)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9)
 
 

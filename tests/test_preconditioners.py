@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import preconditioners
-from eigenkern._array import to_numpy
-from eigenkern._operator import KernelOperator, LinearOperator
+from eigenkern.backend import memory
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Laplacian, Linear
-from eigenkern.preconditioners import (
-    GlobalSpectral,
-    HeldOutSpectrum,
-    LinearSpectral,
-    Spectral,
-)
+from eigenkern.operators.linear import LinearOperator
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
+from eigenkern.preconditioners.eigenpro2 import Spectral
+from eigenkern.preconditioners.linear import LinearSpectral
+from eigenkern.tuning.spectrum import HeldOutSpectrum
 
 S, N = 80, 150
 
@@ -305,7 +304,7 @@ def test_global_level_is_above_rounding(svd_solver, q, rng):
     [("nystrom", "n_components$"), ("randomized", "or svd_solver='nystrom'$")],
 )
 def test_global_needs_memory(svd_solver, advice, monkeypatch, weighted_matrix):
-    monkeypatch.setattr(preconditioners, "available_memory", lambda xp, device: 1e4)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e4)
     message = (
         f"5 eigenvectors of 230 rows .* memory are free; pass a smaller .*{advice}"
     )

@@ -7,16 +7,18 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
-from eigenkern._operator import KernelOperator, SampleOperator
-from eigenkern._projection import (
+from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.operators.sample import SampleOperator
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.preconditioners.centers import CenterSpectral
+from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
+from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
+from eigenkern.solvers.projection import (
     ExactProjection,
     InexactProjection,
     make_projection,
     projection_interval,
 )
-from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.preconditioners import CenterSpectral, GlobalSpectral
-from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
 
 KERNEL = Laplacian(3.0)
 
@@ -304,8 +306,8 @@ def test_inexact_projection_of_nothing(case):
 def test_inexact_projections_lead_where_exact_ones_do(
     tolerance, interval, case, monkeypatch
 ):
-    monkeypatch.setattr("eigenkern._projection._TOLERANCE", tolerance)
-    monkeypatch.setattr("eigenkern._projection._MAX_PRODUCTS", 20)
+    monkeypatch.setattr("eigenkern.solvers.projection._TOLERANCE", tolerance)
+    monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 20)
     inexact = InexactProjection(case.centers)
     values = []
     for project in (ExactProjection(case.centers), inexact):

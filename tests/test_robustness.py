@@ -8,9 +8,9 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProRegressor
-from eigenkern._operator import KernelOperator
-from eigenkern._tuning import tune
 from eigenkern.kernels import Gaussian, median_distance
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.tuning.step import tune
 
 N, D = 1400, 6
 

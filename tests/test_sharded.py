@@ -20,12 +20,10 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
     RandomFourierFeatures,
-    _array,
-    _problem,
 )
-from eigenkern._array import RowsElsewhere, device_of, move_what_fits, namespace
-from eigenkern._operator import KernelOperator
-from eigenkern._sharded import ShardedOperator, make_operator
+from eigenkern.backend import devices, memory
+from eigenkern.backend.array import device_of, namespace, to_numpy
+from eigenkern.backend.transfer import RowsElsewhere, move_what_fits
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -35,6 +33,10 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
+from eigenkern.operators.sharded import ShardedOperator, make_operator
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.problems import data as problem_data
+from eigenkern.problems.centers import CenterProblem
 
 CPU = (namespace(np.empty(0)), "cpu")
 KERNELS = [
@@ -143,7 +145,7 @@ def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     several = ShardedOperator(Gaussian(1.5), Z, places, X)
     sent = []
     encoded_rows = several.encoded_rows
-    monkeypatch.setattr("eigenkern._sharded._ROW_BYTES", 20 * 6 * 8)
+    monkeypatch.setattr("eigenkern.operators.sharded._ROW_BYTES", 20 * 6 * 8)
     monkeypatch.setattr(
         several, "encoded_rows", lambda a, b: sent.append((a, b)) or encoded_rows(a, b)
     )
@@ -249,9 +251,9 @@ def test_computing_elsewhere_comes_back(model, three_classes, monkeypatch):
     place = namespace(torch.zeros(1)), torch.device("cpu")
     used = []
     monkeypatch.setattr(
-        _array, "_location", lambda device, X: used.append(device) or place
+        devices, "_location", lambda device, X: used.append(device) or place
     )
-    monkeypatch.setattr("eigenkern._doubly_stochastic._N_SENT", 50)
+    monkeypatch.setattr("eigenkern.estimators.doubly_stochastic._N_SENT", 50)
     there = clone(model).fit(X, y)
     fitted = {name: value for name, value in vars(there).items() if name[-1] == "_"}
     for name, value in vars(here).items():
@@ -311,31 +313,28 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
     model.set_params(random_state=0, cache_size=0)
     expected = model.fit(X, y).predict(X)
     moved = []
-    move = _problem.move
+    move = problem_data.move
 
     def record(values, *place):
         if tuple(values.shape) == X.shape:
             moved.append(values)
         return move(values, *place)
 
-    def memory(xp, device):
-        return free
-
-    monkeypatch.setattr(_problem, "move", record)
-    monkeypatch.setattr(_problem, "available_memory", memory)
-    monkeypatch.setattr(_problem.CenterProblem, "check_memory", lambda *args: None)
+    monkeypatch.setattr(problem_data, "move", record)
+    monkeypatch.setattr(memory, "available", lambda xp, device: free)
+    monkeypatch.setattr(CenterProblem, "check_memory", lambda *args: None)
     device = strict.Device("device1")
     with config_context(array_api_dispatch=True):
         X_there = strict.asarray(X, device=device)
         y_there = strict.asarray(y, device=device)
         F = model.set_params(device="cpu").fit(X_there, y_there).predict(X_there)
     assert device_of(F) == device
-    assert_allclose(_array.to_numpy(F), expected, atol=1e-7)
+    assert_allclose(to_numpy(F), expected, atol=1e-7)
     assert bool(moved) == (free == 1e12)
 
 
 def test_what_does_not_fit_says_what_would(data, elsewhere, monkeypatch):
-    monkeypatch.setattr(_array, "available_memory", lambda xp, device: 1000.0)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1000.0)
     place = namespace(elsewhere), device_of(elsewhere)
     assert move_what_fits(elsewhere, *place) is elsewhere
     message = "57 rows and as much .* but 0 MB are free there: 15 rows would fit"

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import _tuning
-from eigenkern._operator import KernelOperator
-from eigenkern._tuning import Measured, max_batch_size, tune
+from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.preconditioners import HeldOutSpectrum
+from eigenkern.operators.tiled import KernelOperator
+from eigenkern.tuning import sizes
+from eigenkern.tuning.sizes import max_batch_size
+from eigenkern.tuning.spectrum import HeldOutSpectrum
+from eigenkern.tuning.step import Measured, tune
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_zero_kernel_takes_any_step():
 
 
 def test_little_memory_takes_fewer_rows(operator, monkeypatch):
-    monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: 1e6)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e6)
     tuning = tune(operator, max_batch_size(operator, 4, 1), batch_size=30)
     s = tuning.preconditioner.subsample_size
     assert 0.9e6 / 2 < 6 * 8 * s**2 <= 1e6 / 2
@@ -118,7 +120,7 @@ def test_automatic_q_is_not_far_from_the_best(n, rng):
     [(2, 2), (1000, 1000), (1001, 1000), (9000, 1500), (50_000, 2000), (10**6, 4000)],
 )
 def test_subsample_size(n, expected):
-    assert _tuning.default_subsample_size(n) == expected
+    assert sizes.default_subsample_size(n) == expected
 
 
 def test_filling_work_is_measured_once(monkeypatch):
@@ -129,26 +131,26 @@ def test_filling_work_is_measured_once(monkeypatch):
             return "a GPU of a test"
 
     measured = iter([3e8, 9e9])
-    monkeypatch.setattr(_tuning, "_measured_work", {})
+    monkeypatch.setattr(sizes, "_measured_work", {})
     monkeypatch.setattr(
-        _tuning, "_measure_filling_work", lambda xp, device, dtype: next(measured)
+        sizes, "_measure_filling_work", lambda xp, device, dtype: next(measured)
     )
     for _ in range(2):
-        assert _tuning.filling_work(np, Device(), np.float32) == 5e8
-    assert _tuning.filling_work(np, Device(), np.float64) == 4**2 * 5e8
+        assert sizes.filling_work(np, Device(), np.float32) == 5e8
+    assert sizes.filling_work(np, Device(), np.float64) == 4**2 * 5e8
 
 
 def test_filling_work_of_this_machine(operator):
-    work = _tuning.filling_work(operator.xp, operator.device, operator.dtype)
+    work = sizes.filling_work(operator.xp, operator.device, operator.dtype)
     assert 1e6 < work < 1e14
 
 
 def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
-    monkeypatch.setattr(_tuning, "_N_MEASURED", 200)
+    monkeypatch.setattr(sizes, "_N_MEASURED", 200)
     operator = KernelOperator(Laplacian(2.0), rng.standard_normal((600, 4)))
-    sizes = {"subsample_size": 100, "n_components": 10}
+    options = {"subsample_size": 100, "n_components": 10}
     small, large = (
-        tune(operator, max_batch_size(operator, 4, 1), batch_size=m, **sizes)
+        tune(operator, max_batch_size(operator, 4, 1), batch_size=m, **options)
         for m in (50, 300)
     )  # 50 of 200 rows are simulated for both
     ratio = small.adapted.step_size(300) / small.adapted.step_size(50)
@@ -156,17 +158,17 @@ def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
 
 
 @pytest.mark.parametrize(
-    "n, d, n_columns, memory",
+    "n, d, n_columns, free",
     [(2, 1, 1, 1e9), (1000, 10, 1, 1e9), (10**5, 784, 10, 1e9), (10**6, 20, 1, 1e8)],
 )
-def test_max_batch_size_fits_memory(n, d, n_columns, memory, monkeypatch, operator):
-    monkeypatch.setattr(_tuning, "available_memory", lambda xp, device: memory)
-    monkeypatch.setattr(_tuning, "filling_work", lambda xp, device, dtype: 1e9)
+def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator):
+    monkeypatch.setattr(memory, "available", lambda xp, device: free)
+    monkeypatch.setattr(sizes, "filling_work", lambda xp, device, dtype: 1e9)
     operator.shape, operator.n_workers = (n, n), 4
     m = max_batch_size(operator, d, n_columns)
     assert 1 <= m <= n
     width = d + n_columns
-    assert m == 1 or (width + m) * n * operator.itemsize <= memory
+    assert m == 1 or (width + m) * n * operator.itemsize <= free
     # As large as the memory, the rows and the rule of work allow.
     filling = max(1e9 / (width * n), 4 * 256)
     holding = memory / operator.itemsize / n - width

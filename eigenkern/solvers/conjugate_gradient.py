@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .._array import device_of, namespace, to_numpy
+from ..backend.array import device_of, namespace, to_numpy
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 import numpy as np
 
-from .._array import device_of, namespace, to_numpy
-from .guard import EpochState, Guard, StepRace, StepTrials
+from ..backend.array import device_of, namespace, to_numpy
+from .guard import EpochState, Guard
+from .step_search import StepRace, StepTrials
 
 # Rows at most on which the sides of a race are compared, and how many times the least
 # residual of an epoch, on all rows, rules a side out.
 _N_JUDGES = 1000
+
+
 _MUCH_WORSE = 1.5
 
 

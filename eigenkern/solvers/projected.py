@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._array import device_of, namespace, to_numpy
-from .._operator import KernelOperator
-from .guard import EpochState, Guard, StepTrials
+from ..backend.array import device_of, namespace, to_numpy
+from ..operators.tiled import KernelOperator
+from .guard import EpochState, Guard
+from .step_search import StepTrials
 
 # Weight of the iterates in their mean: as t^3 after t projections.
 _POWER = 3

@@ -1,0 +1,121 @@
+"""Arrays of any library: namespace, device, moving, functions in place."""
+
+import sys
+from functools import cache
+
+import array_api_compat
+import numpy as np
+import scipy.sparse
+from array_api_compat import array_namespace as namespace
+from array_api_compat import device as device_of
+from array_api_compat import is_cupy_namespace as is_cupy
+from array_api_compat import is_numpy_namespace as is_numpy
+
+__all__ = [
+    "cut_off_at_zero",
+    "device_of",
+    "has_vector_math",
+    "in_place",
+    "is_cupy",
+    "is_numpy",
+    "matmul",
+    "move",
+    "namespace",
+    "place_of",
+    "run_cuda",
+    "to_numpy",
+]
+
+
+def to_numpy(x):
+    """Return `x` as a NumPy array on the host, without a copy where possible."""
+    if array_api_compat.is_torch_array(x):
+        return x.detach().cpu().numpy()
+    if array_api_compat.is_cupy_array(x):
+        return x.get()
+    if array_api_compat.is_array_api_strict_namespace(namespace(x)):
+        xp = namespace(x)
+        x = xp.asarray(x, device=xp.Device("CPU_DEVICE"))
+    return np.asarray(x)
+
+
+def move(x, xp, device):
+    """Return `x` as an array of namespace `xp` on `device`."""
+    if isinstance(x, np.ndarray) and is_numpy(xp):
+        return x
+    if array_api_compat.is_array_api_obj(x) and namespace(x) == xp:
+        if is_cupy(xp) and x.device != device:
+            with x.device:  # CuPy copies only what is contiguous to another device
+                x = xp.asarray(x, order="C")
+        return array_api_compat.to_device(x, device)
+    return xp.asarray(to_numpy(x), device=device)
+
+
+def _writes_in_place(xp):
+    """Whether functions of `xp` take `out=`."""
+    return is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
+
+
+def in_place(xp, name, x):
+    """Apply the elementwise function `name` to `x`, in `x` itself where `xp` can."""
+    function = getattr(xp, name)
+    return function(x, out=x) if _writes_in_place(xp) else function(x)
+
+
+def has_vector_math(xp):
+    """Whether `xp` has fast loops of exp2 and tan, as NumPy on Linux with AVX-512.
+
+    exp2 of float32 takes 0.21 ns an element there, exp 0.45 ns; tan 0.4 ns, sin and cos
+    together 1.05 ns, and of float64 1.3 ns and 31 ns. Elsewhere exp2 and tan are slow.
+    """
+    return _NUMPY_HAS_VECTOR_MATH and is_numpy(xp)
+
+
+def _numpy_has_vector_math():
+    features = np.show_config(mode="dicts")["SIMD Extensions"]
+    used = {*features.get("baseline", ()), *features.get("found", ())}
+    # NumPy 2.4 calls the same set of instructions X86_V4.
+    return sys.platform == "linux" and bool(used & {"AVX512_SKX", "X86_V4"})
+
+
+_NUMPY_HAS_VECTOR_MATH = _numpy_has_vector_math()
+
+
+def cut_off_at_zero(xp, T):
+    """Return max(T, 0), in `T` itself where `xp` can."""
+    # A row of zeros, not a scalar: NumPy's loop is vectorised for it, twice as fast.
+    zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
+    if _writes_in_place(xp):
+        return xp.maximum(T, zeros, out=T)
+    return xp.maximum(T, zeros)
+
+
+def matmul(xp, A, B, out=None):
+    """Return `A @ B`, written to `out` where `xp` can."""
+    if out is None or not _writes_in_place(xp):
+        return xp.matmul(A, B)
+    return xp.matmul(A, B, out=out)
+
+
+def run_cuda(operation, T):
+    """Apply a line of CUDA C++ to every element of a CuPy array, in place.
+
+    `operation` sets ``k`` from ``t``, both of the array's type T. One kernel reads and
+    writes the array once; a chain of functions would once each.
+    """
+    kernel = _cuda_kernel(operation)
+    return kernel(T, T)
+
+
+@cache
+def _cuda_kernel(operation):
+    import cupy
+
+    return cupy.ElementwiseKernel("T t", "T k", operation, "eigenkern_finish")
+
+
+def place_of(X):
+    """Return the namespace and device of validated rows, which may be sparse."""
+    if scipy.sparse.issparse(X):
+        X = np.empty(0)
+    return namespace(X), device_of(X)

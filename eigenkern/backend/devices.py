@@ -1,0 +1,104 @@
+"""The parameter `device`: where the computation is."""
+
+from contextlib import nullcontext
+
+import array_api_compat
+import numpy as np
+
+from .array import device_of, is_cupy, namespace
+
+
+def compute_location(device, X):
+    """Return the namespace and device that the parameter `device` asks for.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        "auto" computes where `X` lives.
+    X : array
+        Validated data.
+
+    Raises
+    ------
+    ValueError
+        If `device` is unknown, names a GPU that is not there, or several devices.
+    """
+    places = compute_devices(device, X)
+    if len(places) > 1:
+        raise ValueError(
+            "device must be one device: only models on kernel matrices compute on "
+            f"several; got {device!r}"
+        )
+    return places[0]
+
+
+def compute_devices(device, X):
+    """Return namespace and device of every device of a list, or of the one."""
+    if not isinstance(device, list | tuple):
+        device = [device]
+    elif not device or "auto" in device:
+        raise ValueError(
+            "device must be one device or a list that names at least one, 'auto' not "
+            f"among them; got {device!r}"
+        )
+    places = [_location(one, X) for one in device]
+    if any(xp != places[0][0] for xp, _ in places):
+        raise ValueError(
+            f"device must not mix 'cpu' and GPUs in a list; got {device!r}"
+        )
+    if array_api_compat.is_cupy_array(X) and is_cupy(places[0][0]):
+        if X.device != places[0][1]:
+            raise ValueError(
+                f"device must be 'auto' or begin with the GPU that X is on, "
+                f"{X.device}; got {device!r}"
+            )
+    return places
+
+
+def _location(device, X):
+    if device == "auto":
+        return namespace(X), device_of(X)
+    if device == "cpu":
+        return array_api_compat.array_namespace(np.empty(0)), "cpu"
+    name, _, index = str(device).partition(":")
+    if name != "cuda" or (index and not index.isdigit()):
+        raise ValueError(
+            "device must be 'auto', 'cpu', 'cuda' or 'cuda:N', or a list of devices; "
+            f"got {device!r}"
+        )
+    try:
+        import cupy
+
+        n_gpus = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise ValueError(
+            f"device={device!r} needs a CUDA GPU and the package CuPy (the extras "
+            f"'cuda12' and 'cuda13' install it); got: {error}. Use device='auto' to "
+            "compute where X lives"
+        ) from error
+    if int(index or 0) >= n_gpus:
+        raise ValueError(f"device={device!r} is not there: {n_gpus} GPU(s) found")
+    import array_api_compat.cupy as xp
+
+    return xp, cupy.cuda.Device(int(index or 0))
+
+
+def working_device(device, X):
+    """Return a context for work that the parameter `device` asks for, on raw rows X.
+
+    CuPy runs what it is given on its current device, wherever the arrays are.
+    """
+    named = isinstance(device, list | tuple) or str(device).startswith("cuda")
+    if named or array_api_compat.is_cupy_array(X):
+        try:
+            xp, place = compute_devices(device, X)[0]
+        except ValueError:  # it is raised where the device is asked for
+            return nullcontext()
+        if is_cupy(xp):
+            return place
+    return nullcontext()
+
+
+def on_gpu(xp, device):
+    """Whether arrays of `xp` on `device` are on a CUDA device."""
+    return is_cupy(xp) or str(device).startswith("cuda")

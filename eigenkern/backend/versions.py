@@ -1,0 +1,112 @@
+"""What a report of a problem should tell of the machine."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+import array_api_compat.numpy as xp
+import psutil
+from threadpoolctl import threadpool_info
+
+from . import memory
+
+_PACKAGES = (
+    "eigenkern",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "array-api-compat",
+    "threadpoolctl",
+    "joblib",
+    "torch",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "dask",
+)
+
+
+def show_versions():
+    """Print versions, the BLAS in use with its kernel and threads, devices, memory.
+
+    Says so where OpenBLAS does not recognise AVX-512 and runs at half speed.
+
+    Examples
+    --------
+    >>> import eigenkern
+    >>> eigenkern.show_versions()  # doctest: +SKIP
+    """
+    for title, lines in _report().items():
+        print(f"{title}:")  # noqa: T201
+        for name, value in lines:
+            print(f"  {name:>18}: {value}")  # noqa: T201
+
+
+def _report():
+    """Return title -> list of (name, value)."""
+    total = psutil.virtual_memory().total
+    return {
+        "System": [
+            ("python", sys.version.split()[0]),
+            ("machine", platform.platform()),
+            ("cores", f"{os.cpu_count()}"),
+            ("memory", f"{total / 1e9:.1f} GB"),
+            ("free for a fit", f"{memory.available(xp, 'cpu') / 1e9:.1f} GB"),
+            ("GPUs", _gpus()),
+        ],
+        "Packages": [(name, _version(name)) for name in _PACKAGES],
+        "BLAS": _blas(),
+    }
+
+
+def _version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _gpus():
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        names = [
+            cupy.cuda.runtime.getDeviceProperties(i)["name"].decode()
+            for i in range(count)
+        ]
+    except Exception as error:  # no CuPy, no driver, no device
+        return f"none ({type(error).__name__})"
+    return ", ".join(names) or "none"
+
+
+def _blas():
+    lines = []
+    for library in threadpool_info():
+        if library["user_api"] != "blas":
+            continue
+        kernel = library.get("architecture", "unknown")
+        lines.append(
+            (
+                library["internal_api"],
+                f"{library['version']}, kernel {kernel}, "
+                f"{library['num_threads']} threads ({library['filepath']})",
+            )
+        )
+        if kernel == "Haswell" and "avx512f" in _cpu_flags():
+            lines.append(
+                (
+                    "advice",
+                    "this CPU has AVX-512, which OpenBLAS did not recognise: set "
+                    "OPENBLAS_CORETYPE=SKYLAKEX before Python starts",
+                )
+            )
+    return lines
+
+
+def _cpu_flags():
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

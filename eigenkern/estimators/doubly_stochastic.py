@@ -1,0 +1,935 @@
+"""Doubly stochastic gradients: kernel models of any convex loss by random features."""
+
+import numpy as np
+
+from ..backend.array import move, place_of
+from ..backend.devices import compute_location
+from ..backend.linalg import largest_eigenvalues
+from ..backend.transfer import RowsElsewhere
+from ..kernels import check_spectral_law
+from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
+from ..operators.fourier import FourierBlocks
+from ..operators.plan import cache_budget
+from ..operators.tiled import KernelOperator
+from ..problems.fourier import FeatureProblem
+from ..solvers.doubly_stochastic import doubly_stochastic
+from .base import EpochModel
+from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .validation import check_kernel_parameters, check_number, is_auto, warn_user
+
+_ALPHA = 1e-6
+
+
+# Rows and features of a step that evaluates every block anew, as in the paper.
+_BATCH_SIZE, _BLOCK_SIZE = 4096, 256
+
+
+# Rows times features of a step with running values: below, calls of NumPy cost as much.
+_STEP_WORK = 2e6
+
+
+# Bytes that the features of a batch may take.
+_BATCH_BYTES = 128e6
+
+
+# Steps of an epoch, at least.
+_N_STEPS = 32
+
+
+# Rows that the largest eigenvalue of the kernel is measured on.
+_N_MEASURED = 2000
+
+
+# The step over the largest stable one.
+_SAFETY = 0.8
+
+
+# Bytes of frequencies to keep, at most.
+_FREQUENCY_BYTES = 256e6
+
+
+# Rows that are sent to another device at a time.
+_N_SENT = 65536
+
+
+class _DoublyStochastic(EpochModel):
+    _coef_attribute = "coef_"
+    _failure_hint = "Pass a shorter step_size, or scale y."
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        algorithm="udsg",
+        loss,
+        alpha="auto",
+        block_size="auto",
+        batch_size="auto",
+        n_new=1,
+        n_old=1,
+        step_size="auto",
+        max_features=None,
+        max_iter=100,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=3,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.algorithm = algorithm
+        self.loss = loss
+        self.alpha = alpha
+        self.block_size = block_size
+        self.batch_size = batch_size
+        self.n_new = n_new
+        self.n_old = n_old
+        self.step_size = step_size
+        self.max_features = max_features
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self):
+        check_spectral_law(self.kernel)
+        algorithms = ("dsg", "udsg", "cdsg")
+        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
+            raise ValueError(
+                f"algorithm must be 'dsg', 'udsg' or 'cdsg'; got {self.algorithm!r}"
+            )
+        if not isinstance(self.loss, str) or self.loss not in self._losses:
+            names = ", ".join(repr(name) for name in self._losses)
+            raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
+        if not is_auto(self.alpha):
+            check_number("alpha", self.alpha, 0)
+        for name, low in {"block_size": 1, "batch_size": 2}.items():
+            if not is_auto(getattr(self, name)):
+                check_number(name, getattr(self, name), low, integer=True)
+        check_number("n_new", self.n_new, 1, integer=True)
+        check_number("n_old", self.n_old, 0, integer=True)
+        self._check_step_size()
+        if self.max_features is not None:
+            low = 1 if is_auto(self.block_size) else self.block_size
+            check_number("max_features", self.max_features, low, integer=True)
+        self._check_epochs()
+
+    def _check_step_size(self):
+        step = self.step_size
+        if is_auto(step):
+            return
+        if not isinstance(step, tuple | list):
+            check_number("step_size", step, 0, open_ends=True)
+            limit = np.inf if self._alpha == 0 else 1.0 / self._alpha
+            if step >= limit:
+                raise ValueError(
+                    f"step_size must be below 1 / alpha = {limit:.3g}: a step shrinks "
+                    f"the model by step_size alpha; got {step!r}"
+                )
+            return
+        if len(step) != 2 or step[0] not in ("theta/t", "1/(1+ct)"):
+            raise ValueError(
+                "step_size must be 'auto', a number, ('theta/t', theta) or "
+                f"('1/(1+ct)', c); got {step!r}"
+            )
+        check_number(f"step_size[1] of {step[0]!r}", step[1], 0, open_ends=True)
+
+    @property
+    def _alpha(self):
+        return _ALPHA if is_auto(self.alpha) else float(self.alpha)
+
+    def _make_problem(self, data, train, held_out):
+        problem = self._open_problem(data, train, held_out)
+        problem.choose(self.kernel, self.bandwidth)
+        return problem
+
+    def _open_problem(self, data, train, held_out=None):
+        loss, centre = self._make_loss(data.targets.shape[1]), self._centre_targets
+        return FeatureProblem(self, data, train, held_out, loss, centre=centre)
+
+    def _make_solver(self, problem):
+        (n, _), n_columns = problem.rows.shape, problem.targets.shape[1]
+        cache = cache_budget(self.cache_size, problem)
+        # float64 is what the values may be computed in.
+        needed = 8.0 * n * n_columns
+        keep = needed <= cache
+        seed = int(problem.rng.randint(2**31 - 1))
+        block_size, batch_size = self._choose_sizes(n, keep_values=keep)
+        room = cache - needed if keep else cache
+        problem.draw_features(seed, block_size, min(room, _FREQUENCY_BYTES))
+        n_passes = -(-_N_STEPS // -(-n // batch_size))
+        schedule = self._schedule(problem, batch_size, n)
+        solver = self._solver_of(
+            problem,
+            problem.initial_coef(),
+            self._alpha,
+            batch_size,
+            schedule,
+            keep_values=keep,
+            n_passes=n_passes,
+        )
+        return solver, self._chosen(block_size, batch_size, schedule) | {
+            "cache_size_": needed / 1e6 if keep else 0.0
+        }
+
+    def _choose_sizes(self, n, *, keep_values):
+        """Return F and B.
+
+        Where values are kept, the blocks since a batch's last visit cost n F a step,
+        whatever B: then all rows at once make the least noise. F is where the step's
+        cost outgrows that of its overhead.
+        """
+        block_size, batch_size = self.block_size, self.batch_size
+        if is_auto(block_size):
+            block_size = _BLOCK_SIZE
+            if keep_values:
+                power = round(np.log2(_STEP_WORK / n))
+                block_size = int(np.clip(2.0**power, 32, 128))
+            block_size = min(block_size, self.max_features or block_size)
+        if is_auto(batch_size):
+            batch_size = _BATCH_SIZE
+            if keep_values:
+                batch_size = max(int(_BATCH_BYTES // (16 * block_size)), 2)
+        return block_size, min(batch_size, n)
+
+    def _schedule(self, problem, batch_size, n):
+        """Return the longest step, and c of its decay 1 / (1 + c t).
+
+        `n` is the number of rows that are visited in turn, None for ever new ones.
+        """
+        if not (is_auto(self.step_size) or isinstance(self.step_size, tuple | list)):
+            return float(self.step_size), 0.0
+        longest, noise = self._longest_step(problem, batch_size, n)
+        if self._alpha > 0:
+            longest = min(longest, 0.5 / self._alpha)
+        if is_auto(self.step_size):
+            return longest, longest * (self._alpha + noise)
+        if self.step_size[0] == "theta/t":
+            self._check_theta(self.step_size[1])
+        return longest, 0.0
+
+    def _check_theta(self, theta):
+        """Warn where the condition of theorem 3 does not hold."""
+        product = theta * self._alpha
+        whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
+        if not (1.0 < product < 2.0 or whole):
+            warn_user(
+                f"step_size=('theta/t', {theta}) with alpha={self._alpha} has theta "
+                f"alpha = {product:.3g}: the error falls as 1 / t where it is between "
+                "1 and 2 or a positive integer"
+            )
+
+    def _longest_step(self, problem, batch_size, n):
+        """Return the longest safe step, and by how much 1 / step has to grow in a step.
+
+        With the largest eigenvalue lambda_1 and the trace beta of the centred kernel,
+        both over the number of rows, and the curvature L of the loss, a step gamma on
+        F features and B rows multiplies the error of f along eigenvector i by
+        1 - gamma L lambda_i on average, and is stable for ::
+
+            gamma L (lambda_1 + beta / (2 F) + beta / B) < 2
+
+        Rows outside the batch get the residual of B rows through F features in place
+        of the kernel: noise of variance gamma^2 / (2 F B) times the residual, which in
+        n / B steps was seen to grow where ``gamma L n / B > 6 F beta``.
+        """
+        xp, block_size = problem.xp, problem.features.block_size
+        m = min(problem.rows.shape[0], _N_MEASURED)
+        index = problem.rng.permutation(problem.rows.shape[0])[:m]
+        rows, weights = problem.take(index)
+        weights = weights / xp.mean(weights)
+        weights = weights[:, None]
+        root = weights**0.5
+        operator = KernelOperator(problem.kernel, rows)
+
+        def apply(V):
+            V = root * V
+            V = operator @ (V - weights * xp.mean(V)) / m
+            return root * (V - xp.mean(weights * V))
+
+        start = np.random.RandomState(0).standard_normal((m, 1))
+        top = largest_eigenvalues(apply, root * problem.array(start))[0]
+        mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
+        beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
+        heaviest = float(xp.mean(weights**2))
+        curvature = problem.loss_function.curvature / _SAFETY
+        noise = curvature / (6.0 * block_size * beta)
+        stable = top + beta / (2.0 * block_size) + heaviest * beta / batch_size
+        inverse = 0.5 * curvature * stable
+        if n is None:
+            return 1.0 / inverse, noise
+        return 1.0 / (inverse + noise * (n / batch_size - 1.0)), 0.0
+
+    def _solver_of(self, problem, expansion, alpha, batch_size, schedule, **options):
+        longest, decay = schedule
+        max_blocks = None
+        if self.max_features is not None:
+            max_blocks = self.max_features // problem.features.block_size
+        return doubly_stochastic(
+            problem.features,
+            problem.rows,
+            problem.targets,
+            problem.loss_function,
+            expansion=expansion,
+            weights=problem.weights,
+            algorithm=self.algorithm,
+            alpha=alpha,
+            batch_size=batch_size,
+            gamma=self._gamma(longest, decay),
+            longest_step=longest,
+            n_new=self.n_new,
+            n_old=self.n_old,
+            max_blocks=max_blocks,
+            rng=problem.rng,
+            **options,
+        )
+
+    def _gamma(self, longest, decay):
+        """Return the step as a function of t = 1, 2, ..."""
+        if not isinstance(self.step_size, tuple | list):
+            return lambda t: longest / (1.0 + decay * t)
+        constant = float(self.step_size[1])
+        if self.step_size[0] == "theta/t":
+            return lambda t: constant / t
+        return lambda t: 1.0 / (1.0 + constant * t)
+
+    def _chosen(self, block_size, batch_size, schedule):
+        return {
+            "alpha_": self._alpha,
+            "block_size_": block_size,
+            "batch_size_": batch_size,
+            "step_size_": schedule[0],
+            "step_decay_": schedule[1],
+        }
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        check_kernel_parameters(self)
+        self._check_parameters()
+        first = not hasattr(self, "coef_")
+        if first and classes is not None:
+            self.classes_ = np.unique(classes)
+        if not first and self.max_features is not None:
+            check_number("max_features", self.max_features, self.block_size_)
+        n_outputs = None if first else self.coef_.shape[2]
+        data = self._encode_next(X, y, sample_weight, n_outputs)
+        rows = data.rows_with_weight()
+        problem = self._open_problem(data, rows)
+        cache = min(cache_budget(self.cache_size, problem), _FREQUENCY_BYTES)
+        if first:
+            problem.choose(self.kernel, self.bandwidth)
+            seed = int(data.rng.randint(2**31 - 1))
+            block_size, batch_size = self._choose_sizes(len(rows), keep_values=False)
+            problem.draw_features(seed, block_size, cache)
+            expansion = problem.initial_coef()
+            schedule = self._schedule(problem, batch_size, None)
+            chosen = self._chosen(block_size, batch_size, schedule)
+            vars(self).update(chosen, loss_curve_=[], n_step_halvings_=0, n_iter_=0)
+            self.validation_scores_ = None
+        else:
+            problem.go_on(self)
+            # With the steps so far: else every call would draw the same old blocks.
+            problem.rng = np.random.RandomState([self.seed_, self.t_])
+            problem.draw_features(self.seed_, self.block_size_, cache)
+            expansion = problem.expansion_of(self)
+            schedule = self.step_size_, self.step_decay_
+        state = next(
+            self._solver_of(
+                problem,
+                expansion,
+                self.alpha_,
+                self.batch_size_,
+                schedule,
+                keep_values=False,
+                shuffle=False,
+                n_halvings=self.n_step_halvings_,
+            )
+        )
+        if state.failed:
+            warn_user(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                "bounded: this piece of the data changed nothing"
+            )
+        else:
+            self.n_step_halvings_ = state.n_step_halvings
+        vars(self).update(problem.model(state.coef))
+        self.loss_curve_ = [*self.loss_curve_, state.loss]
+        self.n_iter_ += 1
+        return self
+
+    def _expand(self, X):
+        xp, device = place = compute_location(self.device, X)
+        coef = move(self.coef_, xp, device)
+        n_blocks, size, n_columns = coef.shape
+        offset = move(self.offset_, xp, device)
+        n, rows = X.shape[0], RowsElsewhere(X, *place)
+        n_sent = n if place == place_of(X) else _N_SENT
+        features = FourierBlocks(
+            self.kernel_,
+            self.seed_,
+            size // 2,
+            offset[None, :],
+            offset,
+            cache_bytes=_FREQUENCY_BYTES if n_sent < n else 0.0,
+        )
+        coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
+        for start in range(0, n, n_sent):
+            piece = rows[start : min(start + n_sent, n), :]
+            piece = xp.astype(piece, coef.dtype, copy=False)
+            values.append(features.product(piece, range(n_blocks), coefs, n_columns))
+        return xp.concat(values)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = False
+        return tags
+
+
+class DSGRegressor(RegressionTargets, _DoublyStochastic):
+    """Kernel regression of any convex loss by doubly stochastic gradients.
+
+    Every step takes a batch of rows and a block of random Fourier features of the
+    kernel, which are drawn from a seed whenever they are needed: the model is its
+    coefficients, its memory does not grow with the number of rows, and its accuracy is
+    not bounded by a number of features that is chosen beforehand.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
+        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
+        drawn. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
+        new ones, then `n_old` old ones drawn at random, in turn: half the features by
+        default. "cdsg": an old one if the paper's check finds one that allows a longer
+        step than a new one does, which seldom is so where a batch holds all rows.
+    loss : {"squared_error", "huber", "epsilon_insensitive"}, default="squared_error"
+        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it; or
+        ``max(0, |r| - epsilon)``.
+    epsilon : float, default=0.1
+        Threshold of the last two, in standard deviations of y, which are estimated by
+        the median absolute deviation, so that outliers don't count.
+    alpha : float or "auto", default="auto"
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
+        squared loss it means what it does in `NystromRegressor`.
+    block_size : int or "auto", default="auto"
+        F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
+        number of rows, 256 where no running values are kept.
+    batch_size : int or "auto", default="auto"
+        B, rows of a step. "auto": all of them, as long as their features of one block
+        fit in 128 MB; 4096 where no running values are kept.
+    n_new, n_old : int, default=1
+        G and U of "udsg".
+    step_size : float, "auto" or tuple, default="auto"
+        gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
+        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
+        over data that come in pieces. ``("theta/t", theta)`` and
+        ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
+        number stays as it is. All are halved when the iteration diverges.
+    max_features : int or None, default=None
+        Frequencies, at most: from then on old blocks are drawn. None: no bound.
+    max_iter : int, default=100
+        Epochs, at most. An epoch is a pass over the rows; or several, so that it has 32
+        steps at least.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    cache_size : float or "auto", default="auto"
+        MB for running values of f on the training rows, so that blocks that have not
+        changed are not evaluated again, and for up to 256 MB of frequencies. "auto":
+        what the free memory allows. 0: the algorithms of the papers, whose steps cost
+        as many blocks as there are.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Frequencies, order of the rows, old blocks, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_blocks, 2 * block_size, n_outputs)
+        Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
+    intercept_ : array of shape (n_outputs,)
+        The constant less `feature_mean_`.
+    seed_ : int
+        Seed of the first block.
+    seeds_ : array of shape (n_blocks,)
+        Block k is drawn from a counter-based generator with this seed.
+    offset_ : array of shape (n_features,)
+        Subtracted from X: mean of the rows that the model began with.
+    kernel_ : Kernel
+        The kernel object with its bandwidth.
+    bandwidth_ : float
+        sigma in use.
+    n_blocks_, n_features_used_ : int
+        Blocks, and frequencies of all of them.
+    alpha_, block_size_, batch_size_ : float, int, int
+        lambda, F and B in use.
+    step_size_ : float
+        The longest step.
+    step_decay_ : float
+        c of the steps ``step_size_ / (1 + c t)`` of "auto".
+    n_step_halvings_ : int
+        How often the guard went back and halved the steps.
+    t_ : int
+        Steps made.
+    n_iter_ : int
+        Epochs run; calls of `partial_fit`.
+    loss_curve_ : list of float
+        Mean loss of each epoch, every batch taken before its update;
+        of y over `target_scale_`.
+    validation_scores_ : list of float or None
+        R^2 of the rows held out, one an epoch; None without early stopping.
+    feature_mean_ : array of shape (n_outputs,)
+        Mean of the sum over blocks, which the steps leave out.
+    block_sums_ : array of shape (n_blocks, n_outputs)
+        beta_k of "cdsg": steps times mean gradients of each block, summed.
+    target_scale_ : array of shape (n_outputs,)
+        Unit of the loss and of `epsilon`: the deviation of the targets.
+    cache_size_ : float
+        MB of running values; only after `fit`.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    DSGClassifier : The same for class labels.
+
+    Notes
+    -----
+    A step costs ``2 B F (d + 2 l)`` flops and as many sines as features, for each block
+    that it evaluates: with running values the blocks that changed since the batch was
+    visited last, without them all t (or t / 2) blocks there are.
+
+    The features are taken less their mean on the batch, and a constant is learned
+    beside them: the paper's steps would be some ten times shorter.
+
+    References
+    ----------
+    Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
+    kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
+    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import DSGRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = DSGRegressor(random_state=0).fit(X[:500], y[:500])
+    >>> model.score(X[500:], y[500:]) > 0.85
+    True
+    """
+
+    _centre_targets = True
+    _losses = ("squared_error", "huber", "epsilon_insensitive")
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        algorithm="udsg",
+        loss="squared_error",
+        epsilon=0.1,
+        alpha="auto",
+        block_size="auto",
+        batch_size="auto",
+        n_new=1,
+        n_old=1,
+        step_size="auto",
+        max_features=None,
+        max_iter=100,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=3,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            kernel,
+            bandwidth=bandwidth,
+            algorithm=algorithm,
+            loss=loss,
+            alpha=alpha,
+            block_size=block_size,
+            batch_size=batch_size,
+            n_new=n_new,
+            n_old=n_old,
+            step_size=step_size,
+            max_features=max_features,
+            max_iter=max_iter,
+            tol=tol,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            cache_size=cache_size,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.epsilon = epsilon
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32, which is faster.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the losses, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded, or theta and alpha of a
+            schedule break the condition of the paper.
+        """
+        return super().fit(X, y, sample_weight)
+
+    def partial_fit(self, X, y, sample_weight=None):
+        """Go on with a piece of the data: one pass over its rows, in their order.
+
+        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
+        first call, whose rows should be a fair sample, as many as later pieces have; no
+        row is kept. Each step evaluates all blocks there are: bound them by
+        `max_features`.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the losses, not negative; relative to their mean in the piece.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+        """
+        return self._or_restore(self._partial_fit, X, y, sample_weight)
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        check_number("epsilon", self.epsilon, 0)
+        if self.loss == "huber" and self.epsilon == 0:
+            raise ValueError("epsilon must be positive with loss='huber'; got 0")
+
+    def _make_loss(self, n_columns):
+        if self.loss == "squared_error":
+            return SquaredError()
+        made = {"huber": Huber, "epsilon_insensitive": EpsilonInsensitive}[self.loss]
+        return made(float(self.epsilon))
+
+
+class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
+    """Kernel classification of any convex loss by doubly stochastic gradients.
+
+    Kernel logistic regression, a kernel support vector machine or least squares, whose
+    memory does not grow with the number of rows. The algorithm is that of
+    `DSGRegressor`.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
+        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
+        drawn. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
+        Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
+        new ones, then `n_old` old ones drawn at random, in turn: half the features by
+        default. "cdsg": an old one if the paper's check finds one that allows a longer
+        step than a new one does, which seldom is so where a batch holds all rows.
+    loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
+        "log_loss": logistic regression, multinomial for more than two classes; gives
+        `predict_proba`. "hinge": a support vector machine, one class against the rest.
+        "squared_error": of -1 and +1, or of one column a class.
+    alpha : float or "auto", default="auto"
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
+        squared loss it means what it does in `NystromRegressor`.
+    block_size : int or "auto", default="auto"
+        F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
+        number of rows, 256 where no running values are kept.
+    batch_size : int or "auto", default="auto"
+        B, rows of a step. "auto": all of them, as long as their features of one block
+        fit in 128 MB; 4096 where no running values are kept.
+    n_new, n_old : int, default=1
+        G and U of "udsg".
+    step_size : float, "auto" or tuple, default="auto"
+        gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
+        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
+        over data that come in pieces. ``("theta/t", theta)`` and
+        ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
+        number stays as it is. All are halved when the iteration diverges.
+    max_features : int or None, default=None
+        Frequencies, at most: from then on old blocks are drawn. None: no bound.
+    max_iter : int, default=100
+        Epochs, at most. An epoch is a pass over the rows; or several, so that it has 32
+        steps at least.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out, the same of every class.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`. For `partial_fit`, "balanced" is
+        that of each piece.
+    cache_size : float or "auto", default="auto"
+        MB for running values of f on the training rows, so that blocks that have not
+        changed are not evaluated again, and for up to 256 MB of frequencies. "auto":
+        what the free memory allows. 0: the algorithms of the papers, whose steps cost
+        as many blocks as there are.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise X is copied there for the computation.
+    random_state : int, RandomState instance or None, default=None
+        Frequencies, order of the rows, old blocks, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_blocks, 2 * block_size, n_outputs)
+        Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
+    intercept_ : array of shape (n_outputs,)
+        The constant less `feature_mean_`.
+    seed_ : int
+        Seed of the first block.
+    seeds_ : array of shape (n_blocks,)
+        Block k is drawn from a counter-based generator with this seed.
+    offset_ : array of shape (n_features,)
+        Subtracted from X: mean of the rows that the model began with.
+    kernel_ : Kernel
+        The kernel object with its bandwidth.
+    bandwidth_ : float
+        sigma in use.
+    n_blocks_, n_features_used_ : int
+        Blocks, and frequencies of all of them.
+    alpha_, block_size_, batch_size_ : float, int, int
+        lambda, F and B in use.
+    step_size_ : float
+        The longest step.
+    step_decay_ : float
+        c of the steps ``step_size_ / (1 + c t)`` of "auto".
+    n_step_halvings_ : int
+        How often the guard went back and halved the steps.
+    t_ : int
+        Steps made.
+    n_iter_ : int
+        Epochs run; calls of `partial_fit`.
+    loss_curve_ : list of float
+        Mean loss of each epoch, every batch taken before its update.
+    validation_scores_ : list of float or None
+        Accuracy of the rows held out, one an epoch; None without early stopping.
+    feature_mean_ : array of shape (n_outputs,)
+        Mean of the sum over blocks, which the steps leave out.
+    block_sums_ : array of shape (n_blocks, n_outputs)
+        beta_k of "cdsg": steps times mean gradients of each block, summed.
+    target_scale_ : array of shape (n_outputs,)
+        Ones.
+    cache_size_ : float
+        MB of running values; only after `fit`.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    DSGRegressor : The same for real targets.
+
+    Notes
+    -----
+    A step costs ``2 B F (d + 2 l)`` flops and as many sines as features, for each block
+    that it evaluates: with running values the blocks that changed since the batch was
+    visited last, without them all t (or t / 2) blocks there are.
+
+    The features are taken less their mean on the batch, and a constant is learned
+    beside them: the paper's steps would be some ten times shorter.
+
+    References
+    ----------
+    Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
+    kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
+    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import DSGClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = DSGClassifier(max_iter=20, random_state=0).fit(X[:1500], y[:1500])
+    >>> model.score(X[1500:], y[1500:]) > 0.9
+    True
+    >>> model.predict_proba(X[1500:]).shape
+    (297, 10)
+    """
+
+    _centre_targets = False
+    _losses = ("log_loss", "hinge", "squared_error")
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        algorithm="udsg",
+        loss="log_loss",
+        alpha="auto",
+        block_size="auto",
+        batch_size="auto",
+        n_new=1,
+        n_old=1,
+        step_size="auto",
+        max_features=None,
+        max_iter=100,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=3,
+        class_weight=None,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            kernel,
+            bandwidth=bandwidth,
+            algorithm=algorithm,
+            loss=loss,
+            alpha=alpha,
+            block_size=block_size,
+            batch_size=batch_size,
+            n_new=n_new,
+            n_old=n_old,
+            step_size=step_size,
+            max_features=max_features,
+            max_iter=max_iter,
+            tol=tol,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            cache_size=cache_size,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32, which is faster.
+        y : array of shape (n_samples,)
+            Labels.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the losses, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded, or theta and alpha of a
+            schedule break the condition of the paper.
+        """
+        return super().fit(X, y, sample_weight)
+
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Go on with a piece of the data: one pass over its rows, in their order.
+
+        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
+        first call, whose rows should be a fair sample, as many as later pieces have; no
+        row is kept. Each step evaluates all blocks there are: bound them by
+        `max_features`.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+            Labels.
+        classes : array of shape (n_classes,), default=None
+            All labels that are to come; needed in the first call.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the losses, not negative; relative to their mean in the piece.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+        """
+        self._check_classes(classes)
+        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
+
+    def _make_loss(self, n_columns):
+        if self.loss == "log_loss":
+            return LogLoss(n_columns)
+        return {"hinge": Hinge, "squared_error": SquaredError}[self.loss]()

@@ -1,0 +1,1091 @@
+"""EigenPro estimators: preconditioned gradient descent on kernel machines."""
+
+from functools import partial
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+
+from ..backend.array import namespace
+from ..backend.devices import working_device
+from ..centers import METHODS, distinct_rows
+from ..preconditioners.eigenpro1 import GlobalSpectral
+from ..preconditioners.eigenpro2 import Spectral
+from ..problems.data import Data
+from ..problems.general import GeneralProblem
+from ..solvers.eigenpro import eigenpro
+from ..solvers.projected import projected_exactly
+from ..solvers.projection import ExactProjection
+from ..tuning.sizes import check_sizes, max_batch_size, n_sampled_rows, tuning_bytes
+from ..tuning.step import tune
+from .base import EpochModel
+from .streaming import Learner, Stream
+from .targets import ClassificationTargets, RegressionTargets
+from .training import ProgressLine
+from .validation import (
+    check_centers,
+    check_flag,
+    check_labels,
+    check_number,
+    is_auto,
+    warn_user,
+)
+
+# Algorithms of kernel machines, and of models with centres of their own.
+_MACHINES = ("eigenpro1", "eigenpro2", "sgd")
+
+
+_GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
+
+
+# Projections after which the guard looks back, in a stream.
+_ROUND = 32
+
+
+# Relative residual of a projection that is worth a warning.
+_LARGEST_RESIDUAL = 0.5
+
+
+# How the solver takes rows that come once, and few at a time.
+_IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
+
+
+class EigenProModel(EpochModel):
+    """What EigenPro on kernels and on features share: parameters, solver, results."""
+
+    def _check_iteration(self):
+        """Raise a ValueError unless the parameters of the iteration are right."""
+        smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
+        for name, low in smallest.items():
+            if not is_auto(getattr(self, name)):
+                check_number(name, getattr(self, name), low, integer=True)
+        step = self.step_size
+        if not isinstance(step, str):
+            check_number("step_size", step, 0, open_ends=True)
+        elif step not in ("auto", "bound"):
+            raise ValueError(
+                f"step_size must be 'auto', 'bound' or a number > 0; got {step!r}"
+            )
+        check_number("damping", self.damping, 0, 1, open_low=True)
+        check_flag("warm_start", self.warm_start)
+        self._check_epochs()
+
+    def _solver(self, problem, tuning):
+        return eigenpro(
+            problem.operator,
+            problem.targets,
+            tuning.preconditioner,
+            coef=problem.initial_coef(self._previous_coef(problem)),
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            try_steps=is_auto(self.step_size),
+        )
+
+    def _tuned(self, tuning, problem):
+        """Return the fitted attributes that tell what was chosen."""
+        return {
+            "batch_size_": tuning.batch_size,
+            "step_size_": tuning.step_size,
+            "n_components_": tuning.preconditioner.n_components,
+            "subsample_size_": tuning.subsample_size,
+            "max_batch_size_": tuning.max_batch_size,
+            "critical_batch_size_": tuning.plain.critical_batch_size,
+            "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
+            "beta_": tuning.adapted.beta,
+            "top_eigenvalue_": tuning.adapted.top_eigenvalue,
+            "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
+            "acceleration_": tuning.acceleration,
+            "tuning_results_": tuning.results,
+        }
+
+
+def _has_centers(estimator):
+    given = estimator.n_centers is not None or estimator._given_centers
+    if given and estimator._general and estimator.algorithm != "eigenpro3-exact":
+        return True
+    raise AttributeError(
+        "data that come in pieces need a model on centres: pass n_centers, or centers "
+        "as an array, and no algorithm that needs all rows at once"
+    )
+
+
+class _EigenPro(EigenProModel):
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        n_centers=None,
+        centers="uniform",
+        algorithm="auto",
+        n_components="auto",
+        subsample_size="auto",
+        svd_solver="nystrom",
+        batch_size="auto",
+        step_size="auto",
+        damping=1.0,
+        max_iter=20,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=3,
+        warm_start=False,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_centers = n_centers
+        self.centers = centers
+        self.algorithm = algorithm
+        self.n_components = n_components
+        self.subsample_size = subsample_size
+        self.svd_solver = svd_solver
+        self.batch_size = batch_size
+        self.step_size = step_size
+        self.damping = damping
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _check_parameters(self):
+        algorithms = ("auto", *_MACHINES, *_GENERAL)
+        if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
+            names = ", ".join(repr(name) for name in algorithms[:-1])
+            raise ValueError(
+                f"algorithm must be {names} or {algorithms[-1]!r}; "
+                f"got {self.algorithm!r}"
+            )
+        self._check_general()
+        if self.svd_solver not in ("nystrom", "randomized"):
+            raise ValueError(
+                f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
+            )
+        self._check_iteration()
+        if self.algorithm == "sgd" and not (
+            is_auto(self.n_components) or self.n_components == 0
+        ):
+            raise ValueError(
+                "n_components must be 'auto' or 0 with algorithm='sgd', which has no "
+                f"preconditioner; got {self.n_components}"
+            )
+
+    @property
+    def _given_centers(self):
+        """Whether `centers` is an array."""
+        return self.centers is not None and not isinstance(self.centers, str)
+
+    @property
+    def _general(self):
+        """Whether the model has centres of its own."""
+        if self.algorithm == "auto":
+            return self.n_centers is not None or self._given_centers
+        return self.algorithm in _GENERAL
+
+    def __getstate__(self):
+        # What a learner holds is large, and made again when it is needed.
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_learner"}
+
+    def _check_general(self):
+        """Raise a ValueError unless centres and algorithm suit each other."""
+        if self.n_centers is not None:
+            check_number("n_centers", self.n_centers, 1, integer=True)
+        if not self._general:
+            if self.n_centers is not None or self._given_centers:
+                raise ValueError(
+                    "n_centers must be None and centers no array with "
+                    f"algorithm={self.algorithm!r}, where every training row is a "
+                    "centre; choose 'eigenpro3' or 'eigenpro4' for fewer centres"
+                )
+        elif self._precomputed:
+            raise ValueError(
+                "kernel='precomputed' must go with n_centers=None and algorithm='auto',"
+                " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
+            )
+
+    def _fitted_or_given_centers(self, X):
+        """Return the centres that are given, or go on, or None."""
+        centers = check_centers(self.centers, X, METHODS)
+        p = self.n_centers
+        if centers is not None:
+            if p not in (None, centers.shape[0]):
+                raise ValueError(
+                    f"n_centers must be None or {centers.shape[0]}, the number of "
+                    f"centers that are given; got {p!r}"
+                )
+            if len(distinct_rows(centers)[0]) < centers.shape[0]:
+                raise ValueError("centers must be distinct; got rows that are equal")
+            return centers
+        going_on = self.warm_start and hasattr(self, "dual_coef_")
+        if going_on and p in (None, self.centers_.shape[0]):
+            return self.centers_
+        return None
+
+    def _make_problem(self, data, train, held_out):
+        if not self._general:
+            return super()._make_problem(data, train, held_out)
+        centers = self._fitted_or_given_centers(data.X)
+        p = self.n_centers if centers is None else None
+        if (p or 0) > len(train):
+            raise ValueError(
+                f"n_centers must be at most {len(train)}, the number of training rows; "
+                f"got {p}"
+            )
+        return GeneralProblem(self, data, train, held_out, centers)
+
+    def _make_projected_solver(self, problem):
+        """Return the solver of a general kernel model, and its fitted attributes."""
+        problem.start(self._previous_coef(problem))
+        if self.algorithm == "eigenpro3-exact":
+            return self._make_exact_solver(problem)
+        learner = Learner(self, problem, problem.n_rows, self.max_iter)
+        cached = problem.fill_caches(self.cache_size, self.max_iter)
+        solver = learner.solver(
+            partial(problem.batches, learner.tuning.batch_size),
+            problem.iterate,
+            try_half_steps=is_auto(self.step_size),
+        )
+        attributes = self._tuned(learner.tuning, problem) | {"cache_size_": cached}
+        return solver, attributes | {"projection_interval_": learner.interval}
+
+    def _run(self, solver, problem, *others):
+        attributes = super()._run(solver, problem, *others)
+        self._warn_of_projections(attributes)
+        return attributes
+
+    def _warn_of_projections(self, attributes):
+        """Warn if the projections of a fit were no projections."""
+        residual = attributes.get("projection_residual_", 0.0)
+        if residual > _LARGEST_RESIDUAL:
+            warn_user(
+                f"{type(self).__name__} did not solve the system of the centres: a "
+                f"relative residual of {residual:.2g} was left, in the mean; pass a "
+                "larger cache_size, for a Cholesky factor, or fewer centres"
+            )
+
+    def _check_stream(self):
+        """Raise a ValueError unless the parameters suit data that come in pieces."""
+        self._check_shared_parameters()
+        self._check_parameters()
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping must be False for data that come in pieces, of which "
+                "none are held out; got True"
+            )
+
+    def _open_learner(self, data):
+        """Return a `Learner` of the first rows, or that goes on from a fitted model."""
+        # Whatever is chosen by them is chosen by rows in random order.
+        rows = data.rng.permutation(data.rows_with_weight())
+        fitted = self if hasattr(self, "t_") else None
+        centers = None
+        if fitted is None:
+            centers = self._fitted_or_given_centers(data.X)
+            if centers is None and self.n_centers > len(rows):
+                raise ValueError(
+                    f"n_centers must be at most {len(rows)}, the rows that came first; "
+                    f"got {self.n_centers}"
+                )
+        problem = GeneralProblem(self, data, rows, None, centers, fitted)
+        if fitted is not None:
+            problem.start(self.dual_coef_, self.t_)
+        return Learner(self, problem)
+
+    def _learned(self, learner, losses):
+        """Return the fitted attributes of a `Learner`."""
+        tuned = self._tuned(learner.tuning, learner.problem)
+        return (
+            tuned
+            | learner.problem.model(learner.iterate.mean)
+            | {
+                "projection_interval_": learner.interval,
+                "cache_size_": 0.0,
+                "n_iter_": len(losses),
+                "loss_curve_": losses,
+                "validation_scores_": None,
+                "n_step_halvings_": learner.n_halvings,
+            }
+        )
+
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        self._check_stream()
+        first = not hasattr(self, "t_")
+        if first and classes is not None:
+            self.classes_ = np.unique(classes)
+        n_outputs = None if first else self.dual_coef_.shape[1]
+        data = self._encode_next(
+            X, y, sample_weight, n_outputs, min_rows=2 if first else 1
+        )
+        learner = None if first else getattr(self, "_learner", None)
+        if learner is None or not learner.suits(self):
+            learner = self._open_learner(data)
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        m = learner.tuning.batch_size
+
+        def batches():
+            for start in range(0, len(weights), m):
+                b = slice(start, min(start + m, len(weights)))
+                yield learner.problem.batch(data.X[b, :], data.targets[b], weights[b])
+
+        # The learner stays as it is until the piece is learned.
+        iterate = learner.iterate.copy()
+        state = next(learner.solver(batches, iterate, **_IN_PIECES))
+        if state.failed:
+            warn_user(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                "bounded: this piece of the data changed nothing"
+            )
+        else:
+            learner.problem.iterate = iterate
+            learner.n_halvings = state.n_step_halvings
+        losses = [] if first else self.loss_curve_
+        self._take_over(learner, [*losses, state.loss])
+        return self
+
+    @available_if(_has_centers)
+    def fit_batches(self, batches, *, classes=None):
+        """Fit a model on centres to a stream of data, in memory independent of it.
+
+        The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
+        centres, bandwidth, intercept, preconditioner and step. Then every row is read
+        once an epoch. The pieces may have any size: they are cut into batches of
+        `batch_size_` rows, in their order. If the stream breaks off with an error, or
+        is interrupted, what was learned so far is kept, and the error raised. A model
+        that was fitted before is replaced.
+
+        Parameters
+        ----------
+        batches : iterable or callable
+            Pieces ``(X, y)`` or ``(X, y, sample_weight)``. A callable is called without
+            arguments at the start of every epoch and returns an iterable. An iterator,
+            such as a generator, is read once: one epoch.
+        classes : array of shape (n_classes,), default=None
+            All labels there will be, for a classifier. None: those of the first rows.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        with working_device(self.device, None):
+            return self._fit_batches(batches, classes)
+
+    def _fit_batches(self, batches, classes):
+        before = dict(vars(self))
+        stream, learner = self._or_restore(self._open_stream, batches, classes)
+        losses = []
+        try:
+            self._read(stream, learner, losses)
+        except BaseException:
+            if learner.iterate.n_projections:
+                self._take_over(learner, losses)
+            else:
+                vars(self).clear()
+                vars(self).update(before)
+            raise
+        self._take_over(learner, losses)
+        return self
+
+    def _take_over(self, learner, losses):
+        attributes = self._learned(learner, losses)
+        self._warn_of_projections(attributes)
+        vars(self).update(attributes)
+        self._learner = learner
+
+    def _open_stream(self, batches, classes):
+        """Return a `Stream` and a `Learner` made from its first rows."""
+        self._check_stream()
+        if not callable(batches) and not hasattr(batches, "__iter__"):
+            raise ValueError(
+                "batches must be an iterable of pieces (X, y), or a callable that "
+                f"returns one; got {batches!r}"
+            )
+        stream = Stream(batches, self._encode_stream)
+        n_first = n_sampled_rows(np.inf)
+        if not self._given_centers:
+            n_first = max(n_first, self.n_centers)
+        pieces = stream.head(n_first)
+        if not pieces:
+            raise ValueError("batches must yield pieces (X, y); got none")
+        for name in ("dual_coef_", "t_", "_learner"):
+            vars(self).pop(name, None)
+        self._set_classes(classes, [piece[1] for piece in pieces])
+        encoded = [
+            self._encode_stream(piece, first=i == 0) for i, piece in enumerate(pieces)
+        ]
+        X, Y, weights = (
+            namespace(parts[0]).concat(parts) for parts in zip(*encoded, strict=True)
+        )
+        if len(Y) < 2:
+            raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
+        stream.put_back((X, Y, weights))
+        # Always as many, whatever the sizes of the pieces.
+        n_first = min(n_first, len(Y))
+        X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
+        learner = self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
+        return stream, learner
+
+    def _encode_stream(self, piece, *, first=False):
+        """Return rows where they are, targets and weights of a piece of a stream."""
+        n_outputs = None if first else self._n_outputs
+        weights = piece[2] if len(piece) == 3 else None
+        data = self._encode_next(*piece[:2], weights, n_outputs, min_rows=1)
+        self._n_outputs = data.targets.shape[1]
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        return data.X, data.targets, weights
+
+    def _read(self, stream, learner, losses):
+        """Learn the passes of a stream; append the loss of each."""
+        m = learner.tuning.batch_size
+
+        def next_round():
+            for batch in stream.batches(m, _ROUND * learner.interval):
+                yield learner.problem.batch(*batch)
+
+        solver = learner.solver(next_round, learner.iterate, **_IN_PIECES)
+        n_epochs = int(min(self.max_iter, stream.n_passes))
+        progress = ProgressLine(type(self).__name__, n_epochs, self.verbose)
+        progress.start_epochs()
+        best, waited = np.inf, 0
+        for epoch in range(n_epochs):
+            if epoch:
+                stream.restart()
+            total = n_rows = 0
+            while not stream.at_end:
+                state = next(solver)
+                learner.n_halvings = state.n_step_halvings
+                if state.failed:
+                    warn_user(
+                        f"{type(self).__name__} found no step size that keeps the "
+                        f"iteration bounded: halved {state.n_step_halvings} times; what"
+                        f" was learned before that is kept. {self._failure_hint}"
+                    )
+                    return
+                total, n_rows = (
+                    total + state.loss * stream.n_rows,
+                    n_rows + stream.n_rows,
+                )
+            if stream.n_rows_of_pass == 0:
+                raise ValueError(
+                    "batches must yield rows in every epoch: a callable must return a "
+                    "new iterable; got none"
+                )
+            if n_rows == 0:
+                warn_user(
+                    f"{type(self).__name__} learned nothing from a pass over the "
+                    f"stream: it diverged, and the step was halved "
+                    f"{state.n_step_halvings} times; pass a smaller step_size"
+                )
+                continue
+            loss = total / n_rows
+            losses.append(loss)
+            progress.update(losses, [])
+            better = loss < best - self.tol * losses[0]
+            best, waited = min(best, loss), 0 if better else waited + 1
+            if waited >= self.n_iter_no_change:
+                break
+        progress.close()
+
+    def _make_exact_solver(self, problem):
+        n = problem.n_rows
+        if not is_auto(self.batch_size) and self.batch_size != n:
+            raise ValueError(
+                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+                f"steps take all {n} training rows; got {self.batch_size}"
+            )
+        tuning = tune(
+            problem.row_operator(),
+            n,
+            make_preconditioner=partial(
+                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
+            ),
+            weights=problem.weights,
+            subsample_size=self.subsample_size,
+            n_components=self.n_components,
+            batch_size=n,
+            step_size=self.step_size,
+            damping=self.damping,
+        )
+        solver = projected_exactly(
+            problem.matrix(),
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(problem.centers),
+            iterate=problem.iterate,
+            step_size=tuning.step_size,
+        )
+        cached = problem.matrix().shape[0] * problem.centers.shape[0] / 1e6
+        cached *= problem.centers.itemsize
+        attributes = self._tuned(tuning, problem) | {"cache_size_": cached}
+        return solver, attributes | {"projection_interval_": 1}
+
+    def _make_solver(self, problem):
+        # A model of another kind may have been fitted before.
+        of_centers = "projection_interval_", "projection_residual_", "weight_scale_"
+        for name in ("_learner", "t_", *of_centers):
+            vars(self).pop(name, None)
+        if self._general:
+            return self._make_projected_solver(problem)
+        n_products, make_preconditioner = self.max_iter, Spectral.of
+        if self.algorithm == "eigenpro1":  # one more for its eigenvectors
+            n_products += 1
+            make_preconditioner = partial(
+                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
+            )
+        operator, n = problem.operator, problem.operator.shape[0]
+        q = 0 if self.algorithm == "sgd" else self.n_components
+        check_sizes(n, self.subsample_size, q, self.batch_size)
+        largest_batch = max_batch_size(
+            operator, problem.n_features, problem.targets.shape[1]
+        )
+        # The tuning reads blocks of the kernel matrix: better of one that is cached, if
+        # that leaves it enough memory.
+        cached, needed = None, tuning_bytes(n, self.subsample_size)
+        if self.algorithm == "eigenpro1" or problem.can_cache_beside(needed):
+            cached = problem.fill_caches(self.cache_size, n_products)
+        tuning = tune(
+            operator,
+            largest_batch,
+            make_preconditioner=make_preconditioner,
+            weights=problem.weights,
+            subsample_size=self.subsample_size,
+            n_components=q,
+            batch_size=self.batch_size,
+            step_size=self.step_size,
+            damping=self.damping,
+        )
+        if cached is None:
+            cached = problem.fill_caches(self.cache_size, n_products)
+        solver = self._solver(problem, tuning)
+        return solver, self._tuned(tuning, problem) | {"cache_size_": cached}
+
+
+class EigenProRegressor(RegressionTargets, _EigenPro):
+    """Kernel regression by EigenPro: preconditioned stochastic gradient descent.
+
+    Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
+    training rows; early stopping regularises. A spectral preconditioner, computed on a
+    subsample, lets large batches take large steps; the step is measured on up to 4000
+    rows, and a guard halves it if the iteration diverges all the same. An epoch costs
+    n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in memory.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    n_centers : int, default=None
+        p, centres of a model that does not grow with the rows. None: all training rows,
+        a kernel machine, or as many as `centers` has.
+    centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
+            (n_centers, n_features), default="uniform"
+        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        not be training rows.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
+            "eigenpro4", "sgd"}, default="auto"
+        "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
+        centres of its own.
+
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
+        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
+        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        gradient descent, EigenPro with q = 0: the baseline.
+
+        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centres. "eigenpro3" projects every step,
+        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
+        allows it and it pays, and otherwise conjugate gradients, in memory for a few
+        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
+        preconditioner on all rows: the paper's algorithm 1, for small data.
+    n_components : int or "auto", default="auto"
+        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
+        Eigenvalues lost to rounding are left out.
+    subsample_size : int or "auto", default="auto"
+        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
+        centres: the centres that carry the preconditioner, at most 2000 or 4000.
+    svd_solver : {"nystrom", "randomized"}, default="nystrom"
+        How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
+        subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
+        matrix, a little more accurate, in memory for s n numbers.
+    batch_size : int or "auto", default="auto"
+        m, rows of a step. "auto": as many as keep this machine busy (a short
+        calibration once a process) and fit its memory, at most an eighth of the rows.
+    step_size : float, "auto" or "bound", default="auto"
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
+        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
+        six epochs, and the best goes on; when the residual of an output stalls, half of
+        the step is tried for an epoch, and kept if that pays. "bound": by
+        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
+        shorter. All are halved when the iteration diverges.
+    damping : float in (0, 1], default=1.0
+        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
+        down, which regularises.
+    max_iter : int, default=20
+        Epochs, at most.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same X,
+        or on its centres; the step is measured anew.
+        Pass an int as `random_state` to keep the median bandwidth and the rows held
+        out.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory, so that it is computed once and not once
+        an epoch; half the matrix of a kernel machine suffices. "auto": what really
+        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+    random_state : int, RandomState instance or None, default=None
+        Order of the rows, subsample, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
+        rows without weight and rows held out have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; of a kernel machine X of the fit, not a copy. None for
+        kernel="precomputed".
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    batch_size_ : int
+        m.
+    max_batch_size_ : int
+        The batch that fills the resource and fits its memory.
+    step_size_ : float
+        eta of the start.
+    n_step_halvings_ : int
+        How often the guard went back and halved the step.
+    n_components_, subsample_size_ : int
+        q and s.
+    eigenvalues_ : array of shape (q + 1,)
+        The largest eigenvalues of the subsample's kernel matrix, over s; in
+        "eigenpro1" of the kernel matrix, over n.
+    beta_, top_eigenvalue_ : float
+        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
+        and the largest eigenvalue.
+    tuning_results_ : dict of lists
+        What was measured for each number of eigenvectors that was considered:
+        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
+        "beta", and the "step_size" that these predict.
+    critical_batch_size_, adapted_critical_batch_size_ : float
+        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
+        batches gain nothing.
+    acceleration_ : float
+        Predicted gain over plain gradient descent with the same batches: the ratio of
+        the steps that beta and top eigenvalue predict for either.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    projection_interval_ : int
+        T, batches between projections; only of models on centres, as the next ones.
+    t_ : int
+        Projections so far.
+    projection_residual_ : float
+        The relative residual that projections ended with, in the mean; 0 with a
+        Cholesky factor.
+    weight_scale_ : float
+        What sample weights are multiplied by: one over their first mean.
+    n_iter_ : int
+        Epochs run.
+    loss_curve_ : list of float
+        Mean squared residual of each epoch, every batch taken before its update.
+    validation_scores_ : list of float or None
+        R^2 of the rows held out, one an epoch; None without early stopping.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    EigenProClassifier : The same for class labels.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019 (arXiv:1806.06144).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import EigenProRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = EigenProRegressor(random_state=0).fit(X[:500], y[:500])
+    >>> round(model.score(X[500:], y[500:]), 2)
+    0.93
+    """
+
+    @available_if(_has_centers)
+    def partial_fit(self, X, y, sample_weight=None):
+        """Learn a piece of the data; for a model on centres.
+
+        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
+        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
+        give what one call with all of them gives. Preconditioner and step are made anew
+        after `fit`, on a model that was pickled, and with new parameters; kernel and
+        centres stay. A kernel machine that was fitted before is replaced.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        return self._or_restore(self._partial_fit, X, y, sample_weight)
+
+    def _set_classes(self, classes, labels):
+        if classes is not None:
+            raise ValueError(f"classes must be None for a regressor; got {classes!r}")
+
+
+class EigenProClassifier(ClassificationTargets, _EigenPro):
+    """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `EigenProRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    n_centers : int, default=None
+        p, centres of a model that does not grow with the rows. None: all training rows,
+        a kernel machine, or as many as `centers` has.
+    centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
+            (n_centers, n_features), default="uniform"
+        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        not be training rows.
+    algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
+            "eigenpro4", "sgd"}, default="auto"
+        "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
+        centres of its own.
+
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
+        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
+        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        gradient descent, EigenPro with q = 0: the baseline.
+
+        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centres. "eigenpro3" projects every step,
+        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
+        allows it and it pays, and otherwise conjugate gradients, in memory for a few
+        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
+        preconditioner on all rows: the paper's algorithm 1, for small data.
+    n_components : int or "auto", default="auto"
+        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
+        Eigenvalues lost to rounding are left out.
+    subsample_size : int or "auto", default="auto"
+        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
+        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
+        centres: the centres that carry the preconditioner, at most 2000 or 4000.
+    svd_solver : {"nystrom", "randomized"}, default="nystrom"
+        How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
+        subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
+        matrix, a little more accurate, in memory for s n numbers.
+    batch_size : int or "auto", default="auto"
+        m, rows of a step. "auto": as many as keep this machine busy (a short
+        calibration once a process) and fit its memory, at most an eighth of the rows.
+    step_size : float, "auto" or "bound", default="auto"
+        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
+        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
+        six epochs, and the best goes on; when the residual of an output stalls, half of
+        the step is tried for an epoch, and kept if that pays. "bound": by
+        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
+        shorter. All are halved when the iteration diverges.
+    damping : float in (0, 1], default=1.0
+        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
+        down, which regularises.
+    max_iter : int, default=20
+        Epochs, at most.
+    tol : float, default=1e-4
+        Stop when the training loss, as a fraction of that of the first epoch (with
+        early stopping: the validation score), has not improved by `tol` in
+        `n_iter_no_change` epochs.
+    early_stopping : bool, default=False
+        Hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients.
+    validation_fraction : float, default=0.1
+        Fraction of the rows to hold out, the same of every class.
+    n_iter_no_change : int, default=3
+        Epochs without improvement to wait for.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same X,
+        or on its centres; the step is measured anew.
+        Pass an int as `random_state` to keep the median bandwidth and the rows held
+        out.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory, so that it is computed once and not once
+        an epoch; half the matrix of a kernel machine suffices. "auto": what really
+        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+    random_state : int, RandomState instance or None, default=None
+        Order of the rows, subsample, validation split.
+    verbose : int, default=0
+        1 shows a line of progress: epoch, loss, score, time.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
+        rows without weight and rows held out have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; of a kernel machine X of the fit, not a copy. None for
+        kernel="precomputed".
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    batch_size_ : int
+        m.
+    max_batch_size_ : int
+        The batch that fills the resource and fits its memory.
+    step_size_ : float
+        eta of the start.
+    n_step_halvings_ : int
+        How often the guard went back and halved the step.
+    n_components_, subsample_size_ : int
+        q and s.
+    eigenvalues_ : array of shape (q + 1,)
+        The largest eigenvalues of the subsample's kernel matrix, over s; in
+        "eigenpro1" of the kernel matrix, over n.
+    beta_, top_eigenvalue_ : float
+        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
+        and the largest eigenvalue.
+    tuning_results_ : dict of lists
+        What was measured for each number of eigenvectors that was considered:
+        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
+        "beta", and the "step_size" that these predict.
+    critical_batch_size_, adapted_critical_batch_size_ : float
+        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
+        batches gain nothing.
+    acceleration_ : float
+        Predicted gain over plain gradient descent with the same batches: the ratio of
+        the steps that beta and top eigenvalue predict for either.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    projection_interval_ : int
+        T, batches between projections; only of models on centres, as the next ones.
+    t_ : int
+        Projections so far.
+    projection_residual_ : float
+        The relative residual that projections ended with, in the mean; 0 with a
+        Cholesky factor.
+    weight_scale_ : float
+        What sample weights are multiplied by: one over their first mean.
+    n_iter_ : int
+        Epochs run.
+    loss_curve_ : list of float
+        Mean squared residual of each epoch, every batch taken before its update.
+    validation_scores_ : list of float or None
+        Accuracy of the rows held out, one an epoch; None without early stopping.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    EigenProRegressor : The same for real targets.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019 (arXiv:1806.06144).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import EigenProClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = EigenProClassifier(random_state=0).fit(X[:1500], y[:1500])
+    >>> round(model.score(X[1500:], y[1500:]), 2)
+    0.96
+    """
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        n_centers=None,
+        centers="uniform",
+        algorithm="auto",
+        n_components="auto",
+        subsample_size="auto",
+        svd_solver="nystrom",
+        batch_size="auto",
+        step_size="auto",
+        damping=1.0,
+        max_iter=20,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=3,
+        warm_start=False,
+        class_weight=None,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            kernel,
+            bandwidth=bandwidth,
+            n_centers=n_centers,
+            centers=centers,
+            algorithm=algorithm,
+            n_components=n_components,
+            subsample_size=subsample_size,
+            svd_solver=svd_solver,
+            batch_size=batch_size,
+            step_size=step_size,
+            damping=damping,
+            max_iter=max_iter,
+            tol=tol,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            cache_size=cache_size,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    @available_if(_has_centers)
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Learn a piece of the data; for a model on centres.
+
+        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
+        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
+        give what one call with all of them gives. Preconditioner and step are made anew
+        after `fit`, on a model that was pickled, and with new parameters; kernel and
+        centres stay. A kernel machine that was fitted before is replaced.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+        classes : array of shape (n_classes,), default=None
+            All labels there will be; needed in the first call only.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; the model stays as it was.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        self._check_classes(classes)
+        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
+
+    def _check_stream(self):
+        super()._check_stream()
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all rows at once; pass a "
+                "dict of weights for data that come in pieces"
+            )
+
+    def _set_classes(self, classes, labels):
+        """Set `classes_` to those that are given, or of the first labels."""
+        check_labels(classes)
+        if classes is None:
+            classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
+        self.classes_ = np.unique(classes)

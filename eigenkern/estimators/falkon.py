@@ -1,0 +1,418 @@
+"""The Falkon-like baseline: preconditioned conjugate gradients on centres."""
+
+from functools import partial
+from itertools import islice
+
+from ..nystrom.whitening import NystromPlan, Whitening, check_finite
+from ..operators.plan import fill_caches
+from ..preconditioners.falkon import TwoCholesky
+from ..solvers.conjugate_gradient import conjugate_gradient
+from .base import KernelModel
+from .targets import ClassificationTargets, RegressionTargets
+from .validation import check_flag, check_number, warn_user
+
+
+class _Falkon(KernelModel):
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        n_centers=None,
+        centers="uniform",
+        alpha=1e-6,
+        max_iter=20,
+        tol=1e-7,
+        warm_start=False,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_centers = n_centers
+        self.centers = centers
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; the values of the kernel are computed in their data type,
+            the linear algebra in float64. In kernel="precomputed": the kernel matrix
+            of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative. A weight of 2 equals the
+            same row twice.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong, or the memory does not suffice; a
+            model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If `max_iter` iterations do not reach `tol`.
+        """
+        return self._fit_or_restore(X, y, sample_weight)
+
+    def _check_parameters(self):
+        check_number("alpha", self.alpha, 0)
+        check_number("max_iter", self.max_iter, 1, integer=True)
+        check_number("tol", self.tol, 0)
+        check_flag("warm_start", self.warm_start)
+
+    def _max_subtasks(self):
+        return self.max_iter
+
+    def _solve(self, data, context, given):
+        problem = self._make_center_problem(data, one_matrix=False)
+        n = len(problem.all.index)
+        problem.check_memory(NystromPlan.make("falkon", problem.n_centers, n))
+        K_mm = problem.center_matrix()
+        check_finite(K_mm)
+        whitening = Whitening.of(K_mm, problem.dtype)
+        kept, rows, xp = whitening.kept, problem.train, problem.xp
+        del K_mm
+        preconditioner = TwoCholesky.of(
+            whitening.L, self.alpha, problem.weights_of_centers(kept)
+        )
+        operator = problem.operator(rows, kept)
+        cached = fill_caches(
+            [operator], self.cache_size, 2 * self.max_iter, problem.n_features
+        )
+        weight = float(xp.sum(rows.weights))
+        mean = rows.weights @ rows.targets / weight
+
+        def gradient(b, targets):
+            """Return R' K_nm' W (K_nm R b - targets) / N."""
+            coef = preconditioner.expand(b)
+            g = operator.normal_product(coef, targets, rows.weights)
+            return preconditioner.reduce(g) / weight
+
+        def apply(c):
+            b = preconditioner.inner(c)
+            return preconditioner.inner_transposed(gradient(b, None) + self.alpha * b)
+
+        shape = (len(kept), rows.targets.shape[1])
+        start = zero = xp.zeros(shape, dtype=xp.float64, device=problem.device)
+        if self.warm_start and hasattr(self, "dual_coef_"):
+            previous = self._previous_coef(problem, rows.targets.shape[1])
+            start = preconditioner.preimage(problem.center_coef(previous, kept))
+        rhs = preconditioner.inner_transposed(-gradient(zero, rows.targets - mean))
+        check_finite(rhs)
+        states = conjugate_gradient(apply, rhs, start, self.tol)
+
+        def model(c):
+            coef = preconditioner.expand(preconditioner.inner(c))
+            return problem.center_model(coef, mean, kept)
+
+        state, residuals = self._iterate(states, model, context, given)
+        return model(state.coef) | {
+            "n_iter_": len(residuals),
+            "residuals_": residuals,
+            "n_centers_": len(kept),
+            "cache_size_": cached,
+        }
+
+    def _previous_coef(self, problem, n_outputs):
+        """Return the coefficients that ``warm_start=True`` goes on from."""
+        same = problem.has_centers(self.centers_, self.center_indices_)
+        shape = self.dual_coef_.shape
+        if not same or shape[1] != n_outputs or shape[0] != problem.n_coefficients:
+            raise ValueError(
+                "warm_start=True goes on with the coefficients of the previous fit and "
+                f"needs the same centers and {n_outputs} output(s): pass centers as an "
+                "array, or an int as random_state and the same X"
+            )
+        return self.dual_coef_
+
+    def _iterate(self, states, model, context, given):
+        """Run the iteration; return its last state and the largest residuals."""
+        residuals = []
+        for state in islice(states, self.max_iter):
+            iteration = context.subcontext(task_name="iteration")
+            iteration.call_on_fit_task_begin(estimator=self, **given)
+            residuals.append(float(state.residuals.max()))
+            self._say(f"iteration {len(residuals)}: residual {residuals[-1]:.2e}")
+            stop = iteration.call_on_fit_task_end(
+                estimator=self,
+                reconstruction_attributes=partial(model, state.coef),
+                **given,
+            )
+            if stop or state.converged:
+                break
+        if not state.converged and not stop:
+            warn_user(
+                f"{type(self).__name__} stopped after {len(residuals)} iterations with "
+                f"a relative residual of {residuals[-1]:.1e}, above tol={self.tol}; "
+                "raise max_iter, alpha or n_centers"
+            )
+        return state, residuals
+
+
+class FalkonLikeRegressor(RegressionTargets, _Falkon):
+    """Kernel ridge regression on centres by preconditioned conjugate gradients.
+
+    The model of `NystromRegressor` for many centres: the normal equations are solved
+    iteratively with Falkon's preconditioner, two Cholesky factors of matrices of the
+    centres. Time is n m for each of some 20 iterations and m^3 for the factors, memory
+    some m^2 numbers, and the n m kernel values only where they fit.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all distinct rows.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
+    alpha : float, default=1e-6
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
+        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+    max_iter : int, default=20
+        Iterations, at most.
+    tol : float, default=1e-7
+        An output is done when the norm of its residual is below `tol` times that of its
+        right-hand side, both preconditioned.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same
+        centres: pass `centers`, or the same X and an int as `random_state`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+    random_state : int, RandomState instance or None, default=None
+        Centres, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, means or an array are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        Iterations run.
+    residuals_ : list of float
+        The largest relative residual of the outputs after each iteration.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    FalkonLikeClassifier : The same for class labels.
+    NystromRegressor : The same model in closed form, with its path.
+
+    Notes
+    -----
+    Targets are centred by their mean, which becomes `intercept_`. Each centre counts
+    in the preconditioner with the weight of the rows that are equal to it: with all
+    rows as centres, and none left out for rounding, one iteration solves the problem.
+    Centres that are no uniform sample count with the weight of the rows nearest to
+    them, unless kernel="precomputed".
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017 (arXiv:1705.10958).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_friedman1
+    >>> from eigenkern import FalkonLikeRegressor
+    >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
+    >>> model = FalkonLikeRegressor(n_centers=200, alpha=1e-5, max_iter=50)
+    >>> model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.85
+    True
+    """
+
+
+class FalkonLikeClassifier(ClassificationTargets, _Falkon):
+    """Kernel ridge classification on centres by preconditioned conjugate gradients.
+
+    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
+    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="laplacian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial" (of degree 3), "linear", "precomputed", an object of
+        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 distinct rows. A kernel object brings its own.
+    n_centers : int or None, default=None
+        m, how many of the distinct training rows become centres, or all if they are
+        fewer. None: all distinct rows.
+    centers : str or array, default="uniform"
+        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
+        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
+        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        n_features); they need not be rows of X. For kernel="precomputed" neither means
+        nor an array.
+    alpha : float, default=1e-6
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
+        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+    max_iter : int, default=20
+        Iterations, at most.
+    tol : float, default=1e-7
+        An output is done when the norm of its residual is below `tol` times that of its
+        right-hand side, both preconditioned.
+    warm_start : bool, default=False
+        Go on from the coefficients of the previous fit, which must have had the same
+        centres: pass `centers`, or the same X and an int as `random_state`.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, times `sample_weight`.
+    cache_size : float or "auto", default="auto"
+        MB of kernel matrix to keep in memory between
+        iterations. "auto": what really fits, where
+        it pays. 0: none.
+    device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
+        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
+        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+    random_state : int, RandomState instance or None, default=None
+        Centres, subsample of the median distance.
+    verbose : int, default=0
+        1 shows lines of progress.
+
+    Attributes
+    ----------
+    dual_coef_ : array of shape (n_centers, n_outputs)
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        copies of others, or in the span of others to the accuracy of the computation,
+        have 0.
+    centers_ : array of shape (n_centers, n_features) or None
+        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        where `dual_coef_` has a row for every training row.
+    center_indices_ : array of shape (n_centers,) or None
+        Their places in X. None where all rows, means or an array are the centres.
+    n_centers_ : int
+        Centres that are not left out.
+    intercept_ : array of shape (n_outputs,)
+        Weighted mean of the targets.
+    kernel_ : Kernel or None
+        The kernel object with its bandwidth. None for kernel="precomputed".
+    bandwidth_ : float or None
+        sigma in use, where the kernel has one.
+    n_iter_ : int
+        Iterations run.
+    residuals_ : list of float
+        The largest relative residual of the outputs after each iteration.
+    cache_size_ : float
+        MB of kernel matrix that was kept in memory during the fit.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in NumPy whatever the library of X.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    FalkonLikeRegressor : The same for real targets.
+    NystromClassifier : The same model in closed form, with its path.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017 (arXiv:1705.10958).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from eigenkern import FalkonLikeClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = FalkonLikeClassifier(n_centers=300, max_iter=50, random_state=0)
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        n_centers=None,
+        centers="uniform",
+        alpha=1e-6,
+        max_iter=20,
+        tol=1e-7,
+        warm_start=False,
+        class_weight=None,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        super().__init__(
+            kernel,
+            bandwidth=bandwidth,
+            n_centers=n_centers,
+            centers=centers,
+            alpha=alpha,
+            max_iter=max_iter,
+            tol=tol,
+            warm_start=warm_start,
+            cache_size=cache_size,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight

@@ -1,0 +1,273 @@
+"""Explicit features whose products stand for a kernel, to put before linear models."""
+
+import numpy as np
+
+from ..backend.array import device_of, move, namespace
+from ..centers import kmeans, uniform
+from ..kernels import check_kernel, check_spectral_law, make_kernel
+from ..operators.fourier import fourier_features
+from ..operators.tiled import KernelOperator
+from .base import FeatureMap
+from .validation import check_centers
+
+
+class RandomFourierFeatures(FeatureMap):
+    """Random Fourier features: phi(x)' phi(z) is k(x, z) on average.
+
+    A kernel that is a function of x - z is the mean of ``cos w'(x - z)`` over a law of
+    frequencies w. With D / 2 of them ::
+
+        phi(x) = (cos w_1'x, ..., sin w_1'x, ...) sqrt(2 / D)
+
+    If D is odd, the last frequency has the one column ``cos(w'x - pi / 4)``, which
+    keeps the mean of phi(x)' phi(z) exact.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default="gaussian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
+        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
+        drawn. The laplacian takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    n_components : int, default=100
+        D, the number of features. The error of phi(x)' phi(z) has a standard deviation
+        of some sqrt(1 / D) for rows far apart, and a smaller one for near rows.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise rows are copied there, and their
+        features back.
+    random_state : int, RandomState instance or None, default=None
+        Frequencies, subsample of the median.
+
+    Attributes
+    ----------
+    frequencies_ : array of shape (n_features, n_frequencies)
+        Half as many as there are features, rounded up; in the data type of X.
+    offset_ : array of shape (n_features,)
+        Mean of the training rows, which is subtracted from all rows: it changes no
+        k(x, z), and a large one would cost digits.
+    kernel_ : Kernel
+        The kernel object with its bandwidth.
+    bandwidth_ : float
+        sigma in use.
+    n_components_ : int
+        D.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    RBFNetworkFeatures : Values of the kernel at centres.
+    DSGClassifier : Draws features as it goes, and keeps none.
+
+    Notes
+    -----
+    Takes D d / 2 multiply-adds and D sines or cosines a row, and no memory beside the
+    features but that of some tiles. Ma and Belkin take D cosines with random phases:
+    twice the products, and errors for x = z too.
+
+    References
+    ----------
+    Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007. Ma
+    and Belkin, "Diving into the shallows", NIPS 2017, appendix B (arXiv:1703.10622).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import RidgeClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from eigenkern import RandomFourierFeatures
+    >>> X, y = load_digits(return_X_y=True)
+    >>> features = RandomFourierFeatures(n_components=500, random_state=0)
+    >>> model = make_pipeline(features, RidgeClassifier(alpha=1e-3))
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
+
+    _coef_attribute = "frequencies_"
+
+    def __init__(
+        self,
+        kernel="gaussian",
+        *,
+        bandwidth="median",
+        n_components=100,
+        device="auto",
+        random_state=None,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_components = n_components
+        self.device = device
+        self.random_state = random_state
+
+    def _check_parameters(self):
+        check_spectral_law(self.kernel)
+
+    def _fitted(self, X, rng):
+        xp = namespace(X)
+        generator = np.random.default_rng(rng.randint(2**31 - 1))
+        kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
+        n_frequencies = -(-self.n_components // 2)
+        W = kernel.frequencies(generator, X.shape[1], n_frequencies)
+        largest = np.abs(W).max()
+        if not largest < float(xp.finfo(X.dtype).max) ** 0.5:
+            raise ValueError(
+                f"bandwidth {kernel.bandwidth:.3g} is too small for {X.dtype}, with "
+                f"frequencies up to {largest:.3g}: pass float64 data, scale them or "
+                "pass a larger bandwidth"
+            )
+        W = xp.asarray(W, device=device_of(X))
+        return {
+            "kernel_": kernel,
+            "bandwidth_": kernel.bandwidth,
+            "offset_": xp.mean(X, axis=0),
+            "frequencies_": xp.astype(W, X.dtype, copy=False),
+            "n_components_": self.n_components,
+        }
+
+    def _features(self, X):
+        W, offset = (_like(X, values) for values in (self.frequencies_, self.offset_))
+        return fourier_features(X, W, offset, self.n_components_)
+
+    @property
+    def _n_features_out(self):
+        return self.n_components_
+
+
+class RBFNetworkFeatures(FeatureMap):
+    """Values of the kernel at centres, phi(x) = (k(x, z_1), ..., k(x, z_D)).
+
+    A linear model of them is a radial basis function network, or a general kernel
+    model; with ``phi(x)' K^-1 phi(z)``, K the kernel matrix of the centres, in place of
+    the plain product they are the Nystrom approximation of the kernel.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable, default="gaussian"
+        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
+        "polynomial", "linear", an object of `eigenkern.kernels`, or a function
+        ``k(X, Z)`` that returns the kernel matrix of two blocks of rows. The laplacian
+        takes the Euclidean distance.
+    bandwidth : float or "median", default="median"
+        sigma of a kernel given by name, in the units of X. "median": the median
+        distance on a subsample of 600 rows. A kernel object brings its own.
+    n_components : int, default=100
+        D, the number of centres, at most that of the training rows. Not used where
+        `centers` is an array.
+    centers : {"uniform", "kmeans"} or array, default="uniform"
+        "uniform": training rows drawn without replacement. "kmeans": means of clusters
+        of the training rows, by scikit-learn's ``MiniBatchKMeans``. An array of shape
+        (n_components, n_features): the centres themselves.
+    device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
+        "auto" computes where X lives; otherwise rows are copied there, and their
+        features back.
+    random_state : int, RandomState instance or None, default=None
+        Centres, subsample of the median.
+
+    Attributes
+    ----------
+    centers_ : array of shape (n_components, n_features)
+        In the data type of X.
+    center_indices_ : array of shape (n_components,) or None
+        Training rows that are centres, increasing; None unless centers="uniform".
+    kernel_ : Kernel
+        The kernel object with its bandwidth.
+    bandwidth_ : float or None
+        sigma in use; None for a kernel without.
+    n_features_in_ : int
+        Features of X.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, where X has string names.
+
+    See Also
+    --------
+    RandomFourierFeatures : Features whose plain products stand for the kernel.
+    NystromRegressor : Kernel ridge regression on centres, without features in memory.
+
+    Notes
+    -----
+    Takes D (d + 2) multiply-adds and D evaluations of the kernel's function a row, and
+    no memory beside the features but that of some tiles.
+
+    References
+    ----------
+    Que and Belkin, "Back to the future: radial basis function networks revisited",
+    AISTATS 2016. Ma and Belkin, "Diving into the shallows", NIPS 2017, appendix B
+    (arXiv:1703.10622).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import RidgeClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from eigenkern import RBFNetworkFeatures
+    >>> X, y = load_digits(return_X_y=True)
+    >>> features = RBFNetworkFeatures(centers="kmeans", random_state=0)
+    >>> model = make_pipeline(features, RidgeClassifier(alpha=1e-3))
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
+    True
+    """
+
+    _coef_attribute = "centers_"
+
+    def __init__(
+        self,
+        kernel="gaussian",
+        *,
+        bandwidth="median",
+        n_components=100,
+        centers="uniform",
+        device="auto",
+        random_state=None,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_components = n_components
+        self.centers = centers
+        self.device = device
+        self.random_state = random_state
+
+    def _check_parameters(self):
+        check_kernel(self.kernel, precomputed=False)
+
+    def _fitted(self, X, rng):
+        centers = check_centers(self.centers, X, ("uniform", "kmeans"))
+        if centers is None and self.n_components > X.shape[0]:
+            raise ValueError(
+                "n_components must be at most the number of training rows, "
+                f"{X.shape[0]}, with centers={self.centers!r}; got {self.n_components}"
+            )
+        kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
+        indices = None
+        if centers is not None:
+            centers = _like(X, centers)
+        elif self.centers == "kmeans":
+            centers = kmeans(X, self.n_components, rng)
+        else:
+            xp = namespace(X)
+            indices = uniform(X.shape[0], self.n_components, rng)
+            indices = xp.asarray(indices, device=device_of(X))
+            centers = xp.take(X, indices, axis=0)
+        return {
+            "kernel_": kernel,
+            "bandwidth_": getattr(kernel, "bandwidth", None),
+            "centers_": centers,
+            "center_indices_": indices,
+        }
+
+    def _features(self, X):
+        return KernelOperator(self.kernel_, _like(X, self.centers_), X).block()
+
+    @property
+    def _n_features_out(self):
+        return self.centers_.shape[0]
+
+
+def _like(X, values):
+    """Return `values` in the library and data type of X, where X is."""
+    xp = namespace(X)
+    return xp.astype(move(values, xp, device_of(X)), X.dtype, copy=False)

@@ -1,0 +1,272 @@
+"""Regression and classification: targets in, predictions out."""
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from ..backend.array import device_of, is_numpy, namespace, to_numpy
+from ..losses import LogLoss
+from .validation import _floats, check_labels, on_its_device
+
+
+class RegressionTargets(RegressorMixin):
+    """Targets as they are, one column an output."""
+
+    def _encode_targets(self, X, y):
+        """Return (X, Y, y): validated data, float64 targets (n, l), y on the host."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=2,
+        )
+        y = to_numpy(y).astype(np.float64)
+        self._one_dimensional = y.ndim == 1
+        return X, y.reshape(len(y), -1), y
+
+    def _encode_validation(self, X, y, *, reset=False):
+        """Return (X, Y, y) of validation rows, after `_encode_targets`."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            multi_output=True,
+            y_numeric=True,
+            reset=reset,
+        )
+        y = to_numpy(y).astype(np.float64)
+        return X, y.reshape(len(y), -1), y
+
+    def _encode_piece(self, X, y, *, first):
+        """Return (X, Y, y) of a piece of the training data; `first` of all or not."""
+        X, Y, y = self._encode_validation(X, y, reset=first)
+        if first:
+            self._one_dimensional = y.ndim == 1
+        return X, Y, y
+
+    def _weights_of_classes(self, y):
+        return None
+
+    def _stratify(self, y):
+        return None
+
+    def _score_values(self, F, y, weights):
+        """Return R^2 of the values F (n, l) on the host."""
+        return r2_score(y, F.reshape(y.shape), sample_weight=weights)
+
+    @on_its_device
+    def predict(self, X):
+        """Predict the targets of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
+            and the training rows.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        """
+        F = self._values(X, "predict")
+        return F[:, 0] if self._one_dimensional else F
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class ClassificationTargets(ClassifierMixin):
+    """Labels as -1, +1 in one column (two classes), or as one column a class."""
+
+    def _encode_targets(self, X, y):
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            ensure_min_samples=2,
+        )
+        check_classification_targets(y)
+        y = to_numpy(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        return X, self._columns_of(codes), codes
+
+    def _encode_validation(self, X, y):
+        X, y = validate_data(self, X, y, dtype=_floats(X), reset=False)
+        y = to_numpy(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"y_val must hold only classes of y; got {unknown.tolist()[0]!r}"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        return X, self._columns_of(codes), codes
+
+    def _encode_piece(self, X, y, *, first):
+        """Return (X, Y, codes) of a piece of the training data; `classes_` is set."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=_floats(X),
+            accept_sparse=self._accept_sparse,
+            reset=first,
+        )
+        check_classification_targets(y)
+        y = to_numpy(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                "y must hold only classes that were given, or came, first, "
+                f"{self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
+            )
+        codes = np.searchsorted(self.classes_, y)
+        return X, self._columns_of(codes), codes
+
+    def _check_classes(self, classes):
+        """Raise a ValueError unless `classes` suit this call of partial_fit."""
+        fitted = hasattr(self, self._coef_attribute)
+        if not fitted and classes is None:
+            raise ValueError("classes must be passed to the first call of partial_fit")
+        check_labels(classes)
+        if fitted and classes is not None:
+            if not np.array_equal(np.unique(classes), self.classes_):
+                raise ValueError(
+                    "classes must be None, or those of the first call of partial_fit, "
+                    f"{self.classes_.tolist()}; got {np.unique(classes).tolist()}"
+                )
+
+    def _columns_of(self, codes):
+        if len(self.classes_) <= 2:
+            return (2.0 * codes - 1.0)[:, None]
+        return np.eye(len(self.classes_))[codes]
+
+    def _weights_of_classes(self, codes):
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, str):
+            weights = compute_sample_weight(self.class_weight, codes)
+        else:
+            weights = compute_sample_weight(self.class_weight, self.classes_)
+        if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+            raise ValueError(
+                "class_weight must give finite weights that are not negative, and not "
+                f"all of them zero; got {self.class_weight!r}"
+            )
+        return weights if isinstance(self.class_weight, str) else weights[codes]
+
+    def _stratify(self, codes):
+        return codes
+
+    def _score_values(self, F, codes, weights):
+        """Return the accuracy of the values F (n, l) on the host."""
+        predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
+        return accuracy_score(codes, predicted.astype(np.int64), sample_weight=weights)
+
+    @on_its_device
+    def decision_function(self, X):
+        """Return the values whose sign or largest column decides the class.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        values : array of shape (n_samples,) or (n_samples, n_classes)
+            One column for two classes: positive for ``classes_[1]``.
+        """
+        F = self._values(X, "decision_function")
+        return F[:, 0] if F.shape[1] == 1 else F
+
+    @on_its_device
+    def predict(self, X):
+        """Predict the class of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
+            and the training rows.
+
+        Returns
+        -------
+        y : array of shape (n_samples,)
+            Of ``classes_``; labels that X's array library cannot hold, such as strings,
+            come as a NumPy array.
+        """
+        F = self._values(X, "predict")
+        xp = namespace(F)
+        if len(self.classes_) == 1:
+            codes = xp.zeros(F.shape[0], dtype=xp.int64, device=device_of(F))
+        elif F.shape[1] == 1:
+            codes = xp.astype(F[:, 0] > 0, xp.int64)
+        else:
+            codes = xp.argmax(F, axis=1)
+        if is_numpy(xp) or self.classes_.dtype.kind not in "biuf":
+            return self.classes_[to_numpy(codes)]
+        return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
+
+
+def _has_log_loss(estimator):
+    if estimator.loss == "log_loss":
+        return True
+    raise AttributeError(
+        f"probabilities need loss='log_loss'; got loss={estimator.loss!r}"
+    )
+
+
+class LogLossProbabilities:
+    """Probabilities of the classes, for a classifier with a parameter `loss`."""
+
+    @available_if(_has_log_loss)
+    @on_its_device
+    def predict_proba(self, X):
+        """Return the probabilities of the classes; needs loss="log_loss".
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        P : array of shape (n_samples, n_classes)
+            Columns in the order of `classes_`.
+        """
+        return self._probabilities(X, "predict_proba")
+
+    @available_if(_has_log_loss)
+    @on_its_device
+    def predict_log_proba(self, X):
+        """Return the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        log_P : array of shape (n_samples, n_classes)
+            Minus infinity where a probability is zero to rounding.
+        """
+        P = self._probabilities(X, "predict_log_proba")
+        with np.errstate(divide="ignore"):
+            return namespace(P).log(P)
+
+    def _probabilities(self, X, method):
+        F = self._values(X, method)
+        P = LogLoss(F.shape[1]).probabilities(F)
+        return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])

@@ -1,0 +1,155 @@
+"""Errors of a whole path: on rows held out, by cross-validation, or leaving one out."""
+
+import numpy as np
+
+from ..backend.array import namespace
+from .filters import path_coefs
+from .whitening import _EPS
+
+
+def validation_errors(spectrum, filters, moments, intercept, expand):
+    """Return the mean squared error of a path on the rows of `moments`.
+
+    It is a quadratic form in b: the validation rows are not visited again.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Of the training rows.
+    filters : array of shape (p, k)
+    moments : Moments
+        Of the validation rows, for the same features or for K(x, Z).
+    intercept : array of shape (l,)
+        Of the training rows.
+    expand : callable
+        ``expand(b)`` returns the coefficients of the features of `moments`, for b of
+        shape (p, c). For fewer than p candidates that is less than to whiten the sums.
+
+    Returns
+    -------
+    ndarray of shape (k,)
+        Over rows and outputs, on the host.
+    """
+    xp = namespace(filters)
+    cross = moments.centred_cross(intercept)[:, :, None]
+    constant = float(xp.sum(moments.centred_squares(intercept)))
+    errors = []
+    for b in path_coefs(spectrum, filters):
+        coef = expand(xp.reshape(b, (b.shape[0], -1)))
+        G_coef = xp.reshape(moments.gram @ coef, b.shape)
+        coef = xp.reshape(coef, b.shape)
+        errors.append(constant + xp.sum(coef * (G_coef - 2 * cross), axis=(0, 1)))
+    return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
+
+
+def prediction_errors(spectrum, filters, blocks, Y, weights):
+    """Return the mean squared error of a path on rows, (k,), from their features.
+
+    On the full kernel b grows like 1 / e, and the quadratic form of `validation_errors`
+    would cancel to nothing; the features along eigenvectors are bounded.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+        Of the training rows.
+    filters : array of shape (p, k)
+    blocks : iterable of (slice, array of shape (b, p))
+        Rows phi(x)' V, block by block.
+    Y : array of shape (n, l)
+        Targets less the intercept.
+    weights : array of shape (n,)
+    """
+    xp = namespace(filters)
+    coefs = spectrum.targets[:, :-1, None] * filters[:, None, :]
+    coefs = xp.reshape(coefs, (filters.shape[0], -1))
+    total = xp.zeros_like(filters[0, :])
+    for rows, P in blocks:
+        shape = (P.shape[0], Y.shape[1], filters.shape[1])
+        residual = xp.reshape(P @ coefs, shape) - Y[rows, :, None]
+        squares = xp.sum(residual**2, axis=1)
+        total = total + xp.sum(weights[rows, None] * squares, axis=0)
+    return _host(total / (float(xp.sum(weights)) * Y.shape[1]))
+
+
+def gcv_errors(spectrum, kept, n_rows):
+    """Return the generalised cross-validation error of a path, (k,).
+
+    GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centred
+    fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction
+    1 - `kept` of every component of the targets.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+    kept : array of shape (p, k)
+        1 - e g, what a filter g leaves of the targets along an eigenvector; any
+        multiple of it if ``spectrum.complete`` and n = p.
+    n_rows : int
+        n, rows that differ: a copy, or a weight of 2, is no more information.
+    """
+    xp = namespace(kept)
+    N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
+    n_outputs = parts.shape[1] - 1
+    y_parts = xp.sum(parts[:, :-1], axis=1)
+    kept = xp.where(inside[:, None], kept, xp.zeros_like(kept))
+    residual = (kept**2).T @ y_parts
+    trace = xp.sum(kept, axis=0) - kept.T @ parts[:, -1] / N
+    if not (spectrum.complete and n_rows == kept.shape[0]):
+        outside = float(xp.sum(spectrum.squares)) - float(xp.sum(y_parts))
+        residual = residual + max(outside, 0.0)
+        n_inside = float(xp.sum(xp.astype(inside, xp.float64)))
+        trace = trace + n_rows - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
+    # Less than rounding leaves of a trace: such a model has no freedom left to judge.
+    left = trace > 1e-10 * xp.max(xp.abs(trace))
+    safe = xp.where(left, trace, xp.ones_like(trace))
+    errors = residual / (n_outputs * N) * (n_rows / safe) ** 2
+    return _host(xp.where(left, errors, xp.full_like(errors, np.inf)))
+
+
+def loo_errors(spectrum, kept, blocks, Y, weights):
+    """Return the exact leave-one-out error of kernel ridge regression, (k,).
+
+    Leaving row i out changes its residual r_i to ::
+
+        (r_i + c_i (1 - s_i)) / (1 - h_i),   c_i = w_i y_i / (N - w_i)
+
+    with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centred
+    targets moves. The penalty lambda N is kept. With U the orthonormal columns of
+    W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise.
+
+    Parameters
+    ----------
+    spectrum : Spectrum
+    kept : array of shape (p, k)
+        1 - e g = lambda / (e + lambda); any multiple of it if ``spectrum.complete``.
+    blocks : iterable of (slice, array of shape (b, p))
+        Rows of U, block by block.
+    Y : array of shape (n, l)
+        Centred targets.
+    weights : array of shape (n,)
+    """
+    xp = namespace(kept)
+    N, n_outputs = spectrum.weight, Y.shape[1]
+    components = spectrum.components
+    kept_components = components[:, :, None] * kept[:, None, :]
+    kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
+    total = xp.zeros_like(kept[0, :])
+    for rows, U in blocks:
+        w = weights[rows]
+        T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
+        T = xp.sqrt(w)[:, None] * T
+        shape = (U.shape[0], n_outputs + 1, kept.shape[1])
+        residual = xp.reshape(U @ kept_components, shape)
+        left = U**2 @ kept
+        if not spectrum.complete:
+            residual = residual + (T - U @ components)[:, :, None]
+            left = left + (1 - xp.sum(U**2, axis=1))[:, None]
+        moved = (w / (N - w))[:, None] * Y[rows, :]
+        residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
+        left = xp.where(left > 0, left, xp.full_like(left, _EPS))
+        total = total + xp.sum((residual / left[:, None, :]) ** 2, axis=(0, 1))
+    return _host(total / (N * n_outputs))
+
+
+def _host(values):
+    return np.asarray([float(value) for value in values])

@@ -1,0 +1,133 @@
+"""Features that are orthonormal in the span of the centers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backend.array import device_of, namespace
+from ..backend.linalg import pivoted_cholesky, solve_triangular
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+# Bytes that a block of rows, or a part of a path, may take at a time.
+BLOCK_BYTES = 64e6
+
+
+@dataclass(frozen=True)
+class NystromPlan:
+    """The memory that a fit takes beside its rows, in float64.
+
+    With p centres, k matrices of p x p numbers at a time, blocks of b rows and c
+    numbers that are kept for the candidates of a path, a plan has ::
+
+        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
+
+    Attributes
+    ----------
+    bytes : int
+        The left-hand side.
+    """
+
+    bytes: int
+
+    #: Matrices: K_mm or its factor, sums over the training rows (and over the
+    #: validation rows), what is whitened, eigenvectors and their workspace.
+    SQUARES = {"ridge": 5, "path": 7, "full ridge": 3, "full path": 6, "falkon": 7}
+
+    @classmethod
+    def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
+        """Return the plan of a fit.
+
+        Parameters
+        ----------
+        kind : str
+            Of `SQUARES`.
+        n_centers, n_rows : int
+        validated : bool, default=False
+            Whether sums over validation rows are kept.
+        n_kept : int, default=0
+            c.
+        """
+        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
+        floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
+        return cls(int(8 * floats + 2 * BLOCK_BYTES))
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """R with R R' = K_mm^+ on the centres that are kept: R = L^-T.
+
+    Attributes
+    ----------
+    kept : ndarray of shape (p,)
+        Indices of centres that span all of them, in the order of L.
+    L : array of shape (p, p)
+        Lower Cholesky factor of K_mm of those centres.
+    smallest : float
+        The smallest squared diagonal entry of L, over the largest.
+    R : array of shape (p, p) or None
+        R itself, where rows are whitened one by one before they are summed.
+    """
+
+    kept: np.ndarray
+    L: Any
+    smallest: float
+    R: Any = None
+
+    # The relative rounding error of K' K, in float64, is eps; R on both sides makes
+    # it eps / smallest. Below this limit rows are whitened before they are summed up,
+    # which leaves the error at eps, and costs n p^2 more.
+    _LIMIT = 1e-6
+
+    @classmethod
+    def of(cls, K_mm, dtype):
+        """Return the whitening of a kernel matrix in float64.
+
+        Parameters
+        ----------
+        K_mm : array of shape (m, m)
+        dtype : data type
+            Of the kernel values of the data. In float32 their rounding, 1e-7, would
+            drown directions below it.
+        """
+        xp = namespace(K_mm)
+        relative = 1e-12 if dtype == xp.float64 else 1e-7
+        kept, L = pivoted_cholesky(
+            K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
+        )
+        if not len(kept):
+            raise ValueError(
+                "the kernel matrix of the centres is zero: choose a kernel and a "
+                "bandwidth for which k(x, x) is positive"
+            )
+        squares = xp.linalg.diagonal(L) ** 2
+        smallest = float(xp.min(squares)) / float(xp.max(squares))
+        R = None
+        if smallest < cls._LIMIT and dtype == xp.float64:
+            identity = xp.eye(len(kept), dtype=xp.float64, device=device_of(L))
+            R = solve_triangular(L, identity, transposed=True)
+        return cls(kept, L, smallest, R)
+
+    @property
+    def rounding(self):
+        """The rounding error of B over its trace."""
+        return 10 * _EPS / (1.0 if self.R is not None else self.smallest)
+
+    def expand(self, b):
+        """Return R b, the coefficients of the kept centres."""
+        if self.R is not None:  # the same rounding as in the rows
+            return self.R @ b
+        return solve_triangular(self.L, b, transposed=True)
+
+
+def check_finite(values):
+    """Raise a ValueError unless these values of a kernel matrix are finite."""
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError(
+            "the kernel matrix has values that are not finite: scale X, or choose "
+            "another kernel or bandwidth"
+        )

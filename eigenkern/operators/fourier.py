@@ -1,0 +1,273 @@
+"""Random Fourier features of given frequencies, or in blocks that are drawn anew."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ..backend.array import device_of, has_vector_math, is_numpy, matmul, namespace
+from ..backend.threads import n_blas_threads, run_on_threads
+
+# Bytes of frequencies that a product draws at a time.
+_GROUP_BYTES = 32e6
+
+
+# Frequencies of blocks that are multiplied together.
+_SLAB_WIDTH = 512
+
+
+# Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
+# that the threads seldom wait for each other between two calls of NumPy.
+_TILE_SIZE = 2**18
+
+
+_TILE_ROWS = 8192
+
+
+# Numbers of a tile where there are no threads, as on a GPU.
+_WHOLE_TILE_SIZE = 2**24
+
+
+class _Waves:
+    """Cosines and sines of rows, tile by tile on threads.
+
+    Parameters
+    ----------
+    like : array of shape (m, d)
+        Rows whose library, device and data type to use.
+    offset : array of shape (d,)
+        Subtracted from all rows.
+    """
+
+    def __init__(self, like, offset):
+        self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
+        self.offset = offset
+        threaded = is_numpy(self.xp)
+        self.n_workers = n_blas_threads() if threaded else 1
+        self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
+
+    @property
+    def array_options(self):
+        """Data type and device of new arrays."""
+        return {"dtype": self.dtype, "device": self.device}
+
+    def map_tiles(self, task, m, width):
+        """Return ``task(rows)`` of all tiles, ranges of `m` rows, in their order.
+
+        A tile holds `width` numbers a row.
+        """
+        size = min(_TILE_SIZE // width, _TILE_ROWS, -(-m // self.n_workers))
+        if self._pool is None:
+            size = min(_WHOLE_TILE_SIZE // width, m)
+        size = max(size, 1)
+        tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
+        results = [None] * len(tiles)
+
+        def run(i):
+            results[i] = task(tiles[i])
+
+        run_on_threads(self._pool, run, [(i,) for i in range(len(tiles))])
+        return results
+
+    def write(self, phi, rows, centred, W):
+        """Write the features of some rows to `phi`.
+
+        Parameters
+        ----------
+        phi : array of shape (m, D)
+            D = 2 F, or 2 F - 1 as in `fourier_features`.
+        rows : slice
+        centred : array of shape (len(rows), d)
+            These rows of X, less the offset.
+        W : array of shape (d, F)
+            Halves of the frequencies.
+        """
+        n_frequencies, n_columns = W.shape[1], phi.shape[1]
+        scale = 2.0 * (2.0 / n_columns) ** 0.5
+        for start in range(0, n_frequencies, _SLAB_WIDTH):
+            end = min(start + _SLAB_WIDTH, n_frequencies)
+            cosines, sines = _half_waves(self.xp, centred @ W[:, start:end])
+            cosines -= 0.5
+            if end == n_frequencies and n_columns % 2:
+                cosines[:, -1] = (cosines[:, -1] + sines[:, -1]) * 0.5**0.5
+                sines = sines[:, :-1]
+            cosines *= scale
+            sines *= scale
+            phi[rows, start:end] = cosines
+            first = n_frequencies + start
+            phi[rows, first : first + sines.shape[1]] = sines
+
+
+def fourier_features(X, frequencies, offset, n_columns):
+    """Return random Fourier features of given frequencies, shape (m, D).
+
+    For D = 2 F columns and frequencies w_1, ..., w_F ::
+
+        phi(x) = (cos w_1'x, ..., cos w_F'x, sin w_1'x, ..., sin w_F'x) sqrt(2 / D)
+
+    For D = 2 F - 1 the last cosine is ``cos(w_F'x - pi / 4)`` and the last sine is left
+    out. Over a symmetric law of w, ``2 cos(w'x - b) cos(w'z - b)`` has the mean
+    ``k(x - z) + cos(2 b) k(x + z)``: a plain cosine, b = 0, would be biased whatever
+    its scale, b = pi / 4 is not.
+
+    Parameters
+    ----------
+    X : array of shape (m, d)
+    frequencies : array of shape (d, F)
+    offset : array of shape (d,)
+        Subtracted from all rows first.
+    n_columns : int
+        D.
+    """
+    waves = _Waves(X, offset)
+    half = 0.5 * frequencies
+    phi = waves.xp.empty((X.shape[0], n_columns), **waves.array_options)
+
+    def task(rows):
+        waves.write(phi, rows, X[rows, :] - offset, half)
+
+    waves.map_tiles(task, X.shape[0], min(half.shape[1], _SLAB_WIDTH))
+    return phi
+
+
+class FourierBlocks(_Waves):
+    """Blocks of random features of a kernel, phi_k(x)' phi_k(z) = k(x, z) on average.
+
+    With F frequencies w of the kernel's spectral law in a block::
+
+        phi_k(x) = (cos w_1'x, ..., cos w_F'x, sin w_1'x, ..., sin w_F'x) / sqrt(F)
+
+    Block k is drawn from the seed ``seed + k`` by a counter-based generator, on the
+    host in float64: it is the same whenever, wherever and in whatever order it is
+    drawn. Evaluating one on m rows costs m F (d multiply-adds, a cosine and a sine).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a spectral law.
+    seed : int
+        Not negative.
+    block_size : int
+        F.
+    like : array of shape (m, d)
+        Rows whose library, device, data type and number of features to use.
+    offset : array of shape (d,)
+        Subtracted from all rows, which changes no product of features: large offsets
+        of X would cost digits.
+    cache_bytes : float, default=0
+        Memory for frequencies that were drawn.
+    """
+
+    def __init__(self, kernel, seed, block_size, like, offset, *, cache_bytes=0.0):
+        super().__init__(like, offset)
+        self.kernel, self.seed, self.block_size = kernel, seed, block_size
+        self._n_features = like.shape[1]
+        itemsize = self.xp.finfo(self.dtype).bits // 8
+        self._bytes = itemsize * self._n_features * block_size
+        self._cache, self._n_cached = {}, int(cache_bytes // self._bytes)
+
+    def frequencies(self, k):
+        """Return the frequencies of block `k`, shape (d, F)."""
+        return 2.0 * self._half_frequencies(k)
+
+    def _half_frequencies(self, k):
+        if k in self._cache:
+            return self._cache[k]
+        rng = np.random.Generator(np.random.Philox(key=self.seed + k))
+        W = self.kernel.frequencies(rng, self._n_features, self.block_size)
+        W = self.xp.asarray(0.5 * W, device=self.device)
+        W = self.xp.astype(W, self.dtype)
+        # The first stay: blocks come in turn, where the last would go before they are
+        # needed again.
+        if len(self._cache) < self._n_cached:
+            self._cache[k] = W
+        return W
+
+    def features(self, X, k):
+        """Return phi_k of the rows of X, shape (m, 2 F)."""
+        return self.adjoint(X, k, X[:, :0])[0]
+
+    def adjoint(self, X, k, G):
+        """Return phi_k(X), shape (m, 2 F), and phi_k(X)' G, shape (2 F, l).
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        k : int
+        G : array of shape (m, l)
+        """
+        W = self._half_frequencies(k)
+        shape = (X.shape[0], 2 * self.block_size)
+        phi = self.xp.empty(shape, **self.array_options)
+
+        def task(rows):
+            self.write(phi, rows, X[rows, :] - self.offset, W)
+            return phi[rows, :].T @ G[rows, :]
+
+        return phi, sum(self.map_tiles(task, X.shape[0], self.block_size))
+
+    def product(self, X, blocks, coef, n_columns):
+        """Return sum_k phi_k(X) A_k over some blocks, shape (m, l).
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        blocks : sequence of int
+        coef : sequence of arrays of shape (2 F, l)
+            A_k of each of them.
+        n_columns : int
+            l.
+        """
+        xp = self.xp
+        out = xp.zeros((X.shape[0], n_columns), **self.array_options)
+        slab = max(_SLAB_WIDTH // self.block_size, 1)
+        size = max(int(_GROUP_BYTES // self._bytes), slab)
+        for start in range(0, len(blocks), size):
+            end = min(start + size, len(blocks))
+            slabs = [
+                self._slab(blocks[i : min(i + slab, end)], coef[i : min(i + slab, end)])
+                for i in range(start, end, slab)
+            ]
+            constant = -0.5 * sum(xp.sum(A, axis=0) for _, A, _ in slabs)
+
+            def task(rows, slabs=slabs, constant=constant):
+                centred, total = X[rows, :] - self.offset, constant
+                T = buffer = None
+                for W, A, B in slabs:
+                    if T is not None and T.shape[1] != W.shape[1]:
+                        T = buffer = None
+                    T = matmul(xp, centred, W, T)
+                    squares, buffer = _half_waves(xp, T, buffer)
+                    total = total + squares @ A
+                    total += buffer @ B
+                out[rows, :] += total
+
+            self.map_tiles(task, X.shape[0], slab * self.block_size)
+        return out
+
+    def _slab(self, blocks, coef):
+        """Return half frequencies, and coefficients of squares and of products.
+
+        Of several blocks side by side: narrow ones would make slow matrix products.
+        """
+        xp, F = self.xp, self.block_size
+        W = xp.concat([self._half_frequencies(k) for k in blocks], axis=1)
+        scale = 2.0 * F**-0.5
+        A = scale * xp.concat([A[:F, :] for A in coef])
+        return W, A, scale * xp.concat([A[F:, :] for A in coef])
+
+
+def _half_waves(xp, T, buffer=None):
+    """Return cos(T)^2 and sin(T) cos(T), which are (1 + cos 2T) / 2 and sin(2T) / 2.
+
+    `T` may be overwritten by the first; the second may be in `buffer`. They are
+    1 / (1 + t^2) and t / (1 + t^2) with t = tan(T).
+    """
+    if not has_vector_math(xp):
+        cosines = xp.cos(T)
+        return cosines * cosines, xp.sin(T) * cosines
+    t = np.tan(T, out=buffer)
+    np.multiply(t, t, out=T)
+    T += 1.0
+    np.divide(1.0, T, out=T)
+    t *= T
+    return T, t

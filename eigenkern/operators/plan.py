@@ -1,0 +1,160 @@
+"""How a product is cut into tiles, and whether its matrix is kept: the memory."""
+
+from dataclasses import dataclass
+
+from ..backend import memory
+from ..backend.array import is_numpy
+from ..backend.devices import on_gpu
+from ..backend.threads import _n_cores, _single_threaded_blas
+
+_MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How a product is cut into tiles, and the memory that it takes.
+
+    With w workers, tiles of shape (a, b) and encoded rows of width e, a plan has ::
+
+        w a (4 b + 5 e) itemsize <= budget
+
+    for a tile with the kernel's temporaries and the rows that it is made of. The result
+    comes on top.
+
+    Attributes
+    ----------
+    row_tile, center_tile : int
+        Shape (a, b) of a tile.
+    n_parts : int
+        Ranges of centres that are summed apart, so that few rows fill all workers.
+    n_workers : int
+        Threads w.
+    bytes : int
+        The left-hand side.
+    """
+
+    row_tile: int
+    center_tile: int
+    n_parts: int
+    n_workers: int
+    bytes: int
+
+    @classmethod
+    def make(cls, m, p, width, itemsize, n_workers, budget):
+        """Return the fastest plan within `budget` bytes, or the smallest there is.
+
+        Tiles of 1024 x 512 are fast for any number of features; tall ones re-use the
+        packed centres; tiles too small for BLAS cost a factor of two.
+        """
+        row_tile, center_tile = min(m, 1024), min(p, 512)
+        n_row_tiles = -(-m // row_tile)
+        if n_row_tiles < n_workers <= 2 * m:
+            row_tile = max(-(-m // n_workers), min(m, 256))
+            n_row_tiles = -(-m // row_tile)
+        n_parts = 1
+        if n_row_tiles < n_workers:
+            n_parts = max(1, min(-(-n_workers // n_row_tiles), p // center_tile))
+        row_bytes = n_workers * (4 * center_tile + 5 * width) * itemsize
+        row_tile = max(min(row_tile, int(budget // row_bytes)), 1)
+        n_row_tiles = -(-m // row_tile)
+        if n_row_tiles >= n_workers:  # as many for every worker, of equal height
+            n_row_tiles = -(-n_row_tiles // n_workers) * n_workers
+            row_tile = -(-m // n_row_tiles)
+        return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
+
+    @classmethod
+    def of_library(cls, m, p, width, itemsize, budget):
+        """Return a plan of tiles whose functions the array library runs in parallel.
+
+        They are twice as wide as high, and each with its temporaries, and with the rows
+        that it is made of, is within `budget` bytes, but of 16 rows at least.
+        """
+        size = max(int(budget // (4 * itemsize)), 1)
+        highest = max(int(budget // (5 * max(width, 1) * itemsize)), 16)
+        center_tile = min(p, max(int((2 * size) ** 0.5), 1))
+        row_tile = min(m, max(size // center_tile, 16), highest)
+        center_tile = min(p, max(size // row_tile, 1))
+        row_bytes = max(4 * center_tile, 5 * width) * itemsize
+        return cls(row_tile, center_tile, 1, 1, row_tile * row_bytes)
+
+
+def cache_budget(cache_size, operator):
+    """Bytes that kernel caches may take.
+
+    Parameters
+    ----------
+    cache_size : "auto" or float
+        MB. "auto": 70 % of the memory that is free now, cgroup limits included. A
+        process that is allowed only a share of the cores, as a worker of
+        ``GridSearchCV(n_jobs=...)`` is, takes only that share.
+    operator : object with xp and device
+        Where the memory is.
+    """
+    if cache_size != "auto":
+        return cache_size * _MEGABYTE
+    share = 1.0
+    if is_numpy(operator.xp):
+        share = min(1.0, _single_threaded_blas.n_threads() / _n_cores())
+    return 0.7 * share * memory.available(operator.xp, operator.device)
+
+
+def fill_caches(operators, cache_size, n_epochs, n_features):
+    """Keep kernel matrices in memory where they fit and pay.
+
+    Parameters
+    ----------
+    operators : list of KernelOperator
+        The more often used ones first.
+    cache_size : "auto" or float
+        MB for all of them.
+    n_epochs : int
+        Products that are to come.
+    n_features : int
+
+    Returns
+    -------
+    float
+        MB that are kept.
+
+    Raises
+    ------
+    ValueError
+        If `cache_size` allows a matrix that the free memory does not hold.
+    """
+    budget = kept = cache_budget(cache_size, operators[0])
+    for operator in operators:
+        size = operator.cache_bytes
+        if size > budget:
+            continue
+        pays = not operator.kernel.factored and cache_pays(
+            n_epochs, n_features, operator
+        )
+        if cache_size == "auto" and not pays:
+            continue
+        free = memory.available(operator.xp, operator.device)
+        if size > free:
+            raise ValueError(
+                f"cache_size={cache_size} MB allows a kernel matrix of "
+                f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+                "memory are free; pass cache_size='auto' or a smaller number"
+            )
+        operator.fill_cache()
+        budget -= size
+    return (kept - budget) / 1e6
+
+
+def cache_pays(n_epochs, n_features, operator):
+    """Whether computing a kernel matrix once beats computing it every epoch.
+
+    A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the
+    kernel's function, against 10 GB/s to read and 1.5 GB/s to touch new memory. A GPU
+    is a thousand and some hundred times as fast: 40 Tflop/s, 4 TB/s.
+    """
+    rate, function, read, touch = 50e9, 1e-9, 10e9, 1.5e9
+    if on_gpu(operator.xp, operator.device):
+        rate, function, read, touch = 40e12, 4e-12, 4e12, 4e12
+    itemsize = operator.itemsize
+    compute = 2.0 * n_features / rate + function
+    compute *= itemsize / 4 / operator.n_workers
+    gain = n_epochs * (compute - itemsize / read)
+    return gain > (compute + itemsize / touch) / 2

@@ -1,0 +1,259 @@
+"""Kernel operators on several devices: each has a part of the centres."""
+
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import pairwise
+
+from ..backend.array import is_cupy, move
+from ..backend.transfer import move_what_fits
+from .tiled import KernelOperator
+
+# Bytes of encoded rows that are sent to the devices at a time.
+_ROW_BYTES = 256e6
+
+
+def make_operator(kernel, centers, places, rows=None):
+    """Return K(X, Z), computed at some places.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    centers : array of shape (p, d)
+        Z, in any place.
+    places : list of (namespace, device)
+    rows : array of shape (m, d), default=None
+        X, in any place. None: X = Z.
+
+    Returns
+    -------
+    KernelOperator
+        A `ShardedOperator` where there are several places.
+
+    Raises
+    ------
+    MemoryError
+        If a GPU does not hold its centres.
+    """
+    places = places[: max(centers.shape[0], 1)]
+    if len(places) > 1:
+        return ShardedOperator(kernel, centers, places, rows)
+    return KernelOperator(kernel, move_what_fits(centers, *places[0]), rows)
+
+
+@contextmanager
+def _on(place):
+    """Work on a device, and have it done at the end: other devices do not wait."""
+    xp, device = place
+    if not is_cupy(xp):
+        yield
+        return
+    import cupy
+
+    with device:
+        yield
+        cupy.cuda.get_current_stream().synchronize()
+
+
+class ShardedOperator(KernelOperator):
+    """The matrix K(X, Z) with the centres split over devices.
+
+    Rows are encoded on the first device and sent to all. A thread for each device
+    multiplies its part of K by its part of A; the partial products are summed on the
+    first device, where everything else lives: m (d + l) numbers travel to a device for
+    m p d multiply-adds. The K of `product_and_matrix` stays where it is computed.
+
+    Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
+    split the centres over GPUs in this way.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    centers : array of shape (p, d)
+        Z, in any place.
+    places : list of (namespace, device)
+        At least two; they may repeat a device.
+    rows : array of shape (m, d), default=None
+        X, in any place. None: X = Z.
+    """
+
+    def __init__(self, kernel, centers, places, rows=None):
+        p, n = centers.shape[0], len(places)
+        bounds = [p * i // n for i in range(n + 1)]
+        self._parts = [slice(*pair) for pair in pairwise(bounds)]
+        self._places, self._threads = places, ThreadPoolExecutor(n)
+        frame = kernel.frame(centers)
+        self._shards = []
+        for place, part in zip(places, self._parts, strict=True):
+            with _on(place):
+                own = {
+                    name: None if value is None else move(value, *place)
+                    for name, value in frame.items()
+                }
+                Z = move_what_fits(centers[part, :], *place)
+                self._shards.append(KernelOperator(kernel, Z, frame=own))
+        first = self._shards[0]
+        for name in ("xp", "device", "dtype", "itemsize", "kernel", "_frame", "_right"):
+            setattr(self, name, getattr(first, name))
+        self._threaded, self.n_workers, self._pool = False, 1, None
+        self._matrix = self._triangle = self._diagonal = None
+        self._budget = first._budget
+        self.symmetric = rows is None
+        self.shape = (p if rows is None else rows.shape[0]), p
+        self._set_rows(rows)
+
+    def encoded_rows(self, start, stop):
+        """Return a range of the rows, encoded, on the first device."""
+        if not self.symmetric:
+            return super().encoded_rows(start, stop)
+        pieces = [self._right[:0, :]]
+        for shard, part in zip(self._shards, self._parts, strict=True):
+            first, last = max(start, part.start), min(stop, part.stop)
+            if first < last:
+                E = shard.encoded_rows(first - part.start, last - part.start)
+                pieces.append(move(E, self.xp, self.device))
+        return self.xp.concat(pieces)
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
+        stop = self.shape[0] if stop is None else stop
+        A_parts = self._split(A)
+
+        def task(shard, k):
+            part = self._parts[k]
+            n = min(max(n_kept - part.start, 0), part.stop - part.start)
+            return shard.product(A_parts[k], n_kept=n)
+
+        products, columns = [], []
+        for rows in self._chunks(start, stop):
+            F, kept = zip(*self._on_all(task, rows), strict=True)
+            products.append(self._total(F))
+            columns.append(self.xp.concat(self._gathered(kept), axis=1))
+        with _on(self._places[0]):  # before the parts on other devices are let go
+            return self.xp.concat(products), self.xp.concat(columns)
+
+    def product_and_matrix(self, A, n_kept):
+        """Return K(X, Z) @ A, the first columns of K(X, Z), and K(X, Z) for `adjoint`.
+
+        Each device keeps its part of the matrix, the list of which is the last result.
+        """
+        A_parts = self._split(A)
+
+        def task(shard, k):
+            n = min(max(n_kept - self._parts[k].start, 0), shard.shape[1])
+            return shard.product_and_matrix(A_parts[k], n)
+
+        everything = self._on_all(task, slice(0, self.shape[0]))
+        F, kept, K = zip(*everything, strict=True)
+        with _on(self._places[0]):
+            return self._total(F), self.xp.concat(self._gathered(kept), axis=1), K
+
+    def adjoint(self, K, G):
+        """Return K' G of the matrix of `product_and_matrix`, shape (p, l)."""
+        with _on(self._places[0]):
+            pass  # G is there
+        sums = self._run_all(
+            lambda k: self._shards[k].adjoint(K[k], move(G, *self._places[k]))
+        )
+        with _on(self._places[0]):
+            return self.xp.concat(self._gathered(sums))
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
+        stop = self.shape[0] if stop is None else stop
+        last = self.shape[1] if last is None else last
+        dtype = self.dtype if dtype is None else dtype
+        if out is None:
+            shape = stop - start, last - first
+            out = self.xp.empty(shape, dtype=dtype, device=self.device)
+
+        def task(shard, k):
+            part = self._parts[k]
+            begin, end = max(first, part.start), min(last, part.stop)
+            if begin >= end:
+                return None
+            columns = begin - part.start, end - part.start
+            return begin - first, shard.block(0, None, *columns, dtype=dtype)
+
+        for rows in self._chunks(start, stop):
+            target = slice(rows.start - start, rows.stop - start)
+            blocks = self._on_all(task, rows)
+            with _on(self._places[0]):
+                for found in blocks:
+                    if found is not None:
+                        place, K = found[0], move(found[1], self.xp, self.device)
+                        out[target, place : place + K.shape[1]] = K
+        return out[: stop - start, :]
+
+    def normal_product(self, V, targets=None, weights=None):
+        """Return K' W (K V - targets), K = K(X, Z), in float64."""
+        xp = self.xp
+        V_parts, sums = self._split(V), [0.0] * len(self._places)
+        widest = max(part.stop - part.start for part in self._parts)
+        n_rows = max(int(self._budget / 2 // (8 * widest)), 16)
+        for rows in self._chunks(0, self.shape[0], n_rows):
+
+            def evaluate(shard, k):
+                K = shard.block(dtype=shard.xp.float64)
+                return K, K @ V_parts[k]
+
+            blocks, products = zip(*self._on_all(evaluate, rows), strict=True)
+            with _on(self._places[0]):
+                U = self._total(products)
+                U = U if targets is None else U - targets[rows, :]
+                U = U if weights is None else U * weights[rows, None]
+
+            def accumulate(k, U=U, blocks=blocks):
+                sums[k] = sums[k] + (move(U, *self._places[k]).T @ blocks[k]).T
+
+            self._run_all(accumulate)
+        with _on(self._places[0]):
+            return xp.concat(self._gathered(sums))
+
+    @property
+    def cache_bytes(self):
+        """Infinite: parts of the matrix are not kept on several devices."""
+        return float("inf")
+
+    def _chunks(self, start, stop, size=None):
+        """Return slices of the rows, at least one, small enough to be sent."""
+        sent = max(int(_ROW_BYTES // (self._right.shape[1] * self.itemsize)), 1)
+        size = sent if size is None else min(size, sent)
+        starts = range(start, max(stop, start + 1), size)
+        return [slice(i, min(i + size, stop)) for i in starts]
+
+    def _on_all(self, function, rows):
+        """Return ``function(shard, k)`` of each shard's K(rows, Z_k)."""
+        with _on(self._places[0]):
+            E = self.encoded_rows(rows.start, rows.stop)
+
+        def task(k):
+            first = rows.start - self._parts[k].start if self.symmetric else None
+            shard = self._shards[k]
+            E_k = move(E, *self._places[k])
+            return function(shard.with_encoded_rows(E_k, first), k)
+
+        return self._run_all(task)
+
+    def _run_all(self, task):
+        """Return ``task(k)`` of every device, each in a thread of its own."""
+
+        def run(k):
+            with _on(self._places[k]):
+                return task(k)
+
+        futures = [self._threads.submit(run, k) for k in range(len(self._places))]
+        wait(futures)  # also where one fails: none may go on with what is let go
+        return [future.result() for future in futures]
+
+    def _split(self, A):
+        """Return the rows of A that belong to the centres of each device."""
+        with _on(self._places[0]):
+            pass  # A is there
+        return self._run_all(lambda k: move(A[self._parts[k], :], *self._places[k]))
+
+    def _gathered(self, arrays):
+        return [move(array, self.xp, self.device) for array in arrays]
+
+    def _total(self, arrays):
+        first, *others = self._gathered(arrays)
+        return sum(others, start=first)

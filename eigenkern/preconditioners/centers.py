@@ -1,0 +1,117 @@
+"""EigenPro's preconditioner of a model on centers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..backend.linalg import pivoted_cholesky, solve_triangular, top_eigh
+from .spectral import _n_above_rounding, _TopEigenvectors
+
+
+@dataclass(frozen=True)
+class CenterSpectral(_TopEigenvectors):
+    """EigenPro's preconditioner of a model on centres, made in the centres' span.
+
+    On c of the centres, Z_c, the functions psi_j = K(., Z_c) v_j with ::
+
+        K(Z_c, X) W K(X, Z_c) v_j / N = lambda_j K(Z_c, Z_c) v_j
+        v_i' K(Z_c, Z_c) v_j = 1 if i = j, else 0
+
+    are the best approximations there (Rayleigh-Ritz) of the eigenfunctions of the
+    kernel on N weighted rows X. The preconditioned kernel is ::
+
+        k_P(x, z) = k(x, z) - K(x, Z_c) V D V' K(Z_c, z),  D_j = 1 - tau l_{q+1} / l_j
+
+    The preconditioner maps the span of K(., Z) to itself and so commutes with the
+    projection onto it: where the projected gradient vanishes, so does the gradient of
+    least squares on the centres, whatever q. With eigenfunctions of a subsample of the
+    rows, as in EigenPro 3, the fixed point is another (lemma 6 there).
+
+    Attributes
+    ----------
+    vectors : array of shape (c, q)
+        V.
+    scales : array of shape (q,)
+        The diagonal of D.
+    eigenvalues : array of shape (q + 1,)
+        lambda_j, decreasing.
+    damping : float
+        tau.
+    """
+
+    @classmethod
+    def of(cls, centers, sample, n_rows, n_fitted, q, *, weights=None, damping=1.0):
+        """Return the preconditioner with at most `q` eigenfunctions.
+
+        Parameters
+        ----------
+        centers : KernelOperator
+            K(Z, Z), in random order.
+        sample : SampleOperator
+        n_rows : int
+            N, the first rows of the sample.
+        n_fitted : int
+            c, the first centres.
+        q : int
+        weights : array, default=None
+            Of the rows of the sample.
+        damping : float, default=1.0
+            tau.
+        """
+        xp, dtype, f64 = centers.xp, centers.dtype, centers.xp.float64
+        B = centers.block(0, n_fitted, 0, n_fitted, dtype=f64)
+        entry = float(xp.max(xp.linalg.diagonal(B)))
+        eps = float(xp.finfo(dtype).eps)
+        places, L = pivoted_cholesky(B, 10 * n_fitted * eps * entry)
+        if not len(places):  # the zero kernel
+            vectors = xp.zeros((n_fitted, 0), dtype=dtype, device=centers.device)
+            values = xp.zeros(1, dtype=dtype, device=centers.device)
+            return cls(vectors, values[:0], values, damping)
+        C = sample.center_block(0, n_rows, n_fitted, dtype=f64)
+        root = xp.full((n_rows, 1), n_rows**-0.5, dtype=f64, device=centers.device)
+        if weights is not None:
+            w = xp.astype(weights[:n_rows, None], f64)
+            root = xp.sqrt(w / xp.sum(w))
+        kept = xp.asarray(places, device=centers.device)
+        M = solve_triangular(L, (root * xp.take(C, kept, axis=1)).T)
+        values, U = top_eigh(M @ M.T, min(q + 1, M.shape[0]))
+        n_real = _n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
+        q = max(min(n_real, values.shape[0]) - 1, 0)
+        short = solve_triangular(L, U[:, :q], transposed=True)
+        place = np.full(n_fitted, len(places))
+        place[places] = np.arange(len(places))
+        short = xp.concat([short, xp.zeros_like(short[:1, :])])
+        vectors = xp.take(short, xp.asarray(place, device=centers.device), axis=0)
+        values = xp.where(values > 0, values, xp.zeros_like(values))[: q + 1]
+        values = xp.astype(values, dtype)
+        made = cls(xp.astype(vectors, dtype), values[:-1], values, damping)
+        return made.truncate(q)
+
+    def _scales(self, values):
+        return 1.0 - self.damping * values[-1] / values[:-1]
+
+    def features(self, sample, start, stop):
+        """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""
+        block = sample.center_block(start, stop, self.vectors.shape[0])
+        return block @ self.vectors
+
+    def correction(self, K_b, step):
+        """Return the preconditioner's part of a step, in coordinates of V.
+
+        Parameters
+        ----------
+        K_b : array of shape (m, c)
+            K(X_b, Z_c).
+        step : array of shape (m, l)
+
+        Returns
+        -------
+        array of shape (q, l)
+        """
+        image = self.vectors.T @ (K_b.T @ step)
+        return self.scales[:, None] * image
+
+    def add_to(self, coef, S):
+        """Add V S to coefficients (p, l) of the centres, in place."""
+        if self.n_components:
+            coef[: self.vectors.shape[0], :] += self.vectors @ S

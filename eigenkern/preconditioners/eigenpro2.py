@@ -1,0 +1,116 @@
+"""EigenPro 2's preconditioner: it lives on a subsample of the rows."""
+
+from dataclasses import dataclass
+
+from ..backend.array import namespace
+from ..backend.linalg import top_eigh
+from .spectral import _n_above_rounding, _TopEigenvectors
+
+
+@dataclass(frozen=True)
+class Spectral(_TopEigenvectors):
+    """EigenPro 2's preconditioner, from the top eigenvectors of a subsample.
+
+    With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the
+    preconditioned kernel is ::
+
+        k_P(x, z) = k(x, z) - phi(x)' V D V' phi(z)
+        V = (u_1 .. u_q),  D_j = (1 - tau sigma_{q+1} / sigma_j) / sigma_j
+
+    It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
+    the others, and the solution of K a = y, as they are. With weights W of the rows,
+    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
+
+    Attributes
+    ----------
+    vectors : array of shape (s, q)
+        V.
+    scales : array of shape (q,)
+        The diagonal of D.
+    eigenvalues : array of shape (q + 1,)
+        lambda_j = sigma_j / s, decreasing.
+    damping : float
+        tau.
+
+    References
+    ----------
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019: equation 8.
+    """
+
+    @classmethod
+    def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
+        """Return the preconditioner of the first rows of K(X, X)."""
+        return cls.from_subsample(
+            operator.block(0, subsample_size, 0, subsample_size),
+            n_components,
+            weights=None if weights is None else weights[:subsample_size],
+            damping=damping,
+        )
+
+    @classmethod
+    def from_subsample(cls, K_s, n_components, *, weights=None, damping=1.0):
+        """Return the preconditioner with at most `n_components` eigenvectors.
+
+        Eigenvalues that rounding makes meaningless are left out, so that there may be
+        fewer. Eigenvectors are computed in float64.
+
+        Parameters
+        ----------
+        K_s : array of shape (s, s)
+        n_components : int
+            q < s.
+        weights : array of shape (s,), default=None
+        damping : float, default=1.0
+            tau.
+        """
+        xp = namespace(K_s)
+        s, dtype = K_s.shape[0], K_s.dtype
+        K = xp.astype(K_s, xp.float64)
+        root = None
+        if weights is not None:
+            root = xp.sqrt(xp.astype(weights, xp.float64))
+            K = root[:, None] * K * root[None, :]
+        sigma, U = top_eigh(K, n_components + 1)
+        entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
+        q = max(_n_above_rounding(sigma, s, entry, dtype) - 1, 0)
+        V = U[:, :q] if root is None else root[:, None] * U[:, :q]
+        # Rounding may leave the last eigenvalue below zero.
+        sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
+        values = xp.astype(sigma[: q + 1] / s, dtype)
+        return cls(xp.astype(V, dtype), values[:-1], values, damping).truncate(q)
+
+    @property
+    def subsample_size(self):
+        """s, the rows of the subsample."""
+        return self.vectors.shape[0]
+
+    @property
+    def n_kept(self):
+        """Columns of K(X_b, X) that a step needs."""
+        return self.subsample_size if self.n_components else 0
+
+    def features(self, operator, start, stop):
+        """Return p(x) of some rows, shape (m, q)."""
+        return operator.block(start, stop, 0, self.subsample_size) @ self.vectors
+
+    def correction(self, K_bs, G):
+        """Return V D V' K(X_s, X_b) G.
+
+        Parameters
+        ----------
+        K_bs : array of shape (m, s)
+            K(X_b, X_s).
+        G : array of shape (m, l)
+
+        Returns
+        -------
+        array of shape (s, l)
+        """
+        return self.vectors @ (self.scales[:, None] * (self.vectors.T @ (K_bs.T @ G)))
+
+    def descend(self, operator, coef, b, K_bs, step):
+        """Change `coef` by a step of the batch `b` of rows, in place."""
+        coef[b, :] -= step
+        if self.n_components:
+            coef[: self.subsample_size, :] += self.correction(K_bs, step)

@@ -1,0 +1,326 @@
+"""What "auto" means: the sizes of subsample, batch and preconditioner, and the step.
+
+The papers choose m as what the resource holds and fills, and q as the largest for which
+the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
+Here m is chosen likewise, and q where the step that beta and lambda predict stops
+growing; `preconditioners.HeldOutSpectrum` measures these, and the step itself.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..preconditioners.centers import CenterSpectral
+from ..preconditioners.eigenpro2 import Spectral
+from .sizes import (
+    _N_MEASURED,
+    _affordable_rows,
+    _max_components,
+    check_at_most,
+    check_sizes,
+    default_subsample_size,
+)
+from .spectrum import HeldOutSpectrum
+
+# theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
+# epochs on problems of the kind of benchmarks/robustness.py.
+_SAFETY = 0.8
+
+
+# Rows for each centre from which all eigenfunctions in their span can be told.
+_ROWS_A_CENTER = 40
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Step and critical batch size of one preconditioner, as the rows at large have it.
+
+    Attributes
+    ----------
+    n_components : int
+        q.
+    beta, top_eigenvalue : float
+        Of the preconditioned kernel, as `HeldOutSpectrum` measures them.
+    in_sample_eigenvalue : float
+        lambda_{q+1}, what the subsample itself takes for the top eigenvalue.
+    """
+
+    n_components: int
+    beta: float
+    top_eigenvalue: float
+    in_sample_eigenvalue: float
+
+    @property
+    def critical_batch_size(self):
+        """m* = beta / lambda, infinite for the zero kernel."""
+        top = self.top_eigenvalue
+        return self.beta / top if top > 0 else float("inf")
+
+    def step_size(self, m):
+        """Predicted eta = theta 2 m / (beta + (m - 1) lambda) for batches of m rows."""
+        curvature = self.beta + (m - 1) * self.top_eigenvalue
+        return _SAFETY * 2.0 * m / curvature if curvature > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All that a fit of EigenPro needs to know, chosen or given.
+
+    Attributes
+    ----------
+    preconditioner : Spectral, GlobalSpectral, LinearSpectral or CenterSpectral
+    subsample_size, batch_size, max_batch_size : int
+    step_size : float
+    adapted : Measured
+        Of the preconditioned kernel.
+    candidates : tuple of Measured
+        All that were measured, by increasing q from 0: the kernel itself.
+    """
+
+    preconditioner: Any
+    subsample_size: int
+    batch_size: int
+    max_batch_size: int
+    step_size: float
+    adapted: Measured
+    candidates: tuple
+
+    @property
+    def plain(self):
+        """What was measured of the kernel itself."""
+        return self.candidates[0]
+
+    @property
+    def results(self):
+        """The candidates as a dict of columns, with the predicted step."""
+        columns = {
+            field.name: [getattr(here, field.name) for here in self.candidates]
+            for field in fields(Measured)
+        }
+        steps = [here.step_size(self.batch_size) for here in self.candidates]
+        return columns | {"step_size": steps}
+
+    @property
+    def acceleration(self):
+        """Predicted gain over plain SGD an epoch: the ratio of predicted steps."""
+        m = self.batch_size
+        return self.adapted.step_size(m) / self.plain.step_size(m)
+
+
+def tune(
+    operator,
+    largest_batch,
+    *,
+    make_preconditioner=Spectral.of,
+    weights=None,
+    subsample_size="auto",
+    n_components="auto",
+    batch_size="auto",
+    step_size="auto",
+    damping=1.0,
+):
+    """Choose what is "auto", and measure the step.
+
+    Parameters
+    ----------
+    operator : KernelOperator or LinearOperator
+        Its rows in random order.
+    largest_batch : int
+        Rows that the resource can hold and fill.
+    make_preconditioner : callable
+        ``make_preconditioner(operator, s, q, weights=, damping=)``.
+    weights : array of shape (n,), default=None
+        Weights of the rows, with mean 1.
+    subsample_size, n_components, batch_size, step_size, damping
+        As in the estimators.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    ValueError
+        If a given size is impossible for so many rows.
+    """
+    n = operator.shape[0]
+    affordable = _affordable_rows(operator)
+    s = subsample_size
+    if s == "auto":
+        s = max(min(default_subsample_size(n), affordable), 1)
+    check_sizes(n, s, n_components, batch_size)
+    m = min(largest_batch, max(n // 8, 1)) if batch_size == "auto" else batch_size
+    weights_s = None if weights is None else weights[:s]
+    q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
+    full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
+    n_measured = max(min(n, _N_MEASURED, affordable), 1)
+    spectrum = _spectrum(operator, n, s, full, weights, n_measured)
+    return _choose_step(
+        spectrum,
+        full,
+        n,
+        n_measured,
+        n_components=n_components,
+        batch_size=m,
+        step_size=step_size,
+        subsample_size=s,
+        max_batch_size=largest_batch,
+    )
+
+
+def tune_on_centers(
+    centers,
+    sample,
+    n_rows,
+    *,
+    weights=None,
+    subsample_size="auto",
+    n_components="auto",
+    batch_size,
+    max_batch_size,
+    step_size="auto",
+    damping=1.0,
+):
+    """Choose the preconditioner of a model on centres, and measure the step.
+
+    Parameters
+    ----------
+    centers : KernelOperator
+        K(Z, Z), in random order.
+    sample : SampleOperator
+        Rows of the data in random order; `n_sampled_rows` of them suffice.
+    n_rows : float
+        n, all rows of the data; infinite for a stream.
+    weights : array, default=None
+        Weights of the rows of the sample, with mean 1.
+    subsample_size : int or "auto", default="auto"
+        c, the centres that the preconditioner lives on.
+    batch_size, max_batch_size : int
+    n_components, step_size, damping
+        As in the estimators.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    ValueError
+        If a given size is impossible for so many centres.
+    """
+    p, n_sampled = centers.shape[0], sample.shape[0]
+    affordable = max(_affordable_rows(centers), 1)
+    c = subsample_size
+    if c == "auto":
+        c = min(p, 2000 if n_rows < 100_000 else 4000, affordable)
+    check_at_most("subsample_size", c, p, "centres")
+    n_measured = min(n_sampled, _N_MEASURED, affordable)
+    q = n_components
+    if q == "auto":
+        q = min(c - 1, max(n_measured // 4, 1), 500)
+        # The last eigenfunctions of many centres are fitted to the rows: on others they
+        # are much larger, on a few of them enormous.
+        if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
+            q = min(q, max(c // 4, 1))
+    elif q >= c:
+        raise ValueError(
+            "n_components must be less than subsample_size, which is at most the "
+            f"number of centres; got {q} with {c} of {p} centres"
+        )
+    full = CenterSpectral.of(
+        centers, sample, n_measured, c, q, weights=weights, damping=damping
+    )
+    # As large a part of the rows is measured on twice as of all rows is fitted to.
+    n = n_rows if n_sampled >= 2 * n_measured else n_sampled
+    spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
+    return _choose_step(
+        spectrum,
+        full,
+        n_rows,
+        n_measured,
+        n_components=n_components,
+        batch_size=batch_size,
+        step_size=step_size,
+        subsample_size=c,
+        max_batch_size=max_batch_size,
+    )
+
+
+def _choose_step(
+    spectrum,
+    full,
+    n,
+    n_measured,
+    *,
+    n_components,
+    batch_size,
+    step_size,
+    subsample_size,
+    max_batch_size,
+):
+    """Choose the number of eigenvectors of a preconditioner, and the step."""
+    m, q_max = batch_size, full.n_components
+    grid = {0, q_max}
+    if n_components == "auto":
+        grid |= {q for q in (5 * 2**i for i in range(20)) if q < q_max}
+    grid = sorted(grid)
+    candidates = tuple(
+        Measured(q, *measured, float(full.eigenvalues[q]))
+        for q, measured in zip(grid, spectrum.measure(grid), strict=True)
+    )
+    adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
+    if step_size == "bound":
+        bound = spectrum.bound(adapted.n_components, m)
+        step_size = 1.0 / bound if bound > 0 else 1.0
+    elif step_size == "auto":
+        step_size = adapted.step_size(m)
+        # A full batch has no noise that could be seen, the zero kernel no edge.
+        if m < n and adapted.top_eigenvalue > 0:
+            # Of fewer rows than all several batches: one alone has no noise. The edge
+            # of larger ones is larger as the formula has it.
+            simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
+            predicted = adapted.step_size(simulated)
+            edge = spectrum.largest_stable_step(
+                adapted.n_components, simulated, predicted
+            )
+            step_size *= _SAFETY * edge / predicted
+    return Tuning(
+        preconditioner=full.truncate(adapted.n_components),
+        batch_size=m,
+        subsample_size=subsample_size,
+        max_batch_size=max_batch_size,
+        step_size=float(step_size),
+        adapted=adapted,
+        candidates=candidates,
+    )
+
+
+def _spectrum(operator, n, s, preconditioner, weights, n_measured):
+    """Return the spectrum on rows with as large a part of the subsample as all have.
+
+    Where n is large that is next to none of it.
+    """
+    start = s - int(n_measured * s / n)
+    stop = start + n_measured
+    return HeldOutSpectrum(
+        operator.block(start, stop, start, stop),
+        preconditioner.features(operator, start, stop),
+        preconditioner,
+        None if weights is None else weights[start:stop],
+    )
+
+
+def _choose(candidates, m, n):
+    """Return the best of the measured preconditioners.
+
+    An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
+    The many trailing ones want the longest step, so the smallest q within 5 % of it is
+    taken; the leading ones, brought down to lambda_{q+1}, must still make 1 an epoch.
+    """
+    able = [
+        here
+        for here in candidates
+        if here.n_components == 0
+        or n * here.step_size(m) / m * here.in_sample_eigenvalue >= 1.0
+    ]
+    longest = max(here.step_size(m) for here in able)
+    return next(here for here in able if here.step_size(m) >= 0.95 * longest)
