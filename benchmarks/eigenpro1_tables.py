@@ -11,7 +11,7 @@ spectrum  ratios of eigenvalues, appendix G, n = 20000
 overhead  time of a step over that of plain SGD, figure of section 6
 
 Tables 3, 7, 8 and 9 take the paper's m = 256, q = 160, M = 4800, tau = 1 and its
-algorithm: constant steps, the last iterate, targets 0 and 1 that are not centred. The
+algorithm: constant steps, the last iterate, targets 0 and 1 that are not centered. The
 paper does not state its steps. Here Pegasos takes 5, the round number that its first
 epochs with three kernels were seen to need, or 0.95 of the longest stable step if that
 is shorter; and EigenPro sqrt(lambda_1 / lambda_161) times as much, as section 4 of the

@@ -3,15 +3,15 @@
 Run ``python benchmarks/general_kernel_models.py [--part NAME] [--write]``; without
 `--part` all of them, in half an hour on two cores:
 
-table2    accuracy with k-means and uniform centres, beside the paper's
-figures   test error against rows for some numbers of centres, and the other way round
+table2    accuracy with k-means and uniform centers, beside the paper's
+figures   test error against rows for some numbers of centers, and the other way round
 solvers   EigenPro 3 and 4, Falkon-like and the direct solution on MNIST
-memory    time and peak memory of these solvers against the number of centres
-cost      time of a batch, and peak memory of a fit, against the number of centres
+memory    time and peak memory of these solvers against the number of centers
+cost      time of a batch, and peak memory of a fit, against the number of centers
 failures  the cases in which the public code of EigenPro 4 diverges, and crashes
 stream    five million rows in constant memory
 
-``--quick`` leaves 10 000 centres out of table2: they take nine of its ten minutes.
+``--quick`` leaves 10 000 centers out of table2: they take nine of its ten minutes.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def timed(model, X, y):
 
 
 def table2(write):
-    """Yield lines: k-means and uniform centres."""
+    """Yield lines: k-means and uniform centers."""
     yield f"\nAccuracy (%) of EigenPro 4, {KERNEL}, paper's in brackets; seconds"
     yield (
         f"{'data':>14} {'p':>6} {'k-means':>15} {'fit':>7}"
@@ -93,7 +93,7 @@ def table2(write):
 
 
 def figures(write):
-    """Yield lines: test error against rows and centres."""
+    """Yield lines: test error against rows and centers."""
     sizes, numbers = (5000, 10000, 20000, 60000), (500, 1000, 2000, 4000)
     curves = {}
     for name in ("mnist", "cifar10_gray"):
@@ -101,7 +101,7 @@ def figures(write):
         order = np.random.RandomState(0).permutation(len(data.y_train))
         available = [n for n in sizes if n < len(order)] + [len(order)]
         X, y = data.X_train[order], data.y_train[order]
-        yield f"\n{name}: test error (%), {KERNEL}; of EigenPro 2 on the centres alone"
+        yield f"\n{name}: test error (%), {KERNEL}; of EigenPro 2 on the centers alone"
         head = " ".join(f"{'n = ' + str(n):>10}" for n in available)
         yield f"{'p':>6} {'EigenPro 2':>11} {head}"
         for p in numbers:
@@ -122,7 +122,7 @@ def figures(write):
 
 
 def draw(curves):
-    """Draw test errors against rows and against centres."""
+    """Draw test errors against rows and against centers."""
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(name for name, _ in curves))
@@ -136,9 +136,9 @@ def draw(curves):
         for i, (n, errors) in enumerate(zip(sizes, by_size, strict=True)):
             right.semilogx(list(own), errors, "o-", color=f"C{i + 4}", label=f"n = {n}")
         alone = [alone for _, _, alone in own.values()]
-        right.semilogx(list(own), alone, "kx:", label="EigenPro 2 on the centres")
+        right.semilogx(list(own), alone, "kx:", label="EigenPro 2 on the centers")
         left.set(title=name, xlabel="training rows n")
-        right.set(xlabel="centres p")
+        right.set(xlabel="centers p")
         left.set_xticks(sizes, [f"{n // 1000}k" for n in sizes])
         right.set_xticks(list(own), [str(p) for p in own])
         for ax in (left, right):
@@ -150,7 +150,7 @@ def draw(curves):
 
 
 def memory(write):
-    """Yield lines: seconds and peak memory of the solvers against centres."""
+    """Yield lines: seconds and peak memory of the solvers against centers."""
     data, sizes = load("mnist"), (1000, 2000, 4000)
     rows = np.random.RandomState(0).permutation(len(data.y_train))[:20000]
     data = data._replace(X_train=data.X_train[rows], y_train=data.y_train[rows])
@@ -172,7 +172,7 @@ def memory(write):
 
 
 def iterative(p):
-    """Return solvers of a model on `p` uniform centres, by name."""
+    """Return solvers of a model on `p` uniform centers, by name."""
     options = {"n_centers": p, "random_state": 0}
     made = partial(EigenProClassifier, KERNEL, max_iter=5, **options)
     return {
@@ -205,7 +205,7 @@ def normal_equations(data, p):
 def solvers(write):
     """Yield lines: one model, four solvers."""
     data = load("mnist")
-    yield f"\nMNIST, all rows, uniform centres, {KERNEL}: test error (%) and seconds"
+    yield f"\nMNIST, all rows, uniform centers, {KERNEL}: test error (%) and seconds"
     yield f"{'solver':>28} " + " ".join(f"{'p = ' + str(p):>18}" for p in (2000, 10000))
     table = {}
     for p in (2000, 10000):
@@ -344,7 +344,7 @@ def main():
     parts |= {"memory": memory, "failures": failures, "stream": stream}
     parser.add_argument("--part", choices=parts, help="default: all")
     parser.add_argument(
-        "--quick", action="store_true", help="no 10000 centres in table2"
+        "--quick", action="store_true", help="no 10000 centers in table2"
     )
     parser.add_argument("--write", action="store_true", help="write results/")
     args = parser.parse_args()

@@ -5,14 +5,14 @@ CuPy (the extras ``cuda12`` and ``cuda13`` install it); a table comes last. Part
 
 check    every estimator on CuPy arrays, and on host arrays with ``device="cuda"``,
          against NumPy: the largest relative difference of the predictions.
-product  K(X, Z) A of 8192 rows, 65536 centres and 10 columns over the bare product of
+product  K(X, Z) A of 8192 rows, 65536 centers and 10 columns over the bare product of
          the same shapes, for some numbers of features and sizes of tiles.
 data     seconds to 1.3, 10 and 50 % test error on MNIST, Fashion-MNIST and CIFAR-10
          (grey).
 epoch    one epoch of EigenPro 2 in the shapes of TIMIT (10^6 x 440, 144 outputs) and
          of ImageNet's features (1.28 x 10^6 x 1536, 1000 outputs), synthetic.
 stream   one epoch of EigenPro 4 over 5 x 10^6 x 1280 rows on the host, for 64000,
-         256000 and 10^6 centres, synthetic.
+         256000 and 10^6 centers, synthetic.
 shards   the product on one device as two logical shards, and on all devices there are.
 tf32     what TF32 would do to the accuracy, on the CPU: kernel matrix and test error on
          MNIST with the factors of the product inside the distance rounded to 10 bits.
@@ -65,7 +65,7 @@ class Machine:
     ----------
     device : {"cuda", "cpu"}
     scale : float
-        Factor of the numbers of rows and centres.
+        Factor of the numbers of rows and centers.
     """
 
     def __init__(self, device, scale):
@@ -197,7 +197,7 @@ def check(machine):
             for found in (there, streamed):
                 cells.append(np.abs(found - expected).max() / np.abs(expected).max())
         name = type(model).__name__ + (
-            ", centres" if getattr(model, "n_centers", None) else ""
+            ", centers" if getattr(model, "n_centers", None) else ""
         )
         yield f"{name:28} " + " ".join(f"{cell:8.0e}" for cell in cells)
 

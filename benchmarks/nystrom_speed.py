@@ -1,9 +1,9 @@
 """Speed of the Nystrom family, each figure a ratio measured in one process.
 
 * the paths of NKRLS (100 lambdas) and NYTRO (500 iterations) on Adult with 1000
-  centres, over the kernel matrix and its Gram matrix alone;
+  centers, over the kernel matrix and its Gram matrix alone;
 * `NystromRegressor` on the full kernel against scikit-learn's `KernelRidge`;
-* iterations that Falkon needs for the direct solution's error on MNIST, 5000 centres.
+* iterations that Falkon needs for the direct solution's error on MNIST, 5000 centers.
 
 Run ``python benchmarks/nystrom_speed.py [--write]``: about five minutes on two cores.
 """

@@ -154,7 +154,7 @@ def figure2():
         runs = np.asarray(runs)
         ax.errorbar(sizes, runs.mean(1), runs.std(1), marker="o", ms=3, label=name)
     ax.set(
-        xlabel="centres m",
+        xlabel="centers m",
         ylabel="seconds, selection and refit",
         title=f"cpuSmall, n = {len(data.X_train)}: 100 lambdas, 500 iterations",
     )

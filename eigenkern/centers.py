@@ -1,4 +1,4 @@
-"""Which rows become the centres of a kernel model."""
+"""Which rows become the centers of a kernel model."""
 
 from hashlib import blake2b
 
@@ -16,12 +16,12 @@ from .operators.tiled import KernelOperator
 _MAX_PLUS_PLUS = 1000
 
 
-#: How centres can be chosen among rows.
+#: How centers can be chosen among rows.
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
 
 def choose(method, kernel, X, n_centers, rng, weights=None):
-    """Return centres for rows, chosen by one of `METHODS`.
+    """Return centers for rows, chosen by one of `METHODS`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
         In the library and data type of X, where X lives. "rpcholesky" returns fewer
         where they span all rows.
     indices : ndarray of shape (m,) or None
-        Their places in X. None for "kmeans", whose centres are no rows.
+        Their places in X. None for "kmeans", whose centers are no rows.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):
     if needed > free:
         raise ValueError(
             f"centers={method!r} needs {needed / 1e6:.0f} MB for {n_centers} "
-            f"centres of {n} distinct rows, but {free / 1e6:.0f} MB of "
+            f"centers of {n} distinct rows, but {free / 1e6:.0f} MB of "
             "memory are free; pass a smaller n_centers or centers='uniform'"
         )
     diagonal = xp.linalg.diagonal(X) if kernel is None else kernel.diagonal(X)
@@ -182,7 +182,7 @@ def kmeans(X, n_centers, rng, weights=None):
     Raises
     ------
     ValueError
-        If there are more centres than rows.
+        If there are more centers than rows.
     """
     from sklearn.cluster import MiniBatchKMeans
 
@@ -212,7 +212,7 @@ def kmeans(X, n_centers, rng, weights=None):
 
 
 def masses(X, centers, weights):
-    """Return what the rows weigh together that are nearest to each of the centres.
+    """Return what the rows weigh together that are nearest to each of the centers.
 
     Parameters
     ----------

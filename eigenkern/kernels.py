@@ -98,7 +98,7 @@ class Kernel:
         return KernelOperator(self, xp.asarray(Z, dtype=X.dtype), rows=X).block()
 
     def frame(self, centers):
-        """Return what `encode` needs to know of the centres, as keyword arguments."""
+        """Return what `encode` needs to know of the centers, as keyword arguments."""
         return {}
 
     def encode(self, X, **frame):

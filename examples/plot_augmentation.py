@@ -4,7 +4,7 @@ A kernel machine that learns from augmented data
 
 Images of clothes stay what they are when they are shifted by a pixel or turned around,
 or with a little noise; and between two of them should be what is between their labels
-(mix-up). A model whose centres are the original images can learn from as many changed
+(mix-up). A model whose centers are the original images can learn from as many changed
 ones as there is time for: its size stays the same.
 """
 
@@ -69,7 +69,7 @@ def pieces(change, n_passes):
 
 
 # %%
-# The generator is read once; the original images are the centres in every model.
+# The generator is read once; the original images are the centers in every model.
 kernel = Laplacian(bandwidth)
 plain = EigenProClassifier(kernel, random_state=0).fit(X, y)
 passes, errors = (3, 10, 30, 100), {}

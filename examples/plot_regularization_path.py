@@ -3,7 +3,7 @@ A regularisation path in one fit
 ================================
 
 A penalty and early stopping are two ways to regularise the same model on a few hundred
-centres. One factorisation gives the whole path of either, so that selecting the best
+centers. One factorisation gives the whole path of either, so that selecting the best
 model costs hardly more than fitting one.
 
 The data are 1797 handwritten digits that scikit-learn ships; the targets are the digits

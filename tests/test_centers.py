@@ -1,4 +1,4 @@
-"""Which rows are distinct, and which become centres."""
+"""Which rows are distinct, and which become centers."""
 
 import numpy as np
 import pytest

@@ -167,7 +167,7 @@ def test_parameters_are_not_changed_by_fit(regression):
 
 
 @pytest.mark.parametrize("dtype, tol", [(np.float32, 2e-3), (np.float64, 1e-9)])
-def test_targets_are_centred(dtype, tol, regression):
+def test_targets_are_centered(dtype, tol, regression):
     X, y = regression[0].astype(dtype), regression[1].astype(dtype)
     model = EigenProRegressor(random_state=0)
     expected = model.fit(X, y).predict(X)

@@ -1,4 +1,4 @@
-"""Estimators with centres of their own: models, streams, choices of centres."""
+"""Estimators with centers of their own: models, streams, choices of centers."""
 
 import pickle
 
@@ -32,7 +32,7 @@ def quick(monkeypatch):
 
 
 def least_squares(X, y, Z):
-    """Return the loss of the best model on the centres, its constant fixed."""
+    """Return the loss of the best model on the centers, its constant fixed."""
     K = np.exp(-cdist(X, Z) / 4.0)
     residual = y - y.mean()
     return np.mean((K @ np.linalg.lstsq(K, residual, rcond=None)[0] - residual) ** 2)
@@ -41,7 +41,7 @@ def least_squares(X, y, Z):
 @pytest.mark.parametrize("cache_size", ["auto", 0], ids=["exact", "inexact"])
 @pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_reaches_least_squares_on_the_centres(dtype, algorithm, cache_size, data):
+def test_reaches_least_squares_on_the_centers(dtype, algorithm, cache_size, data):
     X, y = (part[:1500] for part in data)
     model = EigenProRegressor(
         algorithm=algorithm,
@@ -82,7 +82,7 @@ def test_defaults_reach_least_squares(n, p, options):
     assert model.n_step_halvings_ <= 1
 
 
-def test_auto_is_eigenpro_4_where_there_are_centres(data, quick):
+def test_auto_is_eigenpro_4_where_there_are_centers(data, quick):
     X, y = data
     auto, named = (
         EigenProRegressor(algorithm=name, n_centers=50, max_iter=2, **OPTIONS).fit(X, y)
@@ -93,7 +93,7 @@ def test_auto_is_eigenpro_4_where_there_are_centres(data, quick):
     assert auto.dual_coef_.shape == (50, 1)
 
 
-def test_all_rows_as_centres_give_the_solution_of_eigenpro_2(data):
+def test_all_rows_as_centers_give_the_solution_of_eigenpro_2(data):
     X, y = (part[:300] for part in data)
     general, machine = (
         EigenProRegressor(algorithm=name, max_iter=200, tol=0, **OPTIONS).fit(X, y)
@@ -121,7 +121,7 @@ def test_algorithm_1(data):
     assert_allclose(model.predict(X) - y.mean(), expected, atol=0.01)
 
 
-def test_coefficients_follow_the_centres_that_are_given(data):
+def test_coefficients_follow_the_centers_that_are_given(data):
     X, y = data
     order = np.random.default_rng(1).permutation(60)
     model = EigenProRegressor(centers=X[:60], max_iter=3, **OPTIONS).fit(X, y)
@@ -136,7 +136,7 @@ def test_coefficients_follow_the_centres_that_are_given(data):
 @pytest.mark.parametrize(
     "centers", ["uniform", "kmeans", "leverage_scores", "rpcholesky"]
 )
-def test_choices_of_centres(centers, data, quick):
+def test_choices_of_centers(centers, data, quick):
     X, y = data
     model = EigenProRegressor(n_centers=120, centers=centers, **OPTIONS).fit(X, y)
     assert model.centers_.shape == (120, 4)
@@ -146,7 +146,7 @@ def test_choices_of_centres(centers, data, quick):
     assert model.score(X, y) > 0.9
 
 
-def test_copies_of_a_row_are_one_centre(data):
+def test_copies_of_a_row_are_one_center(data):
     X, y = (np.repeat(part[:40], 5, axis=0) for part in data)
     model = EigenProRegressor(n_centers=40, max_iter=2, **OPTIONS).fit(X, y)
     assert len(np.unique(model.centers_, axis=0)) == 40
@@ -164,7 +164,7 @@ def test_early_stopping_and_classes(data):
     assert model.score(X, labels) > 0.85
 
 
-def test_batches_may_be_larger_than_the_number_of_centres(data):
+def test_batches_may_be_larger_than_the_number_of_centers(data):
     X, y = data
     model = EigenProRegressor(n_centers=20, batch_size=500, **OPTIONS).fit(X, y)
     assert model.projection_interval_ == 1
@@ -185,7 +185,7 @@ def test_scale_of_weights_changes_nothing_and_zero_is_left_out(data, quick):
     assert one.score(X[1::2], y[1::2]) > 0.8
 
 
-def test_warm_start_goes_on_with_the_same_centres(data, quick):
+def test_warm_start_goes_on_with_the_same_centers(data, quick):
     X, y = data
     model = EigenProRegressor(n_centers=100, max_iter=2, warm_start=True, **OPTIONS)
     first = model.set_params(random_state=None).fit(X, y).loss_curve_
@@ -440,7 +440,7 @@ def test_new_parameters_count_from_the_next_piece_on(data, quick):
     assert model.batch_size_ == 50
 
 
-def test_centres_that_are_given_are_copied(data):
+def test_centers_that_are_given_are_copied(data):
     X, y = data
     Z = X[:50].copy()
     model = EigenProRegressor(centers=Z, max_iter=2, **OPTIONS).fit(X, y)
@@ -513,7 +513,7 @@ def test_wrong_streams(batches, message):
         EigenProRegressor(**STREAM).fit_batches(batches)
 
 
-def test_pieces_need_centres_and_nothing_that_wants_all_rows(data):
+def test_pieces_need_centers_and_nothing_that_wants_all_rows(data):
     assert not hasattr(EigenProRegressor(), "partial_fit")
     assert not hasattr(EigenProRegressor(), "fit_batches")
     X, y = data

@@ -18,7 +18,7 @@ from eigenkern import (
 )
 from eigenkern.backend import array, memory
 from eigenkern.backend.array import namespace, run_cuda
-from eigenkern.backend.transfer import RowsElsewhere
+from eigenkern.backend.transfer import StreamedRows
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 from eigenkern.operators.sharded import make_operator
 from eigenkern.operators.tiled import KernelOperator
@@ -105,7 +105,7 @@ def test_rows_come_in_any_order(cupy, rng):
     X = rng.standard_normal((5000, 7)).astype(np.float32)
     order = rng.permutation(5000)
     place = namespace(cupy.empty(0)), cupy.cuda.Device(0)
-    rows = RowsElsewhere(X, *place, order)
+    rows = StreamedRows(X, *place, order)
     starts = rng.permutation(np.arange(0, 5000, 100)).tolist()
     for start, following in zip(starts, [*starts[1:], starts[0]], strict=True):
         block = rows[start : start + 100, :]

@@ -283,7 +283,7 @@ def test_callbacks_of_models_on_centers(model, n_centers, three_classes, capsys)
     ],
 )
 def test_adult(model, paper):
-    """Table 2 of the NYTRO paper: 1000 centres, the error of labels -1 and 1."""
+    """Table 2 of the NYTRO paper: 1000 centers, the error of labels -1 and 1."""
     X, X_test, y, y_test = (Z.astype(np.float32) for Z in load("a9a"))
     model.set_params(n_centers=1000, random_state=0).fit(X, y)
     error = np.mean((model.predict(X_test) - y_test) ** 2) ** 0.5

@@ -39,7 +39,7 @@ def kernel(X, Z):
 
 
 def naive_nystrom(X, y, Z, alpha, weights=None):
-    """Return a function: equation 15 of the paper with weights and centred targets."""
+    """Return a function: equation 15 of the paper with weights and centered targets."""
     w = np.ones(len(y)) if weights is None else weights
     mean = w @ y / w.sum()
     K = kernel(X, Z)
@@ -221,7 +221,7 @@ def test_given_centers_are_copied(regression):
 
 @pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor, FalkonLikeRegressor])
 def test_pivoted_centers(cls, rng):
-    """A cluster that uniform centres mostly miss."""
+    """A cluster that uniform centers mostly miss."""
     X = 0.3 * rng.standard_normal((1000, 2))
     X[:30] += 10
     y = np.sin(10 * X[:, 0])
@@ -371,7 +371,7 @@ def test_leave_one_out_has_a_limit_without_penalty(regression):
     model = NystromRegressor(bandwidth=SIGMA, alpha="path", selection="loo")
     model.set_params(alphas=[0, 1e-15]).fit(X, y)
     inverse = np.linalg.inv(kernel(X, X))
-    # Targets centred by the mean of the other rows.
+    # Targets centered by the mean of the other rows.
     shift = (y - y.mean()) / 59
     residual = inverse @ (y - y.mean()) + shift * inverse.sum(axis=1)
     expected = np.mean((residual / np.diag(inverse)) ** 2)
@@ -379,7 +379,7 @@ def test_leave_one_out_has_a_limit_without_penalty(regression):
 
 
 def generalised_cross_validation(X, y, Z, alpha):
-    """Return GCV of the smoother of centred targets, as a dense matrix."""
+    """Return GCV of the smoother of centered targets, as a dense matrix."""
     n = len(y)
     columns = [naive_nystrom(X, row, Z, alpha)(X) for row in np.eye(n)]
     H = np.stack(columns, axis=1)
@@ -611,12 +611,12 @@ def test_precomputed(cls, full, regression):
 @pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "case", ["copies of centres", "tiny bandwidth", "huge bandwidth", "one feature"]
+    "case", ["copies of centers", "tiny bandwidth", "huge bandwidth", "one feature"]
 )
 def test_singular_kernels_survive(cls, dtype, case, regression, rng):
     X, y, X_test, y_test = regression
     options = {"kernel": "gaussian", "bandwidth": SIGMA, "centers": X[:60]}
-    if case == "copies of centres":
+    if case == "copies of centers":
         options["centers"] = np.repeat(X[:20], 3, axis=0)
     elif case == "tiny bandwidth":
         options["bandwidth"] = 1e-3
@@ -633,7 +633,7 @@ def test_singular_kernels_survive(cls, dtype, case, regression, rng):
     assert np.isfinite(F).all()
     # Never much worse than the mean.
     assert np.mean((F - y_test) ** 2) < 1.1 * np.mean((y.mean() - y_test) ** 2)
-    if case == "copies of centres":
+    if case == "copies of centers":
         assert model.n_centers_ == 20
         assert np.count_nonzero(model.dual_coef_) == 20
     if case == "one feature":
@@ -835,7 +835,7 @@ def test_values_that_overflow(regression, monkeypatch):
 
 def test_a_zero_kernel(regression):
     X, y, *_ = regression
-    with pytest.raises(ValueError, match="kernel matrix of the centres is zero"):
+    with pytest.raises(ValueError, match="kernel matrix of the centers is zero"):
         NystromRegressor(lambda X, Z: 0 * X @ Z.T, n_centers=5).fit(X, y)
 
 
@@ -882,7 +882,7 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
     model.fit(X, Y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    rows = 5 * (X.nbytes + Y.nbytes)  # of both parts, encoded and centred
+    rows = 5 * (X.nbytes + Y.nbytes)  # of both parts, encoded and centered
     tiles = 64e6
     assert 0.3 * plans[0].bytes < peak < plans[0].bytes + rows + tiles
 

@@ -42,7 +42,7 @@ IDS = [f"{type(kernel).__name__}{i}" for i, kernel in enumerate(KERNELS)]
 
 @pytest.fixture
 def problem(rng, naive_gaussian):
-    """Rows, centres, coefficients, and the dense gaussian matrices of them."""
+    """Rows, centers, coefficients, and the dense gaussian matrices of them."""
     X, Z = rng.standard_normal((150, 4)), rng.standard_normal((1333, 4))
     A = rng.standard_normal((1333, 3))
     return X, Z, A, naive_gaussian(X, Z, 1.5), naive_gaussian(Z, Z, 1.5)
@@ -222,7 +222,7 @@ def test_as_many_workers_as_blas_was_allowed(problem):
 SIZES = list(
     product(
         [1, 40, 1000, 5001],  # rows
-        [1, 300, 100_000],  # centres
+        [1, 300, 100_000],  # centers
         [3, 786, 4000],  # width
         [1, 2, 16],  # threads
         [16e6, 64e6],  # budget
@@ -417,7 +417,7 @@ def test_cache_pays_for_many_features_and_epochs():
 @pytest.mark.parametrize("kernel", KERNELS[:5], ids=IDS[:5])
 def test_constant_columns_count_only_in_other_rows(kernel, rng):
     Z, X = rng.standard_normal((40, 6)), rng.standard_normal((30, 6))
-    Z[:, [1, 4]] = [1e3, -7.0]  # constant among the centres, not among the rows
+    Z[:, [1, 4]] = [1e3, -7.0]  # constant among the centers, not among the rows
     A = rng.standard_normal((40, 2))
     u = cdist(X, Z)
     assert KernelOperator(kernel, Z, X)._right.shape == (40, 4 + 2)

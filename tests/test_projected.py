@@ -28,7 +28,7 @@ def naive_kernel(X, Z):
 
 
 class Case:
-    """Rows, targets of two outputs, weights, centres, and a preconditioner."""
+    """Rows, targets of two outputs, weights, centers, and a preconditioner."""
 
     def __init__(self, rng, n=90, p=24, c=15, q=4):
         self.X, self.Z = rng.standard_normal((n, 3)), rng.standard_normal((p, 3))
@@ -121,7 +121,7 @@ def test_steps_are_those_of_the_definition(m, interval, case, start):
 
 
 def test_eigenpro_4_with_an_interval_of_one_is_eigenpro_3(case, start):
-    # Algorithm 2 of the paper, with the preconditioner in the span of the centres.
+    # Algorithm 2 of the paper, with the preconditioner in the span of the centers.
     V, D = case.preconditioner.vectors, np.diag(case.preconditioner.scales)
     c, step, m = len(V), 5.0, 10
     C = case.K_zz[:, :c] @ V @ D @ V.T
@@ -237,7 +237,7 @@ def test_eigenfunctions_are_those_of_the_kernel_in_the_span(rng):
     assert_allclose(flat[:-24], 0, atol=1e-9)
 
 
-def test_preconditioner_of_few_centres_and_of_copies(rng):
+def test_preconditioner_of_few_centers_and_of_copies(rng):
     case = Case(rng)
     Z = np.concatenate([case.Z[:5], case.Z[:5]])
     centers = KernelOperator(KERNEL, Z)
@@ -328,14 +328,14 @@ def test_projection_is_exact_where_it_fits_and_pays(case):
     assert exact(ExactProjection)
     no_memory = make_projection(case.centers, 3, 2, 1000, 0)
     assert isinstance(no_memory, InexactProjection)
-    # Three rows to learn do not pay for a factor of two thousand centres.
+    # Three rows to learn do not pay for a factor of two thousand centers.
     Z = np.random.default_rng(0).standard_normal((2000, 3))
     few = make_projection(KernelOperator(KERNEL, Z), 3, 2, 3, "auto")
     assert isinstance(few, InexactProjection)
 
 
 @pytest.mark.parametrize("p, m", [(100, 200), (10_000, 100), (10_000, 5000), (300, 1)])
-def test_projection_interval_keeps_fewer_temporary_centres_than_centres(p, m):
+def test_projection_interval_keeps_fewer_temporary_centers_than_centers(p, m):
     for projection in (object.__new__(ExactProjection), None):
         interval = projection_interval(projection, p, m, 50, 10)
         assert 1 <= interval <= max(p // m, 1)

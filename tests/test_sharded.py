@@ -23,7 +23,7 @@ from eigenkern import (
 )
 from eigenkern.backend import devices, memory
 from eigenkern.backend.array import device_of, namespace, to_numpy
-from eigenkern.backend.transfer import RowsElsewhere, move_what_fits
+from eigenkern.backend.transfer import StreamedRows, move_what_fits
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -57,7 +57,7 @@ def places(request):
 
 @pytest.fixture
 def data(rng):
-    """Rows, centres, and coefficients of the centres."""
+    """Rows, centers, and coefficients of the centers."""
     Z = rng.standard_normal((101, 4))
     Z[70] = Z[3]  # equal rows on two devices
     return rng.standard_normal((57, 4)), Z, rng.standard_normal((101, 3))
@@ -130,7 +130,7 @@ def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
         assert_allclose(several.adjoint(parts, G), K.T @ G, atol=1e-12)
 
 
-def test_fewer_centres_than_devices(places, data):
+def test_fewer_centers_than_devices(places, data):
     X, Z, A = data
     operator = make_operator(Gaussian(1.5), Z[:1], places, X)
     assert_allclose(operator @ A[:1], KernelOperator(Gaussian(1.5), Z[:1], X) @ A[:1])
@@ -221,7 +221,7 @@ def test_rows_are_moved_when_used(data, elsewhere):
 
 def test_rows_are_moved_in_any_order(data, elsewhere, rng):
     order = rng.permutation(57)[:40]
-    rows = RowsElsewhere(elsewhere, *CPU, order)
+    rows = StreamedRows(elsewhere, *CPU, order)
     assert rows.shape == (40, 4)
     rows.expect(10, 20)
     assert_array_equal(rows[10:20, :], data[0][order[10:20]])
@@ -282,7 +282,7 @@ class Copies:
 
 def test_the_next_rows_are_on_their_way():
     X = np.arange(10.0)[:, None] * np.ones(2)
-    rows = RowsElsewhere(X, *CPU)
+    rows = StreamedRows(X, *CPU)
     rows._copies = copies = Copies()
     assert_array_equal(rows[0:4, :], X[:4])
     assert copies.started == [(0, 1, 2, 3), (4, 5, 6, 7)]

@@ -8,7 +8,7 @@ import numpy as np
 from .array import device_of, is_cupy, namespace
 
 
-def compute_location(device, X):
+def compute_device(device, X):
     """Return the namespace and device that the parameter `device` asks for.
 
     Parameters
@@ -23,13 +23,13 @@ def compute_location(device, X):
     ValueError
         If `device` is unknown, names a GPU that is not there, or several devices.
     """
-    places = compute_devices(device, X)
-    if len(places) > 1:
+    devices = compute_devices(device, X)
+    if len(devices) > 1:
         raise ValueError(
             "device must be one device: only models on kernel matrices compute on "
             f"several; got {device!r}"
         )
-    return places[0]
+    return devices[0]
 
 
 def compute_devices(device, X):
@@ -41,18 +41,18 @@ def compute_devices(device, X):
             "device must be one device or a list that names at least one, 'auto' not "
             f"among them; got {device!r}"
         )
-    places = [_location(one, X) for one in device]
-    if any(xp != places[0][0] for xp, _ in places):
+    devices = [_location(one, X) for one in device]
+    if any(xp != devices[0][0] for xp, _ in devices):
         raise ValueError(
             f"device must not mix 'cpu' and GPUs in a list; got {device!r}"
         )
-    if array_api_compat.is_cupy_array(X) and is_cupy(places[0][0]):
-        if X.device != places[0][1]:
+    if array_api_compat.is_cupy_array(X) and is_cupy(devices[0][0]):
+        if X.device != devices[0][1]:
             raise ValueError(
                 f"device must be 'auto' or begin with the GPU that X is on, "
                 f"{X.device}; got {device!r}"
             )
-    return places
+    return devices
 
 
 def _location(device, X):

@@ -35,7 +35,7 @@ def move_what_fits(X, xp, device):
     return move(X, xp, device)
 
 
-class RowsElsewhere:
+class StreamedRows:
     """Rows of an array in one place that are moved to another as they are asked for.
 
     Rows on the host that are asked for on a GPU, one range after another, are on their

@@ -14,8 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ..backend.array import device_of, move, namespace, place_of, to_numpy
-from ..backend.devices import compute_devices, compute_location, working_device
-from ..backend.transfer import RowsElsewhere
+from ..backend.devices import compute_devices, compute_device, working_device
+from ..backend.transfer import StreamedRows
 from ..centers import METHODS
 from ..kernels import check_bandwidth
 from ..operators.sharded import make_operator
@@ -120,7 +120,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
         check_number("n_components", self.n_components, 1, integer=True)
         self._check_parameters()
         X = validate_data(self, X, dtype=_floats(X), ensure_min_samples=2)
-        compute_location(self.device, X)
+        compute_device(self.device, X)
         for name, value in self._fitted(X, self._make_rng()).items():
             setattr(self, name, value)
         return self
@@ -142,7 +142,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
         X = self._check_rows(X)
         home = namespace(X), device_of(X)
         self._check_same_namespace(home, "transform")
-        place = compute_location(self.device, X)
+        place = compute_device(self.device, X)
         return self._features(X) if place == home else self._in_slabs(X, place)
 
     def _in_slabs(self, X, place):
@@ -151,7 +151,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ArrayEstimat
         shape = (X.shape[0], self._n_features_out)
         phi = xp.empty(shape, dtype=X.dtype, device=device)
         size = max(int(_SLAB_BYTES // (8 * shape[1])), 1)
-        rows = RowsElsewhere(X, *place)
+        rows = StreamedRows(X, *place)
         for start in range(0, shape[0], size):
             stop = min(start + size, shape[0])
             phi[start:stop, :] = move(self._features(rows[start:stop, :]), *home)
@@ -263,7 +263,7 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
         return X, Y, labels, weights
 
     def _make_center_problem(self, data, *, fraction=None, one_matrix=True):
-        """Return the problem on centres; hold out a `fraction` of the rows."""
+        """Return the problem on centers; hold out a `fraction` of the rows."""
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
         centers = self._check_centers(data.X)
@@ -280,7 +280,7 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
         return CenterProblem(self, data, rows, held, centers, one_matrix=one_matrix)
 
     def _check_centers(self, X):
-        """Return the centres that the parameter `centers` gives, or None."""
+        """Return the centers that the parameter `centers` gives, or None."""
         given = self.centers is not None and not isinstance(self.centers, str)
         if self._precomputed and (given or self.centers == "kmeans"):
             raise ValueError(
@@ -338,12 +338,12 @@ class KernelModel(CallbackSupportMixin, ArrayEstimator):
 
     def _expand(self, X):
         """Return f(X) less the intercept, where it is computed."""
-        places = compute_devices(self.device, X)
-        coef = move(self.dual_coef_, *places[0])
+        devices = compute_devices(self.device, X)
+        coef = move(self.dual_coef_, *devices[0])
         if self.kernel_ is None:
-            X = move(X, *places[0])
+            X = move(X, *devices[0])
             return namespace(X).astype(X, coef.dtype, copy=False) @ coef
-        return make_operator(self.kernel_, self.centers_, places, X) @ coef
+        return make_operator(self.kernel_, self.centers_, devices, X) @ coef
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -367,7 +367,7 @@ class EpochModel(KernelModel):
         ----------
         X : array of shape (n_samples, n_features)
             Training rows; float32 is computed in float32. In a kernel machine they
-            become the centres, and the fitted model refers to X, it makes no copy. In
+            become the centers, and the fitted model refers to X, it makes no copy. In
             kernel="precomputed": the kernel matrix of the training rows.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.

@@ -3,9 +3,9 @@
 import numpy as np
 
 from ..backend.array import move, place_of
-from ..backend.devices import compute_location
+from ..backend.devices import compute_device
 from ..backend.linalg import largest_eigenvalues
-from ..backend.transfer import RowsElsewhere
+from ..backend.transfer import StreamedRows
 from ..kernels import check_spectral_law
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
@@ -154,8 +154,8 @@ class _DoublyStochastic(EpochModel):
         return problem
 
     def _open_problem(self, data, train, held_out=None):
-        loss, centre = self._make_loss(data.targets.shape[1]), self._centre_targets
-        return FeatureProblem(self, data, train, held_out, loss, centre=centre)
+        loss, center = self._make_loss(data.targets.shape[1]), self._center_targets
+        return FeatureProblem(self, data, train, held_out, loss, center=center)
 
     def _make_solver(self, problem):
         (n, _), n_columns = problem.rows.shape, problem.targets.shape[1]
@@ -232,7 +232,7 @@ class _DoublyStochastic(EpochModel):
     def _longest_step(self, problem, batch_size, n):
         """Return the longest safe step, and by how much 1 / step has to grow in a step.
 
-        With the largest eigenvalue lambda_1 and the trace beta of the centred kernel,
+        With the largest eigenvalue lambda_1 and the trace beta of the centered kernel,
         both over the number of rows, and the curvature L of the loss, a step gamma on
         F features and B rows multiplies the error of f along eigenvector i by
         1 - gamma L lambda_i on average, and is stable for ::
@@ -367,11 +367,11 @@ class _DoublyStochastic(EpochModel):
         return self
 
     def _expand(self, X):
-        xp, device = place = compute_location(self.device, X)
+        xp, device = place = compute_device(self.device, X)
         coef = move(self.coef_, xp, device)
         n_blocks, size, n_columns = coef.shape
         offset = move(self.offset_, xp, device)
-        n, rows = X.shape[0], RowsElsewhere(X, *place)
+        n, rows = X.shape[0], StreamedRows(X, *place)
         n_sent = n if place == place_of(X) else _N_SENT
         features = FourierBlocks(
             self.kernel_,
@@ -544,7 +544,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     True
     """
 
-    _centre_targets = True
+    _center_targets = True
     _losses = ("squared_error", "huber", "epsilon_insensitive")
 
     def __init__(
@@ -818,7 +818,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
     (297, 10)
     """
 
-    _centre_targets = False
+    _center_targets = False
     _losses = ("log_loss", "hinge", "squared_error")
 
     def __init__(

@@ -30,7 +30,7 @@ from .validation import (
     warn_user,
 )
 
-# Algorithms of kernel machines, and of models with centres of their own.
+# Algorithms of kernel machines, and of models with centers of their own.
 _MACHINES = ("eigenpro1", "eigenpro2", "sgd")
 
 
@@ -94,7 +94,7 @@ class EigenProModel(EpochModel):
             "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
             "beta_": tuning.adapted.beta,
             "top_eigenvalue_": tuning.adapted.top_eigenvalue,
-            "eigenvalues_": problem.at_home(tuning.preconditioner.eigenvalues),
+            "eigenvalues_": problem.to_source(tuning.preconditioner.eigenvalues),
             "acceleration_": tuning.acceleration,
             "tuning_results_": tuning.results,
         }
@@ -105,7 +105,7 @@ def _has_centers(estimator):
     if given and estimator._general and estimator.algorithm != "eigenpro3-exact":
         return True
     raise AttributeError(
-        "data that come in pieces need a model on centres: pass n_centers, or centers "
+        "data that come in pieces need a model on centers: pass n_centers, or centers "
         "as an array, and no algorithm that needs all rows at once"
     )
 
@@ -187,7 +187,7 @@ class _EigenPro(EigenProModel):
 
     @property
     def _general(self):
-        """Whether the model has centres of its own."""
+        """Whether the model has centers of its own."""
         if self.algorithm == "auto":
             return self.n_centers is not None or self._given_centers
         return self.algorithm in _GENERAL
@@ -198,7 +198,7 @@ class _EigenPro(EigenProModel):
         return {name: value for name, value in state.items() if name != "_learner"}
 
     def _check_general(self):
-        """Raise a ValueError unless centres and algorithm suit each other."""
+        """Raise a ValueError unless centers and algorithm suit each other."""
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
         if not self._general:
@@ -206,7 +206,7 @@ class _EigenPro(EigenProModel):
                 raise ValueError(
                     "n_centers must be None and centers no array with "
                     f"algorithm={self.algorithm!r}, where every training row is a "
-                    "centre; choose 'eigenpro3' or 'eigenpro4' for fewer centres"
+                    "center; choose 'eigenpro3' or 'eigenpro4' for fewer centers"
                 )
         elif self._precomputed:
             raise ValueError(
@@ -215,7 +215,7 @@ class _EigenPro(EigenProModel):
             )
 
     def _fitted_or_given_centers(self, X):
-        """Return the centres that are given, or go on, or None."""
+        """Return the centers that are given, or go on, or None."""
         centers = check_centers(self.centers, X, METHODS)
         p = self.n_centers
         if centers is not None:
@@ -269,9 +269,9 @@ class _EigenPro(EigenProModel):
         residual = attributes.get("projection_residual_", 0.0)
         if residual > _LARGEST_RESIDUAL:
             warn_user(
-                f"{type(self).__name__} did not solve the system of the centres: a "
+                f"{type(self).__name__} did not solve the system of the centers: a "
                 f"relative residual of {residual:.2g} was left, in the mean; pass a "
-                "larger cache_size, for a Cholesky factor, or fewer centres"
+                "larger cache_size, for a Cholesky factor, or fewer centers"
             )
 
     def _check_stream(self):
@@ -355,10 +355,10 @@ class _EigenPro(EigenProModel):
 
     @available_if(_has_centers)
     def fit_batches(self, batches, *, classes=None):
-        """Fit a model on centres to a stream of data, in memory independent of it.
+        """Fit a model on centers to a stream of data, in memory independent of it.
 
         The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
-        centres, bandwidth, intercept, preconditioner and step. Then every row is read
+        centers, bandwidth, intercept, preconditioner and step. Then every row is read
         once an epoch. The pieces may have any size: they are cut into batches of
         `batch_size_` rows, in their order. If the stream breaks off with an error, or
         is interrupted, what was learned so far is kept, and the error raised. A model
@@ -601,24 +601,24 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
     n_centers : int, default=None
-        p, centres of a model that does not grow with the rows. None: all training rows,
+        p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
-        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centres of its own.
+        centers of its own.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
         more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
-        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
-        projections onto the span of the centres. "eigenpro3" projects every step,
+        Models on centers: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centers. "eigenpro3" projects every step,
         "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
         allows it and it pays, and otherwise conjugate gradients, in memory for a few
         times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
@@ -629,7 +629,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
-        centres: the centres that carry the preconditioner, at most 2000 or 4000.
+        centers: the centers that carry the preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
@@ -663,17 +663,17 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Epochs without improvement to wait for.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same X,
-        or on its centres; the step is measured anew.
+        or on its centers; the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
         Order of the rows, subsample, validation split.
     verbose : int, default=0
@@ -685,7 +685,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
         rows without weight and rows held out have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; of a kernel machine X of the fit, not a copy. None for
+        The centers; of a kernel machine X of the fit, not a copy. None for
         kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
@@ -722,7 +722,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     projection_interval_ : int
-        T, batches between projections; only of models on centres, as the next ones.
+        T, batches between projections; only of models on centers, as the next ones.
     t_ : int
         Projections so far.
     projection_residual_ : float
@@ -747,7 +747,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
     Notes
     -----
-    Targets are centred by their mean, which becomes `intercept_`.
+    Targets are centered by their mean, which becomes `intercept_`.
 
     References
     ----------
@@ -768,14 +768,14 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
     @available_if(_has_centers)
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn a piece of the data; for a model on centres.
+        """Learn a piece of the data; for a model on centers.
 
-        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        The first piece chooses what `fit` chooses: centers, bandwidth, intercept,
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
         order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
         give what one call with all of them gives. Preconditioner and step are made anew
         after `fit`, on a model that was pickled, and with new parameters; kernel and
-        centres stay. A kernel machine that was fitted before is replaced.
+        centers stay. A kernel machine that was fitted before is replaced.
 
         Parameters
         ----------
@@ -822,24 +822,24 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
     n_centers : int, default=None
-        p, centres of a model that does not grow with the rows. None: all training rows,
+        p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
-        How the centres are chosen, see `eigenkern.centers`, or the centres, which need
+        How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centres of its own.
+        centers of its own.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
         more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
-        Models on centres: an epoch costs n p (d + 2 l) multiply-adds and the
-        projections onto the span of the centres. "eigenpro3" projects every step,
+        Models on centers: an epoch costs n p (d + 2 l) multiply-adds and the
+        projections onto the span of the centers. "eigenpro3" projects every step,
         "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
         allows it and it pays, and otherwise conjugate gradients, in memory for a few
         times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
@@ -850,7 +850,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     subsample_size : int or "auto", default="auto"
         s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
         at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
-        centres: the centres that carry the preconditioner, at most 2000 or 4000.
+        centers: the centers that carry the preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
@@ -884,7 +884,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Epochs without improvement to wait for.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same X,
-        or on its centres; the step is measured anew.
+        or on its centers; the step is measured anew.
         Pass an int as `random_state` to keep the median bandwidth and the rows held
         out.
     class_weight : dict, "balanced" or None, default=None
@@ -892,11 +892,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory, so that it is computed once and not once
         an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centres a Cholesky factor is made
+        fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
         Order of the rows, subsample, validation split.
     verbose : int, default=0
@@ -908,7 +908,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
         rows without weight and rows held out have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; of a kernel machine X of the fit, not a copy. None for
+        The centers; of a kernel machine X of the fit, not a copy. None for
         kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
@@ -945,7 +945,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     projection_interval_ : int
-        T, batches between projections; only of models on centres, as the next ones.
+        T, batches between projections; only of models on centers, as the next ones.
     t_ : int
         Projections so far.
     projection_residual_ : float
@@ -1040,14 +1040,14 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
     @available_if(_has_centers)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Learn a piece of the data; for a model on centres.
+        """Learn a piece of the data; for a model on centers.
 
-        The first piece chooses what `fit` chooses: centres, bandwidth, intercept,
+        The first piece chooses what `fit` chooses: centers, bandwidth, intercept,
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
         order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
         give what one call with all of them gives. Preconditioner and step are made anew
         after `fit`, on a model that was pickled, and with new parameters; kernel and
-        centres stay. A kernel machine that was fitted before is replaced.
+        centers stay. A kernel machine that was fitted before is replaced.
 
         Parameters
         ----------

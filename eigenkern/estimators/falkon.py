@@ -1,4 +1,4 @@
-"""The Falkon-like baseline: preconditioned conjugate gradients on centres."""
+"""The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
 from functools import partial
 from itertools import islice
@@ -170,11 +170,11 @@ class _Falkon(KernelModel):
 
 
 class FalkonLikeRegressor(RegressionTargets, _Falkon):
-    """Kernel ridge regression on centres by preconditioned conjugate gradients.
+    """Kernel ridge regression on centers by preconditioned conjugate gradients.
 
-    The model of `NystromRegressor` for many centres: the normal equations are solved
+    The model of `NystromRegressor` for many centers: the normal equations are solved
     iteratively with Falkon's preconditioner, two Cholesky factors of matrices of the
-    centres. Time is n m for each of some 20 iterations and m^3 for the factors, memory
+    centers. Time is n m for each of some 20 iterations and m^3 for the factors, memory
     some m^2 numbers, and the n m kernel values only where they fit.
 
     Parameters
@@ -188,14 +188,14 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all distinct rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     alpha : float, default=1e-6
@@ -208,32 +208,32 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
         right-hand side, both preconditioned.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
-        centres: pass `centers`, or the same X and an int as `random_state`.
+        centers: pass `centers`, or the same X and an int as `random_state`.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, subsample of the median distance.
+        Centers, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -258,10 +258,10 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
 
     Notes
     -----
-    Targets are centred by their mean, which becomes `intercept_`. Each centre counts
+    Targets are centered by their mean, which becomes `intercept_`. Each center counts
     in the preconditioner with the weight of the rows that are equal to it: with all
-    rows as centres, and none left out for rounding, one iteration solves the problem.
-    Centres that are no uniform sample count with the weight of the rows nearest to
+    rows as centers, and none left out for rounding, one iteration solves the problem.
+    Centers that are no uniform sample count with the weight of the rows nearest to
     them, unless kernel="precomputed".
 
     References
@@ -281,7 +281,7 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
 
 
 class FalkonLikeClassifier(ClassificationTargets, _Falkon):
-    """Kernel ridge classification on centres by preconditioned conjugate gradients.
+    """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
     or the largest column decides. The algorithm is that of `FalkonLikeRegressor`.
@@ -297,14 +297,14 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all distinct rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     alpha : float, default=1e-6
@@ -317,7 +317,7 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         right-hand side, both preconditioned.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
-        centres: pass `centers`, or the same X and an int as `random_state`.
+        centers: pass `centers`, or the same X and an int as `random_state`.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"
@@ -326,25 +326,25 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, subsample of the median distance.
+        Centers, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None

@@ -60,7 +60,7 @@ class RandomFourierFeatures(FeatureMap):
 
     See Also
     --------
-    RBFNetworkFeatures : Values of the kernel at centres.
+    RBFNetworkFeatures : Values of the kernel at centers.
     DSGClassifier : Draws features as it goes, and keeps none.
 
     Notes
@@ -139,10 +139,10 @@ class RandomFourierFeatures(FeatureMap):
 
 
 class RBFNetworkFeatures(FeatureMap):
-    """Values of the kernel at centres, phi(x) = (k(x, z_1), ..., k(x, z_D)).
+    """Values of the kernel at centers, phi(x) = (k(x, z_1), ..., k(x, z_D)).
 
     A linear model of them is a radial basis function network, or a general kernel
-    model; with ``phi(x)' K^-1 phi(z)``, K the kernel matrix of the centres, in place of
+    model; with ``phi(x)' K^-1 phi(z)``, K the kernel matrix of the centers, in place of
     the plain product they are the Nystrom approximation of the kernel.
 
     Parameters
@@ -156,24 +156,24 @@ class RBFNetworkFeatures(FeatureMap):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. A kernel object brings its own.
     n_components : int, default=100
-        D, the number of centres, at most that of the training rows. Not used where
+        D, the number of centers, at most that of the training rows. Not used where
         `centers` is an array.
     centers : {"uniform", "kmeans"} or array, default="uniform"
         "uniform": training rows drawn without replacement. "kmeans": means of clusters
         of the training rows, by scikit-learn's ``MiniBatchKMeans``. An array of shape
-        (n_components, n_features): the centres themselves.
+        (n_components, n_features): the centers themselves.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         "auto" computes where X lives; otherwise rows are copied there, and their
         features back.
     random_state : int, RandomState instance or None, default=None
-        Centres, subsample of the median.
+        Centers, subsample of the median.
 
     Attributes
     ----------
     centers_ : array of shape (n_components, n_features)
         In the data type of X.
     center_indices_ : array of shape (n_components,) or None
-        Training rows that are centres, increasing; None unless centers="uniform".
+        Training rows that are centers, increasing; None unless centers="uniform".
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float or None
@@ -186,7 +186,7 @@ class RBFNetworkFeatures(FeatureMap):
     See Also
     --------
     RandomFourierFeatures : Features whose plain products stand for the kernel.
-    NystromRegressor : Kernel ridge regression on centres, without features in memory.
+    NystromRegressor : Kernel ridge regression on centers, without features in memory.
 
     Notes
     -----

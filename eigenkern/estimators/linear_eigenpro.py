@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import move, namespace, place_of, to_numpy
-from ..backend.devices import compute_location
+from ..backend.devices import compute_device
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem
 from ..solvers.eigenpro import eigenpro
@@ -111,7 +111,7 @@ class _LinearEigenPro(EigenProModel):
         return self._or_restore(self._fit, X, y, sample_weight)
 
     def _make_problem(self, data, train, held_out):
-        return LinearProblem(self, data, train, held_out, centre=self.fit_intercept)
+        return LinearProblem(self, data, train, held_out, center=self.fit_intercept)
 
     def _make_solver(self, problem):
         tuning = self._tune(problem)
@@ -153,7 +153,7 @@ class _LinearEigenPro(EigenProModel):
     def _tuned(self, tuning, problem):
         vectors = tuning.preconditioner.vectors
         return super()._tuned(tuning, problem) | {
-            "components_": problem.at_home(problem.xp.asarray(vectors.T, copy=True)),
+            "components_": problem.to_source(problem.xp.asarray(vectors.T, copy=True)),
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
@@ -181,16 +181,16 @@ class _LinearEigenPro(EigenProModel):
             X, y, sample_weight, n_outputs, min_rows=2 if first else 1
         )
         rows = data.rng.permutation(data.rows_with_weight())
-        centre, seen = self.fit_intercept, None
+        center, seen = self.fit_intercept, None
         if not first:
-            centre = self.fit_intercept_
+            center = self.fit_intercept_
             seen = (
                 self.weight_seen_,
                 self.mean_,
                 to_numpy(self.target_mean_).astype(np.float64),
                 self.n_samples_seen_,
             )
-        problem = LinearProblem(self, data, rows, None, centre=centre, seen=seen)
+        problem = LinearProblem(self, data, rows, None, center=center, seen=seen)
         if first:
             tuning = self._tune(problem, in_pieces=True)
             vars(self).update(self._tuned(tuning, problem))
@@ -262,7 +262,7 @@ class _LinearEigenPro(EigenProModel):
         self._check_same_namespace(home, method)
         coef, intercept = self.coef_, self.intercept_
         if not scipy.sparse.issparse(X):
-            place = compute_location(self.device, X)
+            place = compute_device(self.device, X)
             X, coef, intercept = (move(array, *place) for array in (X, coef, intercept))
         xp = namespace(coef)
         coef = xp.reshape(coef, (n_outputs, X.shape[1]))
@@ -310,7 +310,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centred for it, and
+        Whether the model has an intercept; features and targets are centered for it, and
         a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.
@@ -464,7 +464,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centred for it, and
+        Whether the model has an intercept; features and targets are centered for it, and
         a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.

@@ -13,7 +13,7 @@ from .validation import check_flag, check_number, warn_user
 
 
 class _PathModel(KernelModel):
-    """Kernel least squares on centres with a path of models to select from."""
+    """Kernel least squares on centers with a path of models to select from."""
 
     def fit(
         self,
@@ -281,8 +281,8 @@ class _Nystrom(_PathModel):
                 within = errors <= np.nanmin(errors) + deviation
                 alpha = float(alphas[within].max())
             self._say(f"path of {len(alphas)} values: alpha = {alpha:.3g}")
-            fitted["alphas_"] = problem.home_floats(alphas)
-            fitted["validation_path_"] = problem.home_floats(errors)
+            fitted["alphas_"] = problem.source_floats(alphas)
+            fitted["validation_path_"] = problem.source_floats(errors)
         if everything is not training:
             indefinite = spectrum is not None and spectrum.indefinite
             spectrum = system.spectrum(everything) if indefinite else None
@@ -332,14 +332,14 @@ def _ridge(spectrum, alphas):
 
 
 class NystromRegressor(RegressionTargets, _Nystrom):
-    """Kernel ridge regression on all rows or on Nystrom centres, with its path.
+    """Kernel ridge regression on all rows or on Nystrom centers, with its path.
 
-    Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centres z_j, that has the
+    Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centers z_j, that has the
     least ::
 
         mean_i (y_i - f(x_i))^2 + alpha |f|^2
 
-    in closed form: with all rows as centres this is kernel ridge regression (KRLS),
+    in closed form: with all rows as centers this is kernel ridge regression (KRLS),
     with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs
     one eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
     values are computed in blocks.
@@ -355,14 +355,14 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all rows (kernel ridge regression).
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     alpha : float or "path", default=1e-6
@@ -390,25 +390,25 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, validation rows, subsample of the median distance.
+        Centers, validation rows, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -433,14 +433,14 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     --------
     NystromClassifier : The same for class labels.
     NytroRegressor : Early stopping in place of a penalty.
-    FalkonLikeRegressor : The same model by conjugate gradients, for many centres.
+    FalkonLikeRegressor : The same model by conjugate gradients, for many centers.
 
     Notes
     -----
-    Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
+    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice; only ``selection="loo"`` leaves a row out with all its weight.
 
-    Centres that are nearly dependent are found by a pivoted Cholesky factor of their
+    Centers that are nearly dependent are found by a pivoted Cholesky factor of their
     kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).
     Sums over rows are float64 throughout.
 
@@ -464,7 +464,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 
 
 class NystromClassifier(ClassificationTargets, _Nystrom):
-    """Kernel ridge classification on all rows or on Nystrom centres, with its path.
+    """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
     or the largest column decides. The algorithm is that of `NystromRegressor`.
@@ -480,14 +480,14 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all rows (kernel ridge regression).
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     alpha : float or "path", default=1e-6
@@ -518,25 +518,25 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, validation rows, subsample of the median distance.
+        Centers, validation rows, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None

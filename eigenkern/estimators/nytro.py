@@ -147,7 +147,7 @@ class _Nytro(_PathModel):
         return {
             "n_iter_": n_iter,
             "step_size_": step,
-            "validation_path_": system.problem.home_floats(errors),
+            "validation_path_": system.problem.source_floats(errors),
             "n_centers_": system.n_centers,
         }
 
@@ -208,11 +208,11 @@ def _decrease(errors, t):
 
 
 class NytroRegressor(RegressionTargets, _Nytro):
-    """Kernel regression by early-stopped gradient descent on Nystrom centres.
+    """Kernel regression by early-stopped gradient descent on Nystrom centers.
 
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
     intercept``, from zero, in the geometry of the kernel; the number of iterations is
-    what regularises, and is selected in the same fit. With all rows as centres this is
+    what regularises, and is selected in the same fit. With all rows as centers this is
     early stopping (ES). The path of all iterations comes from one eigendecomposition,
     n m^2 + m^3, or from iterating, n m each, whichever is cheaper.
 
@@ -227,14 +227,14 @@ class NytroRegressor(RegressionTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all rows (early stopping on the full kernel).
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     max_iter : int, default=500
@@ -259,25 +259,25 @@ class NytroRegressor(RegressionTargets, _Nytro):
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, validation rows, subsample of the median distance.
+        Centers, validation rows, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -306,7 +306,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
 
     Notes
     -----
-    Targets are centred by their mean, which becomes `intercept_`. A weight of 2 equals
+    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice. After the selection the model is fitted to all rows, with as
     many iterations of the same step; or, where that step diverges on all rows, with
     more of a shorter one, t gamma being what regularises.
@@ -328,7 +328,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
 
 
 class NytroClassifier(ClassificationTargets, _Nytro):
-    """Kernel classification by early-stopped gradient descent on Nystrom centres.
+    """Kernel classification by early-stopped gradient descent on Nystrom centers.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
     or the largest column decides. The algorithm is that of `NytroRegressor`.
@@ -344,14 +344,14 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
     n_centers : int or None, default=None
-        m, how many of the distinct training rows become centres, or all if they are
+        m, how many of the distinct training rows become centers, or all if they are
         fewer. None: all rows (early stopping on the full kernel).
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centres for the same accuracy where the data
+        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
         are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
         approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centres themselves, shape (n_centers,
+        means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
     max_iter : int, default=500
@@ -379,25 +379,25 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centres over several.
+        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centres, validation rows, subsample of the median distance.
+        Centers, validation rows, subsample of the median distance.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centres that are
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centres; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centres.
+        Their places in X. None where all rows, means or an array are the centers.
     n_centers_ : int
-        Centres that are not left out.
+        Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None

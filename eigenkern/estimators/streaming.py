@@ -10,7 +10,7 @@ from ..tuning.step import tune_on_centers
 _MIN_ROWS = 256
 
 
-# Rows for each centre that a stream is supposed to have.
+# Rows for each center that a stream is supposed to have.
 _LONG = 100
 
 
@@ -24,7 +24,7 @@ def _prepare(estimator, problem, n_rows, n_epochs):
     largest = max_batch_size(problem.centers, *width, n_rows=min(n_rows, 1e9))
     m = estimator.batch_size
     if m == "auto":
-        # Fewer centres than rows leave a residual, whose noise larger batches lower. Of
+        # Fewer centers than rows leave a residual, whose noise larger batches lower. Of
         # a stream as many as of the rows that come first.
         n = problem.n_rows
         m = min(largest, max(n // 8, min(n, _MIN_ROWS)))

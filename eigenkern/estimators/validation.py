@@ -89,7 +89,7 @@ def check_kernel_parameters(estimator):
 
 
 def check_centers(centers, X, methods):
-    """Return the centres that the parameter `centers` gives, or None for a method.
+    """Return the centers that the parameter `centers` gives, or None for a method.
 
     Raises
     ------

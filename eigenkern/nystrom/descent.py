@@ -121,5 +121,5 @@ class Descent:
         )
 
     def dual(self, b):
-        """Return the coefficients of the centres."""
+        """Return the coefficients of the centers."""
         return self._system.coef(b, self._rows)

@@ -1,6 +1,6 @@
 """Nystrom kernel ridge regression and NYTRO: whole paths from one factorisation.
 
-Notation of the papers: Z holds the m centres, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
+Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
 of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
 
     phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
@@ -109,7 +109,7 @@ class Spectrum:
     targets : array of shape (p, l + 1)
         V' Phi' W [Y - mean, 1] / N.
     squares : array of shape (l,)
-        Sum of the squares of the weighted, centred targets.
+        Sum of the squares of the weighted, centered targets.
     weight : float
         N.
     floor : float
@@ -136,12 +136,12 @@ class Spectrum:
         N, mean = moments.weight, moments.mean
         values, V = eigh(moments.gram)
         values = xp.where(values > 0, values, xp.zeros_like(values))
-        cross = xp.concat([moments.centred_cross(mean), moments.cross[:, -1:]], axis=1)
+        cross = xp.concat([moments.centered_cross(mean), moments.cross[:, -1:]], axis=1)
         return cls(
             values / N,
             V,
             V.T @ cross / N,
-            moments.centred_squares(mean),
+            moments.centered_squares(mean),
             N,
             rounding * float(xp.sum(values)) / N,
         )
@@ -155,7 +155,7 @@ class Spectrum:
         K : array of shape (n, n)
             W^1/2 K W^1/2 in float64; overwritten.
         Y : array of shape (n, l)
-            Centred targets.
+            Centered targets.
         weights : array of shape (n,)
         rounding : float
             Error of K over its trace.

@@ -66,11 +66,11 @@ class Moments:
         """Mean of the targets, shape (l,)."""
         return self.squares[:-1, -1] / self.squares[-1, -1]
 
-    def centred_cross(self, intercept):
+    def centered_cross(self, intercept):
         """Return C' W (Y - intercept)."""
         return self.cross[:, :-1] - self.cross[:, -1:] * intercept[None, :]
 
-    def centred_squares(self, intercept):
+    def centered_squares(self, intercept):
         """Return the sum of the squares of Y - intercept of every output, (l,)."""
         xp = namespace(self.squares)
         sums = self.squares[:-1, -1]

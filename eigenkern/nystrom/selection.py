@@ -31,8 +31,8 @@ def validation_errors(spectrum, filters, moments, intercept, expand):
         Over rows and outputs, on the host.
     """
     xp = namespace(filters)
-    cross = moments.centred_cross(intercept)[:, :, None]
-    constant = float(xp.sum(moments.centred_squares(intercept)))
+    cross = moments.centered_cross(intercept)[:, :, None]
+    constant = float(xp.sum(moments.centered_squares(intercept)))
     errors = []
     for b in path_coefs(spectrum, filters):
         coef = expand(xp.reshape(b, (b.shape[0], -1)))
@@ -74,7 +74,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
 def gcv_errors(spectrum, kept, n_rows):
     """Return the generalised cross-validation error of a path, (k,).
 
-    GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centred
+    GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centered
     fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction
     1 - `kept` of every component of the targets.
 
@@ -113,7 +113,7 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
 
         (r_i + c_i (1 - s_i)) / (1 - h_i),   c_i = w_i y_i / (N - w_i)
 
-    with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centred
+    with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centered
     targets moves. The penalty lambda N is kept. With U the orthonormal columns of
     W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise.
 
@@ -125,7 +125,7 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
     blocks : iterable of (slice, array of shape (b, p))
         Rows of U, block by block.
     Y : array of shape (n, l)
-        Centred targets.
+        Centered targets.
     weights : array of shape (n,)
     """
     xp = namespace(kept)

@@ -1,4 +1,4 @@
-"""Normal equations of a problem on centres, or on all rows: one interface for both.
+"""Normal equations of a problem on centers, or on all rows: one interface for both.
 
 A system knows its problem's features phi, in which a model is b: see
 `solvers.nystrom`. What it calls `training` is what it needs of some training rows:
@@ -28,7 +28,7 @@ class _System:
     Attributes
     ----------
     n_centers : int
-        Centres that are kept.
+        Centers that are kept.
     """
 
     def __init__(self, problem, cache_size, n_epochs):
@@ -45,7 +45,7 @@ class _System:
         return operator
 
     def squares(self, rows, mean):
-        """Return a function: squared errors of rows, of coefficients of centres."""
+        """Return a function: squared errors of rows, of coefficients of centers."""
         xp = self.problem.xp
         operator = self.cached(self.operator_of(rows))
         Y = rows.targets - mean
@@ -57,7 +57,7 @@ class _System:
         return squares_of
 
     def error(self, rows, mean):
-        """Return a function: mean squared error on rows, of coefficients of centres."""
+        """Return a function: mean squared error on rows, of coefficients of centers."""
         xp, squares_of = self.problem.xp, self.squares(rows, mean)
         total = float(xp.sum(rows.weights))
 
@@ -75,7 +75,7 @@ class _System:
 
 
 class OnCenters(_System):
-    """The problem in the features R' K(Z, x) of its centres."""
+    """The problem in the features R' K(Z, x) of its centers."""
 
     def __init__(self, problem, cache_size, n_epochs):
         super().__init__(problem, cache_size, n_epochs)
@@ -88,7 +88,7 @@ class OnCenters(_System):
         self._of_train = None
 
     def operator_of(self, rows):
-        """Return K(X, Z) of the rows and of the centres that are kept."""
+        """Return K(X, Z) of the rows and of the centers that are kept."""
         if rows is not self.problem.train or self._n_epochs == 1:
             return self.problem.operator(rows, self._whitening.kept)
         if self._of_train is None:
@@ -135,7 +135,7 @@ class OnCenters(_System):
         B = sums.gram / sums.weight
         if alpha <= self._rounding * float(namespace(B).linalg.trace(B)):
             return None
-        return solve_ridge(B, sums.centred_cross(sums.mean) / sums.weight, alpha)
+        return solve_ridge(B, sums.centered_cross(sums.mean) / sums.weight, alpha)
 
     def scores(self, spectrum, rows, width):
         """Yield ranges of rows and their W^1/2 Phi V, columns of norm 1."""
@@ -155,7 +155,7 @@ class OnCenters(_System):
         return solve_triangular(self._whitening.L, g)
 
     def coef(self, b, rows):
-        """Return the coefficients of the centres that are kept."""
+        """Return the coefficients of the centers that are kept."""
         return self._whitening.expand(b)
 
     def model(self, coef, intercept, rows):
@@ -164,7 +164,7 @@ class OnCenters(_System):
 
 
 class OnRows(_System):
-    """The problem in the features W^1/2 K(X, x): every training row is a centre."""
+    """The problem in the features W^1/2 K(X, x): every training row is a center."""
 
     def __init__(self, problem, cache_size, n_epochs):
         super().__init__(problem, cache_size, n_epochs)

@@ -19,7 +19,7 @@ BLOCK_BYTES = 64e6
 class NystromPlan:
     """The memory that a fit takes beside its rows, in float64.
 
-    With p centres, k matrices of p x p numbers at a time, blocks of b rows and c
+    With p centers, k matrices of p x p numbers at a time, blocks of b rows and c
     numbers that are kept for the candidates of a path, a plan has ::
 
         8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
@@ -58,14 +58,14 @@ class NystromPlan:
 
 @dataclass(frozen=True)
 class Whitening:
-    """R with R R' = K_mm^+ on the centres that are kept: R = L^-T.
+    """R with R R' = K_mm^+ on the centers that are kept: R = L^-T.
 
     Attributes
     ----------
     kept : ndarray of shape (p,)
-        Indices of centres that span all of them, in the order of L.
+        Indices of centers that span all of them, in the order of L.
     L : array of shape (p, p)
-        Lower Cholesky factor of K_mm of those centres.
+        Lower Cholesky factor of K_mm of those centers.
     smallest : float
         The smallest squared diagonal entry of L, over the largest.
     R : array of shape (p, p) or None
@@ -100,7 +100,7 @@ class Whitening:
         )
         if not len(kept):
             raise ValueError(
-                "the kernel matrix of the centres is zero: choose a kernel and a "
+                "the kernel matrix of the centers is zero: choose a kernel and a "
                 "bandwidth for which k(x, x) is positive"
             )
         squares = xp.linalg.diagonal(L) ** 2
@@ -117,7 +117,7 @@ class Whitening:
         return 10 * _EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):
-        """Return R b, the coefficients of the kept centres."""
+        """Return R b, the coefficients of the kept centers."""
         if self.R is not None:  # the same rounding as in the rows
             return self.R @ b
         return solve_triangular(self.L, b, transposed=True)

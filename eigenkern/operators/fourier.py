@@ -68,7 +68,7 @@ class _Waves:
         run_on_threads(self._pool, run, [(i,) for i in range(len(tiles))])
         return results
 
-    def write(self, phi, rows, centred, W):
+    def write(self, phi, rows, centered, W):
         """Write the features of some rows to `phi`.
 
         Parameters
@@ -76,7 +76,7 @@ class _Waves:
         phi : array of shape (m, D)
             D = 2 F, or 2 F - 1 as in `fourier_features`.
         rows : slice
-        centred : array of shape (len(rows), d)
+        centered : array of shape (len(rows), d)
             These rows of X, less the offset.
         W : array of shape (d, F)
             Halves of the frequencies.
@@ -85,7 +85,7 @@ class _Waves:
         scale = 2.0 * (2.0 / n_columns) ** 0.5
         for start in range(0, n_frequencies, _SLAB_WIDTH):
             end = min(start + _SLAB_WIDTH, n_frequencies)
-            cosines, sines = _half_waves(self.xp, centred @ W[:, start:end])
+            cosines, sines = _half_waves(self.xp, centered @ W[:, start:end])
             cosines -= 0.5
             if end == n_frequencies and n_columns % 2:
                 cosines[:, -1] = (cosines[:, -1] + sines[:, -1]) * 0.5**0.5
@@ -230,12 +230,12 @@ class FourierBlocks(_Waves):
             constant = -0.5 * sum(xp.sum(A, axis=0) for _, A, _ in slabs)
 
             def task(rows, slabs=slabs, constant=constant):
-                centred, total = X[rows, :] - self.offset, constant
+                centered, total = X[rows, :] - self.offset, constant
                 T = buffer = None
                 for W, A, B in slabs:
                     if T is not None and T.shape[1] != W.shape[1]:
                         T = buffer = None
-                    T = matmul(xp, centred, W, T)
+                    T = matmul(xp, centered, W, T)
                     squares, buffer = _half_waves(xp, T, buffer)
                     total = total + squares @ A
                     total += buffer @ B

@@ -26,7 +26,7 @@ class BlockPlan:
     row_tile, center_tile : int
         Shape (a, b) of a tile.
     n_parts : int
-        Ranges of centres that are summed apart, so that few rows fill all workers.
+        Ranges of centers that are summed apart, so that few rows fill all workers.
     n_workers : int
         Threads w.
     bytes : int
@@ -44,7 +44,7 @@ class BlockPlan:
         """Return the fastest plan within `budget` bytes, or the smallest there is.
 
         Tiles of 1024 x 512 are fast for any number of features; tall ones re-use the
-        packed centres; tiles too small for BLAS cost a factor of two.
+        packed centers; tiles too small for BLAS cost a factor of two.
         """
         row_tile, center_tile = min(m, 1024), min(p, 512)
         n_row_tiles = -(-m // row_tile)

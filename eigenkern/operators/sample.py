@@ -4,7 +4,7 @@ from .tiled import KernelOperator
 
 
 class SampleOperator:
-    """Kernel matrices of a sample of rows, to measure the steps of a model on centres.
+    """Kernel matrices of a sample of rows, to measure the steps of a model on centers.
 
     Parameters
     ----------
@@ -14,7 +14,7 @@ class SampleOperator:
         X, the sample.
     whiten : callable, default=None
         ``whiten(C)`` returns C L^-T, with L L' = K(Z, Z), of C = K(X, Z): then `block`
-        is that of the kernel projected onto the span of the centres.
+        is that of the kernel projected onto the span of the centers.
 
     Attributes
     ----------
@@ -34,5 +34,5 @@ class SampleOperator:
         return self._features[start:stop, :] @ self._features[first:last, :].T
 
     def center_block(self, start, stop, n_centers, dtype=None):
-        """Return K of some rows with the first centres."""
+        """Return K of some rows with the first centers."""
         return self._centers.block(start, stop, 0, n_centers, dtype=dtype)

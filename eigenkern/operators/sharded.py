@@ -1,4 +1,4 @@
-"""Kernel operators on several devices: each has a part of the centres."""
+"""Kernel operators on several devices: each has a part of the centers."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -12,32 +12,32 @@ from .tiled import KernelOperator
 _ROW_BYTES = 256e6
 
 
-def make_operator(kernel, centers, places, rows=None):
-    """Return K(X, Z), computed at some places.
+def make_operator(kernel, centers, devices, rows=None):
+    """Return K(X, Z), computed at some devices.
 
     Parameters
     ----------
     kernel : Kernel
     centers : array of shape (p, d)
         Z, in any place.
-    places : list of (namespace, device)
+    devices : list of (namespace, device)
     rows : array of shape (m, d), default=None
         X, in any place. None: X = Z.
 
     Returns
     -------
     KernelOperator
-        A `ShardedOperator` where there are several places.
+        A `ShardedOperator` where there are several devices.
 
     Raises
     ------
     MemoryError
-        If a GPU does not hold its centres.
+        If a GPU does not hold its centers.
     """
-    places = places[: max(centers.shape[0], 1)]
-    if len(places) > 1:
-        return ShardedOperator(kernel, centers, places, rows)
-    return KernelOperator(kernel, move_what_fits(centers, *places[0]), rows)
+    devices = devices[: max(centers.shape[0], 1)]
+    if len(devices) > 1:
+        return ShardedOperator(kernel, centers, devices, rows)
+    return KernelOperator(kernel, move_what_fits(centers, *devices[0]), rows)
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def _on(place):
 
 
 class ShardedOperator(KernelOperator):
-    """The matrix K(X, Z) with the centres split over devices.
+    """The matrix K(X, Z) with the centers split over devices.
 
     Rows are encoded on the first device and sent to all. A thread for each device
     multiplies its part of K by its part of A; the partial products are summed on the
@@ -63,27 +63,27 @@ class ShardedOperator(KernelOperator):
     m p d multiply-adds. The K of `product_and_matrix` stays where it is computed.
 
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
-    split the centres over GPUs in this way.
+    split the centers over GPUs in this way.
 
     Parameters
     ----------
     kernel : Kernel
     centers : array of shape (p, d)
         Z, in any place.
-    places : list of (namespace, device)
+    devices : list of (namespace, device)
         At least two; they may repeat a device.
     rows : array of shape (m, d), default=None
         X, in any place. None: X = Z.
     """
 
-    def __init__(self, kernel, centers, places, rows=None):
-        p, n = centers.shape[0], len(places)
+    def __init__(self, kernel, centers, devices, rows=None):
+        p, n = centers.shape[0], len(devices)
         bounds = [p * i // n for i in range(n + 1)]
         self._parts = [slice(*pair) for pair in pairwise(bounds)]
-        self._places, self._threads = places, ThreadPoolExecutor(n)
+        self._devices, self._threads = devices, ThreadPoolExecutor(n)
         frame = kernel.frame(centers)
         self._shards = []
-        for place, part in zip(places, self._parts, strict=True):
+        for place, part in zip(devices, self._parts, strict=True):
             with _on(place):
                 own = {
                     name: None if value is None else move(value, *place)
@@ -128,7 +128,7 @@ class ShardedOperator(KernelOperator):
             F, kept = zip(*self._on_all(task, rows), strict=True)
             products.append(self._total(F))
             columns.append(self.xp.concat(self._gathered(kept), axis=1))
-        with _on(self._places[0]):  # before the parts on other devices are let go
+        with _on(self._devices[0]):  # before the parts on other devices are let go
             return self.xp.concat(products), self.xp.concat(columns)
 
     def product_and_matrix(self, A, n_kept):
@@ -144,17 +144,17 @@ class ShardedOperator(KernelOperator):
 
         everything = self._on_all(task, slice(0, self.shape[0]))
         F, kept, K = zip(*everything, strict=True)
-        with _on(self._places[0]):
+        with _on(self._devices[0]):
             return self._total(F), self.xp.concat(self._gathered(kept), axis=1), K
 
     def adjoint(self, K, G):
         """Return K' G of the matrix of `product_and_matrix`, shape (p, l)."""
-        with _on(self._places[0]):
+        with _on(self._devices[0]):
             pass  # G is there
         sums = self._run_all(
-            lambda k: self._shards[k].adjoint(K[k], move(G, *self._places[k]))
+            lambda k: self._shards[k].adjoint(K[k], move(G, *self._devices[k]))
         )
-        with _on(self._places[0]):
+        with _on(self._devices[0]):
             return self.xp.concat(self._gathered(sums))
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
@@ -177,7 +177,7 @@ class ShardedOperator(KernelOperator):
         for rows in self._chunks(start, stop):
             target = slice(rows.start - start, rows.stop - start)
             blocks = self._on_all(task, rows)
-            with _on(self._places[0]):
+            with _on(self._devices[0]):
                 for found in blocks:
                     if found is not None:
                         place, K = found[0], move(found[1], self.xp, self.device)
@@ -187,7 +187,7 @@ class ShardedOperator(KernelOperator):
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets), K = K(X, Z), in float64."""
         xp = self.xp
-        V_parts, sums = self._split(V), [0.0] * len(self._places)
+        V_parts, sums = self._split(V), [0.0] * len(self._devices)
         widest = max(part.stop - part.start for part in self._parts)
         n_rows = max(int(self._budget / 2 // (8 * widest)), 16)
         for rows in self._chunks(0, self.shape[0], n_rows):
@@ -197,16 +197,16 @@ class ShardedOperator(KernelOperator):
                 return K, K @ V_parts[k]
 
             blocks, products = zip(*self._on_all(evaluate, rows), strict=True)
-            with _on(self._places[0]):
+            with _on(self._devices[0]):
                 U = self._total(products)
                 U = U if targets is None else U - targets[rows, :]
                 U = U if weights is None else U * weights[rows, None]
 
             def accumulate(k, U=U, blocks=blocks):
-                sums[k] = sums[k] + (move(U, *self._places[k]).T @ blocks[k]).T
+                sums[k] = sums[k] + (move(U, *self._devices[k]).T @ blocks[k]).T
 
             self._run_all(accumulate)
-        with _on(self._places[0]):
+        with _on(self._devices[0]):
             return xp.concat(self._gathered(sums))
 
     @property
@@ -223,13 +223,13 @@ class ShardedOperator(KernelOperator):
 
     def _on_all(self, function, rows):
         """Return ``function(shard, k)`` of each shard's K(rows, Z_k)."""
-        with _on(self._places[0]):
+        with _on(self._devices[0]):
             E = self.encoded_rows(rows.start, rows.stop)
 
         def task(k):
             first = rows.start - self._parts[k].start if self.symmetric else None
             shard = self._shards[k]
-            E_k = move(E, *self._places[k])
+            E_k = move(E, *self._devices[k])
             return function(shard.with_encoded_rows(E_k, first), k)
 
         return self._run_all(task)
@@ -238,18 +238,18 @@ class ShardedOperator(KernelOperator):
         """Return ``task(k)`` of every device, each in a thread of its own."""
 
         def run(k):
-            with _on(self._places[k]):
+            with _on(self._devices[k]):
                 return task(k)
 
-        futures = [self._threads.submit(run, k) for k in range(len(self._places))]
+        futures = [self._threads.submit(run, k) for k in range(len(self._devices))]
         wait(futures)  # also where one fails: none may go on with what is let go
         return [future.result() for future in futures]
 
     def _split(self, A):
-        """Return the rows of A that belong to the centres of each device."""
-        with _on(self._places[0]):
+        """Return the rows of A that belong to the centers of each device."""
+        with _on(self._devices[0]):
             pass  # A is there
-        return self._run_all(lambda k: move(A[self._parts[k], :], *self._places[k]))
+        return self._run_all(lambda k: move(A[self._parts[k], :], *self._devices[k]))
 
     def _gathered(self, arrays):
         return [move(array, self.xp, self.device) for array in arrays]

@@ -17,7 +17,7 @@ import numpy as np
 from ..backend.array import device_of, is_numpy, namespace
 from ..backend.devices import on_gpu
 from ..backend.threads import _single_threaded_blas, run_on_threads
-from ..backend.transfer import RowsElsewhere
+from ..backend.transfer import StreamedRows
 from ..kernels import CallableKernel
 from .plan import _MEGABYTE, BlockPlan
 
@@ -43,13 +43,13 @@ class KernelOperator:
     tile_memory : float, default=None
         MB that the tiles of one thread, or of a GPU, may take; None: 32 and 512.
     frame : dict, default=None
-        What ``kernel.frame`` returns; None: that of the centres.
+        What ``kernel.frame`` returns; None: that of the centers.
 
     Attributes
     ----------
     shape : tuple (m, p)
     symmetric : bool
-        Whether the rows are the centres.
+        Whether the rows are the centers.
     xp, device, dtype, itemsize
         Namespace, device, data type and its bytes.
     n_workers : int
@@ -84,7 +84,7 @@ class KernelOperator:
         return operator
 
     def with_rows(self, rows):
-        """Return K(rows, Z): the centres stay encoded, the threads are shared."""
+        """Return K(rows, Z): the centers stay encoded, the threads are shared."""
         other = copy(self)
         other._set_rows(rows)
         other.symmetric = False
@@ -93,15 +93,15 @@ class KernelOperator:
         return other
 
     def _set_rows(self, rows):
-        """Set X: rows in any place, or None: the centres."""
+        """Set X: rows in any place, or None: the centers."""
         self._encoded, self._first = (self._right, 0) if rows is None else (None, None)
         self._rows = rows
-        if rows is not None and not isinstance(rows, RowsElsewhere):
+        if rows is not None and not isinstance(rows, StreamedRows):
             if (namespace(rows), device_of(rows)) != (self.xp, self.device):
-                self._rows = RowsElsewhere(rows, self.xp, self.device)
+                self._rows = StreamedRows(rows, self.xp, self.device)
 
     def with_encoded_rows(self, E, first=None):
-        """Return K(rows, Z) of encoded rows; row i is centre `first` + i, if given."""
+        """Return K(rows, Z) of encoded rows; row i is center `first` + i, if given."""
         other = self.with_rows(E)
         other._rows, other._encoded, other._first = None, E, first
         return other
@@ -352,7 +352,7 @@ class KernelOperator:
         """Return K' W (K V - targets), K = K(X, Z), in float64.
 
         One pass: a block of rows is computed (or read) once and used twice. Both
-        products are in float64, whatever the type of K: coefficients of centres that
+        products are in float64, whatever the type of K: coefficients of centers that
         are nearly dependent are large and cancel.
 
         Parameters
@@ -529,7 +529,7 @@ class KernelOperator:
         return self.kernel.encode(rows, **self._frame)
 
     def _tile(self, left, start, columns, out):
-        """Return K of the encoded rows from `start` on and a range of centres."""
+        """Return K of the encoded rows from `start` on and a range of centers."""
         m, width = left.shape[0], columns.stop - columns.start
         if out is not None and tuple(out.shape) != (m, width):
             out = None

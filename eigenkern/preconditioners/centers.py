@@ -10,9 +10,9 @@ from .spectral import _n_above_rounding, _TopEigenvectors
 
 @dataclass(frozen=True)
 class CenterSpectral(_TopEigenvectors):
-    """EigenPro's preconditioner of a model on centres, made in the centres' span.
+    """EigenPro's preconditioner of a model on centers, made in the centers' span.
 
-    On c of the centres, Z_c, the functions psi_j = K(., Z_c) v_j with ::
+    On c of the centers, Z_c, the functions psi_j = K(., Z_c) v_j with ::
 
         K(Z_c, X) W K(X, Z_c) v_j / N = lambda_j K(Z_c, Z_c) v_j
         v_i' K(Z_c, Z_c) v_j = 1 if i = j, else 0
@@ -24,7 +24,7 @@ class CenterSpectral(_TopEigenvectors):
 
     The preconditioner maps the span of K(., Z) to itself and so commutes with the
     projection onto it: where the projected gradient vanishes, so does the gradient of
-    least squares on the centres, whatever q. With eigenfunctions of a subsample of the
+    least squares on the centers, whatever q. With eigenfunctions of a subsample of the
     rows, as in EigenPro 3, the fixed point is another (lemma 6 there).
 
     Attributes
@@ -51,7 +51,7 @@ class CenterSpectral(_TopEigenvectors):
         n_rows : int
             N, the first rows of the sample.
         n_fitted : int
-            c, the first centres.
+            c, the first centers.
         q : int
         weights : array, default=None
             Of the rows of the sample.
@@ -112,6 +112,6 @@ class CenterSpectral(_TopEigenvectors):
         return self.scales[:, None] * image
 
     def add_to(self, coef, S):
-        """Add V S to coefficients (p, l) of the centres, in place."""
+        """Add V S to coefficients (p, l) of the centers, in place."""
         if self.n_components:
             coef[: self.vectors.shape[0], :] += self.vectors @ S

@@ -9,13 +9,13 @@ from ..backend.linalg import cholesky, solve_triangular
 
 @dataclass(frozen=True)
 class TwoCholesky:
-    """Falkon's preconditioner of kernel ridge regression on centres.
+    """Falkon's preconditioner of kernel ridge regression on centers.
 
     With T' T = K_mm the features R' K(Z, x), R = T^-1, have the second moment ::
 
         B = R' K_nm' W K_nm R / N, about T W_m T' / sum(W_m) = A' A - lambda I
 
-    because the centres are a sample of the rows. R A^-1 therefore brings B + lambda I
+    because the centers are a sample of the rows. R A^-1 therefore brings B + lambda I
     near to I, at the price of two Cholesky factors.
 
     Attributes
@@ -45,7 +45,7 @@ class TwoCholesky:
         alpha : float
             lambda.
         weights : array of shape (p,)
-            W_m, what each centre stands for.
+            W_m, what each center stands for.
         """
         xp = namespace(L)
         identity = xp.eye(L.shape[0], dtype=L.dtype, device=device_of(L))
@@ -57,7 +57,7 @@ class TwoCholesky:
             if C is not None:
                 return cls(L, C)
         raise ValueError(
-            "the kernel matrix of the centres has no Cholesky factor: scale X, or "
+            "the kernel matrix of the centers has no Cholesky factor: scale X, or "
             "choose another kernel or bandwidth"
         )
 
@@ -70,7 +70,7 @@ class TwoCholesky:
         return solve_triangular(self.C, g)
 
     def expand(self, b):
-        """Return R b, coefficients of the centres."""
+        """Return R b, coefficients of the centers."""
         return solve_triangular(self.L, b, transposed=True)
 
     def reduce(self, g):

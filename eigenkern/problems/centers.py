@@ -34,7 +34,7 @@ class Rows(NamedTuple):
 
 
 class CenterProblem(_Located):
-    """A least-squares problem on centres: rows, centres, kernel.
+    """A least-squares problem on centers: rows, centers, kernel.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class CenterProblem(_Located):
     train, held_out : ndarray of int
         Rows to train with; rows to select by (None: those of `data.validation`).
     centers : array of shape (p, d), default=None
-        Centres that were given.
+        Centers that were given.
     one_matrix : bool, default=True
-        Whether `full` means K(X, X) of the rows; otherwise the centres are then all
+        Whether `full` means K(X, X) of the rows; otherwise the centers are then all
         distinct rows.
 
     Attributes
@@ -57,11 +57,11 @@ class CenterProblem(_Located):
     train, validation, all : Rows
         `all` are train and held-out rows; `validation` may be None.
     full : bool
-        Whether every row is a centre.
+        Whether every row is a center.
     n_centers : int or None
         None if `full`.
     center_indices : ndarray of shape (p,) or None
-        Rows of X that are centres; None if `full` or where centres are no rows.
+        Rows of X that are centers; None if `full` or where centers are no rows.
     shift : ndarray of shape (l,)
         What was subtracted from all targets, so that sums of squares are accurate.
     """
@@ -70,8 +70,8 @@ class CenterProblem(_Located):
         self, estimator, data, train, held_out, centers=None, *, one_matrix=True
     ):
         super().__init__(estimator.device, data.X)
-        X = self._here_if_small(data.X)
-        self._dtype = self._here(X[:0, :]).dtype
+        X = self._to_compute_if_small(data.X)
+        self._dtype = self._to_compute(X[:0, :]).dtype
         self.full = estimator.n_centers is None and centers is None
         self._data = data
         order = train if held_out is None else np.concatenate([train, held_out])
@@ -88,7 +88,7 @@ class CenterProblem(_Located):
         elif data.validation is not None:
             X_val, Y_val, w_val = data.validation
             w_val = np.ones(len(Y_val)) if w_val is None else w_val / w_val.mean()
-            X_val = self.xp.astype(self._here(X_val), self._dtype)
+            X_val = self.xp.astype(self._to_compute(X_val), self._dtype)
             self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
         self.kernel = self._centers = self.center_indices = None
         self._choose_kernel(estimator)
@@ -120,7 +120,7 @@ class CenterProblem(_Located):
         if self.full and one_matrix:
             return
         if centers is not None:
-            self._centers = xp.astype(self._here(centers), self._dtype, copy=True)
+            self._centers = xp.astype(self._to_compute(centers), self._dtype, copy=True)
             self.n_centers = centers.shape[0]
             return
         first, which = self._data.distinct(self.train.index)
@@ -136,7 +136,7 @@ class CenterProblem(_Located):
             rng = self._data.rng
             centers, chosen = choose(choice, self.kernel, X, n_centers, rng, totals)
         if chosen is None:
-            self._centers, self.n_centers = self._here(centers), n_centers
+            self._centers, self.n_centers = self._to_compute(centers), n_centers
             return
         if alike or self.kernel is None:
             self._center_weights = totals[chosen]
@@ -144,7 +144,7 @@ class CenterProblem(_Located):
         self.center_indices = self.train.index[self._chosen]
         self.n_centers = len(chosen)
         if self.kernel is not None:
-            self._centers = self._here(self._take(self.train.X, self._chosen))
+            self._centers = self._to_compute(self._take(self.train.X, self._chosen))
 
     def n_distinct(self, rows):
         """Return the number of distinct rows with distinct targets among some."""
@@ -174,29 +174,29 @@ class CenterProblem(_Located):
         xp = self.xp
         if self.kernel is None:
             K = self._take(self.all.X, self._chosen)
-            K = self._here(self._take(K, self.center_indices, axis=1))
+            K = self._to_compute(self._take(K, self.center_indices, axis=1))
             return xp.astype(K, xp.float64)
         return KernelOperator(self.kernel, xp.astype(self._centers, xp.float64)).block()
 
     def operator(self, rows, kept):
-        """Return K(X, Z) of some rows and of the centres with indices `kept`."""
+        """Return K(X, Z) of some rows and of the centers with indices `kept`."""
         if self.kernel is None:
             K = self._take(rows.X, self.center_indices[kept], axis=1)
-            return KernelOperator.from_matrix(self._here(K))
+            return KernelOperator.from_matrix(self._to_compute(K))
         kept = self._take(self._centers, kept)
-        return make_operator(self.kernel, kept, self._places, rows.X)
+        return make_operator(self.kernel, kept, self._devices, rows.X)
 
     def full_operator(self, centers, rows=None):
         """Return K(X, X) of the rows `centers`, or of other rows and them."""
         if self.kernel is None:
             X = (centers if rows is None else rows).X
             K = self._take(X, centers.index, axis=1)
-            return KernelOperator.from_matrix(self._here(K))
+            return KernelOperator.from_matrix(self._to_compute(K))
         rows = None if rows is None else rows.X
-        return make_operator(self.kernel, centers.X, self._places, rows)
+        return make_operator(self.kernel, centers.X, self._devices, rows)
 
     def center_model(self, coef, intercept, kept):
-        """Return the attributes that prediction needs, of coefficients of centres."""
+        """Return the attributes that prediction needs, of coefficients of centers."""
         coef = self._checked(coef)
         if self.full or self.kernel is None:
             kept = self.center_indices[kept]
@@ -205,19 +205,19 @@ class CenterProblem(_Located):
             return self._model(coef, self._unshifted(intercept), self._X) | {
                 "center_indices_": None
             }
-        centers = None if self._centers is None else self.at_home(self._centers)
+        centers = None if self._centers is None else self.to_source(self._centers)
         indices = self.center_indices
         if indices is not None:
-            indices = self.at_home(self.xp.asarray(indices, device=self.device))
+            indices = self.to_source(self.xp.asarray(indices, device=self.device))
         return self._model(coef, self._unshifted(intercept), centers) | {
             "center_indices_": indices
         }
 
-    def home_floats(self, values):
+    def source_floats(self, values):
         """Return values of the host (or None) in float64 where X lives."""
         if values is None:
             return None
-        return self._home_array(values)
+        return self._host_to_source(values)
 
     def has_centers(self, centers, indices):
         """Whether the fitted `centers_` and `center_indices_` are this problem's."""
@@ -232,9 +232,9 @@ class CenterProblem(_Located):
         return self._X.shape[0] if of_rows else self.n_centers
 
     def weights_of_centers(self, kept):
-        """Return what each of the centres with indices `kept` stands for.
+        """Return what each of the centers with indices `kept` stands for.
 
-        The weight of the rows that are equal to it; or, where centres are no uniform
+        The weight of the rows that are equal to it; or, where centers are no uniform
         sample of the rows, and rows have distances, of those that are nearest to it.
         """
         if self._center_weights is None:
@@ -246,7 +246,7 @@ class CenterProblem(_Located):
         return self.xp.asarray(of_kept, device=self.device)
 
     def center_coef(self, dual_coef, kept):
-        """Return coefficients of the centres `kept`, of `dual_coef_` of a model."""
+        """Return coefficients of the centers `kept`, of `dual_coef_` of a model."""
         dual_coef = move(dual_coef, self.xp, self.device)
         rows = self.full or self.kernel is None
         index = self.center_indices[kept] if rows else kept

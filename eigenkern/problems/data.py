@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import device_of, move, namespace
-from ..backend.devices import compute_devices, compute_location
+from ..backend.devices import compute_devices, compute_device
 from ..backend.memory import n_bytes
 from ..centers import distinct_rows
 
@@ -110,40 +110,40 @@ def hold_out(data, rows, labels, fraction):
 class _Located:
     """Arrays moved to where they are computed with, and back to where X lives.
 
-    Of several devices the first is where everything but the kernel's centres is.
+    Of several devices the first is where everything but the kernel's centers is.
     """
 
     def __init__(self, device, X, *, several=True):
-        self._home = namespace(X), device_of(X)
+        self._source = namespace(X), device_of(X)
         self._X = X
         if several:
-            self._places = compute_devices(device, X)
+            self._devices = compute_devices(device, X)
         else:
-            self._places = [compute_location(device, X)]
-        self.xp, self.device = self._places[0]
+            self._devices = [compute_device(device, X)]
+        self.xp, self.device = self._devices[0]
         self.n_features = X.shape[1]
 
-    def _here(self, X):
+    def _to_compute(self, X):
         """Return X where it is computed with."""
         return move(X, self.xp, self.device)
 
-    def _here_if_small(self, X):
+    def _to_compute_if_small(self, X):
         """Return X where it is computed with, or as it is if that is half the memory.
 
         With its rows in another order it takes twice as much. Operators move the rows
         of an X that stays when they use them.
         """
-        if self._home == self._places[0]:
+        if self._source == self._devices[0]:
             return X
         free = memory.available(self.xp, self.device)
-        return X if 4 * n_bytes(X) > free else self._here(X)
+        return X if 4 * n_bytes(X) > free else self._to_compute(X)
 
-    def at_home(self, values):
+    def to_source(self, values):
         """Return `values` of the computation where X lives."""
-        return move(values, *self._home)
+        return move(values, *self._source)
 
-    def _home_array(self, values):
-        return self.at_home(self.xp.asarray(values, device=self.device))
+    def _host_to_source(self, values):
+        return self.to_source(self.xp.asarray(values, device=self.device))
 
     def array(self, values):
         """Return `values` of the host in the data type and place of the computation."""
@@ -164,8 +164,8 @@ class _Located:
     def _model(self, dual_coef, intercept, centers):
         """Return the attributes that prediction needs."""
         return {
-            "dual_coef_": self.at_home(dual_coef),
-            "intercept_": self.at_home(self.array(intercept)),
+            "dual_coef_": self.to_source(dual_coef),
+            "intercept_": self.to_source(self.array(intercept)),
             "kernel_": self.kernel,
             "bandwidth_": getattr(self.kernel, "bandwidth", None),
             "centers_": None if self.kernel is None else centers,

@@ -23,8 +23,8 @@ class FeatureProblem(_Located):
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
     loss : Loss
-    centre : bool
-        Whether the targets are numbers, to be centred and scaled.
+    center : bool
+        Whether the targets are numbers, to be centered and scaled.
 
     Attributes
     ----------
@@ -41,10 +41,10 @@ class FeatureProblem(_Located):
     rng : numpy.random.RandomState
     """
 
-    def __init__(self, estimator, data, train, held_out, loss, *, centre):
+    def __init__(self, estimator, data, train, held_out, loss, *, center):
         super().__init__(estimator.device, data.X, several=False)
         X = move_what_fits(data.X, self.xp, self.device)
-        self.rng, self.loss_function, self._centre = data.rng, loss, centre
+        self.rng, self.loss_function, self._center = data.rng, loss, center
         self._set_rows(self._take(X, train))
         weights = np.ones(len(train)) if data.weights is None else data.weights[train]
         self.weights = self.array(weights / weights.mean())
@@ -65,7 +65,7 @@ class FeatureProblem(_Located):
         self._offset = self.xp.mean(self.rows, axis=0)
         constant = self.loss_function.baseline(Y, w)
         self._target_scale = np.ones(Y.shape[1])
-        if self._centre:
+        if self._center:
             # The standard deviation, of normal targets: outliers don't change it.
             deviation = 1.4826 * weighted_median(np.abs(Y - constant), w)
             spread = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
@@ -93,7 +93,7 @@ class FeatureProblem(_Located):
         scaled so that its threshold means the same in every unit.
         """
         Y, self._shift = self._targets, np.zeros_like(constant)
-        if self._centre:
+        if self._center:
             Y, self._shift = (Y - constant) / self._target_scale, constant
             constant = np.zeros_like(constant)
         self.targets, self._start = self.array(Y), self.array(constant)
@@ -156,16 +156,16 @@ class FeatureProblem(_Located):
         mean = expansion.scale * to_numpy(expansion.mean) * self._target_scale
         sums = expansion.block_sums().reshape(n_blocks, n_columns)
         return {
-            "coef_": self.at_home(coef),
-            "intercept_": self.at_home(self.array(constant - mean)),
-            "feature_mean_": self.at_home(self.array(mean)),
-            "target_scale_": self.at_home(scale),
-            "offset_": self.at_home(self._offset),
+            "coef_": self.to_source(coef),
+            "intercept_": self.to_source(self.array(constant - mean)),
+            "feature_mean_": self.to_source(self.array(mean)),
+            "target_scale_": self.to_source(scale),
+            "offset_": self.to_source(self._offset),
             "kernel_": self.kernel,
             "bandwidth_": self.kernel.bandwidth,
             "seed_": self.features.seed,
-            "seeds_": self._home_array(self.features.seed + np.arange(n_blocks)),
-            "block_sums_": self.at_home(self.array(sums)),
+            "seeds_": self._host_to_source(self.features.seed + np.arange(n_blocks)),
+            "block_sums_": self.to_source(self.array(sums)),
             "n_blocks_": n_blocks,
             "n_features_used_": n_blocks * self.features.block_size,
             "t_": expansion.n_steps,

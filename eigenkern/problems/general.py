@@ -1,10 +1,10 @@
-"""The training problem of a general kernel model: one with centres of its own."""
+"""The training problem of a general kernel model: one with centers of its own."""
 
 import numpy as np
 
 from .. import centers as choice_of_centers
 from ..backend.array import move, to_numpy
-from ..backend.transfer import RowsElsewhere
+from ..backend.transfer import StreamedRows
 from ..kernels import make_kernel
 from ..operators.plan import cache_budget, cache_pays, fill_caches
 from ..operators.sample import SampleOperator
@@ -31,7 +31,7 @@ class GeneralProblem(_Located):
     centers : array of shape (p, d), default=None
         Z, where it was given or fitted. None: chosen as the estimator says.
     fitted : estimator, default=None
-        A fitted one, whose kernel, centres and intercept go on: these are more rows.
+        A fitted one, whose kernel, centers and intercept go on: these are more rows.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class GeneralProblem(_Located):
         Where the computation is.
     kernel : Kernel
     centers : KernelOperator
-        K(Z, Z), the centres in random order.
+        K(Z, Z), the centers in random order.
     targets : array of shape (n, l)
         Less the intercept.
     weights : array of shape (n,)
@@ -55,12 +55,12 @@ class GeneralProblem(_Located):
 
     def __init__(self, estimator, data, train, held_out, centers=None, fitted=None):
         super().__init__(estimator.device, data.X)
-        self._X = self._here_if_small(data.X)
+        self._X = self._to_compute_if_small(data.X)
         self.rng, self._train, self._rows = data.rng, train, None
-        self._streamed = RowsElsewhere(self._X, self.xp, self.device, train)
+        self._streamed = StreamedRows(self._X, self.xp, self.device, train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         if fitted is None:
-            self._dtype = self._here(self._X[:0, :]).dtype
+            self._dtype = self._to_compute(self._X[:0, :]).dtype
             self.weight_scale = 1.0 / w.mean()
             self.intercept = np.average(data.targets[train], axis=0, weights=w)
             self.kernel = make_kernel(
@@ -75,7 +75,7 @@ class GeneralProblem(_Located):
             centers, self.kernel = fitted.centers_, fitted.kernel_
             self.weight_scale = fitted.weight_scale_
             self.intercept = to_numpy(fitted.intercept_).astype(np.float64)
-        centers = self._here(centers)
+        centers = self._to_compute(centers)
         if fitted is not None:
             self._dtype = centers.dtype
         self._centers = self.xp.astype(centers, self._dtype, copy=True)
@@ -84,7 +84,7 @@ class GeneralProblem(_Located):
         # Random, so that the first ones stand for all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
         self.centers = make_operator(
-            self.kernel, self._take(self._centers, self._order), self._places
+            self.kernel, self._take(self._centers, self._order), self._devices
         )
         self._validation = None
         if held_out is not None:
@@ -94,7 +94,7 @@ class GeneralProblem(_Located):
         self.start()
 
     def _choose(self, method, p, weights):
-        """Return centres for the rows: all distinct ones if `p` is None."""
+        """Return centers for the rows: all distinct ones if `p` is None."""
         n = len(self._train)
         if method != "uniform" or p is None:
             rows = self._take(self._X, self._train)
@@ -136,7 +136,7 @@ class GeneralProblem(_Located):
         return self.centers.shape[0]
 
     def has_rows(self, centers):
-        """Whether the centres have the values of `centers`."""
+        """Whether the centers have the values of `centers`."""
         return np.array_equal(to_numpy(centers), to_numpy(self._centers))
 
     def sample(self, whiten=None):
@@ -164,7 +164,7 @@ class GeneralProblem(_Located):
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
-        rows = self.xp.astype(self._here(X), self._dtype, copy=False)
+        rows = self.xp.astype(self._to_compute(X), self._dtype, copy=False)
         return Batch(
             self.centers.with_rows(rows),
             rows,
@@ -221,7 +221,7 @@ class GeneralProblem(_Located):
         return float(self.xp.mean(self.weights * squares))
 
     def initial_coef(self, dual_coef=None):
-        """Return coefficients of the centres in the solver's order."""
+        """Return coefficients of the centers in the solver's order."""
         shape = self.centers.shape[0], self.targets.shape[1]
         if dual_coef is None:
             return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
@@ -235,7 +235,7 @@ class GeneralProblem(_Located):
     def model(self, coef):
         """Return the attributes that prediction and further steps need."""
         coef = self._take(coef, np.argsort(self._order))
-        centers = self.at_home(self._centers)
+        centers = self.to_source(self._centers)
         return self._model(coef, self.intercept, centers) | {
             "weight_scale_": float(self.weight_scale),
             "t_": self.iterate.n_projections,

@@ -19,7 +19,7 @@ class Problem(_Located):
     xp, device
         Where the computation is.
     targets : array of shape (n, l)
-        Centred, of the training rows in the solver's order.
+        Centered, of the training rows in the solver's order.
     weights : array of shape (n,) or None
         With mean 1.
     intercept : ndarray of shape (l,)
@@ -43,14 +43,14 @@ class Problem(_Located):
         validation_rows = None if held_out is None else self._take(X, held_out)
         self.kernel = self.validation = None
         if estimator.kernel == "precomputed":
-            K = self._here(self._take(rows, train, axis=1))
+            K = self._to_compute(self._take(rows, train, axis=1))
             self.operator = KernelOperator.from_matrix(K)
             if held_out is not None:
-                K = self._here(self._take(validation_rows, train, axis=1))
+                K = self._to_compute(self._take(validation_rows, train, axis=1))
                 self.validation = KernelOperator.from_matrix(K)
         else:
             self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
-            self.operator = make_operator(self.kernel, rows, self._places)
+            self.operator = make_operator(self.kernel, rows, self._devices)
             if held_out is not None:
                 self.validation = self.operator.with_rows(validation_rows)
         self._dtype = self.operator.dtype

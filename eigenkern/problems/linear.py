@@ -21,7 +21,7 @@ class LinearProblem(_Located):
         Its X may be sparse, in CSR.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
-    centre : bool
+    center : bool
         Whether there is an intercept.
     seen : tuple (weight, mean, target_mean, n_rows), default=None
         Of the rows seen before, which count in the means: their total weight, the mean
@@ -34,13 +34,13 @@ class LinearProblem(_Located):
     operator : LinearOperator
         The training rows.
     targets : array of shape (n, l)
-        Centred, if there is an intercept.
+        Centered, if there is an intercept.
     weights : array of shape (n,) or None
         With mean 1 over all rows seen.
     rng : numpy.random.RandomState
     """
 
-    def __init__(self, estimator, data, train, held_out, *, centre, seen=None):
+    def __init__(self, estimator, data, train, held_out, *, center, seen=None):
         X, Y = data.X, data.targets
         if scipy.sparse.issparse(X):
             if estimator.device not in ("auto", "cpu"):
@@ -61,7 +61,7 @@ class LinearProblem(_Located):
         self._one_dimensional = estimator._one_dimensional
         rows = take(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self._sum_up(rows, Y[train], w, seen, centre)
+        self._sum_up(rows, Y[train], w, seen, center)
         self._check_scale(rows)
         self.weights, relative = None, self._n_seen / self._weight
         if data.weights is not None or relative != 1.0:
@@ -70,13 +70,13 @@ class LinearProblem(_Located):
         self.operator = LinearOperator(rows, self._mean)
         self._held_out = None if held_out is None else take(held_out)
 
-    def _sum_up(self, rows, Y, w, seen, centre):
+    def _sum_up(self, rows, Y, w, seen, center):
         """Set the means of features and targets, and what they are the means of."""
         total = w.sum()
         self._weight, self._n_seen = total, len(w)
         mean = self.array(np.zeros(rows.shape[1]))
         target_mean = np.zeros(Y.shape[1])
-        if centre:
+        if center:
             mean = self.array(w / total) @ rows
             target_mean = np.average(Y, axis=0, weights=w)
         if seen is not None:
@@ -132,10 +132,10 @@ class LinearProblem(_Located):
         if self._one_dimensional:
             coef, intercept = coef[0, :], intercept[0]
         return {
-            "coef_": self.at_home(self.xp.asarray(coef, copy=True)),
-            "intercept_": self.at_home(intercept),
-            "mean_": self.at_home(self._mean),
-            "target_mean_": self.at_home(self.array(self._target_mean)),
+            "coef_": self.to_source(self.xp.asarray(coef, copy=True)),
+            "intercept_": self.to_source(intercept),
+            "mean_": self.to_source(self._mean),
+            "target_mean_": self.to_source(self.array(self._target_mean)),
             "n_samples_seen_": self._n_seen,
             "weight_seen_": float(self._weight),
         }

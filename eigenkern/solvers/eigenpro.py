@@ -64,7 +64,7 @@ def eigenpro(
     operator : KernelOperator or LinearOperator
         A.
     targets : array of shape (n, l)
-        y, centred.
+        y, centered.
     preconditioner : Spectral, GlobalSpectral or LinearSpectral
     coef : array of shape (n, l) or (d, l)
         a to start from; changed in place.

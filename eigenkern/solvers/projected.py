@@ -1,4 +1,4 @@
-"""Preconditioned gradient descent on a model with centres of its own: EigenPro 3, 4."""
+"""Preconditioned gradient descent on a model with centers of its own: EigenPro 3, 4."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -99,7 +99,7 @@ def projected(
     may_restart=True,
     try_half_steps=True,
 ):
-    """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., Z) a, with p centres Z.
+    """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., Z) a, with p centers Z.
 
     In the space of the kernel a step on a batch b of m rows, and every T batches the
     projection onto the span of K(., Z)::
@@ -108,10 +108,10 @@ def projected(
         f <- f - K(., X_b) g + K(., Z_c) V s_b,   s_b = D V' K(Z_c, X_b) g
         f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
-    over T batches. Between projections the rows X_b stay as temporary centres with
+    over T batches. Between projections the rows X_b stay as temporary centers with
     coefficients -g.
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
-    temporary centres m^2 T (d + l) / 2 more in the mean, and its part of a projection.
+    temporary centers m^2 T (d + l) / 2 more in the mean, and its part of a projection.
     T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
 
     The guard is that of `eigenpro`; it goes back to where the best epoch began.

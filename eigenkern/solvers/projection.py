@@ -62,7 +62,7 @@ class ExactProjection:
             K, shift = centers.block(dtype=xp.float64), 10 * shift
         if self._L is None:
             raise ValueError(
-                "the kernel matrix of the centres has no Cholesky factor: the kernel "
+                "the kernel matrix of the centers has no Cholesky factor: the kernel "
                 "must be positive semi-definite; choose another kernel or bandwidth"
             )
         self._xp, self._dtype = xp, centers.dtype
@@ -199,8 +199,8 @@ def make_projection(centers, n_features, n_columns, n_rows, cache_size):
 def projection_interval(projection, p, m, n_features, n_columns):
     """Return T, batches between projections, so that a batch is cheapest on average.
 
-    With temporary centres a batch costs m^2 T (d + 2 l) / 2 multiply-adds, and its part
-    of a projection C / T. At most p / m, so that the temporary centres are no more than
+    With temporary centers a batch costs m^2 T (d + 2 l) / 2 multiply-adds, and its part
+    of a projection C / T. At most p / m, so that the temporary centers are no more than
     the others.
     """
     width = n_features + 2 * n_columns + _FUNCTION

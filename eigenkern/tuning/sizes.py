@@ -37,7 +37,7 @@ def n_sampled_rows(n_rows):
 def max_batch_size(operator, n_features, n_columns, n_rows=None):
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
-    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory, with n centres;
+    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory, with n centers;
     besides, a matrix product needs some rows for each thread. At most `n_rows` (None:
     n).
     """

@@ -26,7 +26,7 @@ from .spectrum import HeldOutSpectrum
 _SAFETY = 0.8
 
 
-# Rows for each centre from which all eigenfunctions in their span can be told.
+# Rows for each center from which all eigenfunctions in their span can be told.
 _ROWS_A_CENTER = 40
 
 
@@ -180,7 +180,7 @@ def tune_on_centers(
     step_size="auto",
     damping=1.0,
 ):
-    """Choose the preconditioner of a model on centres, and measure the step.
+    """Choose the preconditioner of a model on centers, and measure the step.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def tune_on_centers(
     weights : array, default=None
         Weights of the rows of the sample, with mean 1.
     subsample_size : int or "auto", default="auto"
-        c, the centres that the preconditioner lives on.
+        c, the centers that the preconditioner lives on.
     batch_size, max_batch_size : int
     n_components, step_size, damping
         As in the estimators.
@@ -205,26 +205,26 @@ def tune_on_centers(
     Raises
     ------
     ValueError
-        If a given size is impossible for so many centres.
+        If a given size is impossible for so many centers.
     """
     p, n_sampled = centers.shape[0], sample.shape[0]
     affordable = max(_affordable_rows(centers), 1)
     c = subsample_size
     if c == "auto":
         c = min(p, 2000 if n_rows < 100_000 else 4000, affordable)
-    check_at_most("subsample_size", c, p, "centres")
+    check_at_most("subsample_size", c, p, "centers")
     n_measured = min(n_sampled, _N_MEASURED, affordable)
     q = n_components
     if q == "auto":
         q = min(c - 1, max(n_measured // 4, 1), 500)
-        # The last eigenfunctions of many centres are fitted to the rows: on others they
+        # The last eigenfunctions of many centers are fitted to the rows: on others they
         # are much larger, on a few of them enormous.
         if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
             q = min(q, max(c // 4, 1))
     elif q >= c:
         raise ValueError(
             "n_components must be less than subsample_size, which is at most the "
-            f"number of centres; got {q} with {c} of {p} centres"
+            f"number of centers; got {q} with {c} of {p} centers"
         )
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
