@@ -39,7 +39,9 @@ from eigenkern import (
 )
 from eigenkern.backend.linalg import right_singular_vectors
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.cached import cached
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.solvers.eigenpro import eigenpro
@@ -149,8 +151,8 @@ def epochs(data, kernel, operator=None, preconditioner=None, seed=0):
     """
     Y = one_hot(data.y_train)
     if operator is None:
-        operator = KernelOperator(kernel, data.X_train)
-        operator.fill_cache()
+        operator = TiledKernel(kernel, data.X_train)
+        operator = cached(operator)
     if preconditioner is None:
         preconditioner = preconditioner_of(operator)
     step, pegasos_step = steps(preconditioner)
@@ -209,7 +211,7 @@ def figures(F, y, Y):
 
 def convergence(data, kernel, wanted, *of_epochs):
     """Yield (epoch, train figures, test figures) of the wanted epochs."""
-    test = KernelOperator(kernel, data.X_train, data.X_test)
+    test = TiledKernel(kernel, data.X_train, data.X_test)
     Y_test = one_hot(data.y_test)
     for epoch, coef, K, Y in epochs(data, kernel, *of_epochs):
         if epoch in wanted:
@@ -244,8 +246,8 @@ def tables_7_and_8(write):
             f" {'EigenPro train, test':>40} {'Pegasos train, test':>40}"
         )
         curves[name] = {}
-        operator = KernelOperator(kernel, data.X_train)
-        operator.fill_cache()
+        operator = TiledKernel(kernel, data.X_train)
+        operator = cached(operator)
         made = operator, preconditioner_of(operator)
         first = [
             next(convergence(data, kernel, {1}, *made, seed))[1:]
@@ -325,11 +327,11 @@ def table_3(write):
         kernels = KERNELS[name]
         kernel = next(k for k in kernels if type(k).__name__.lower() == kernel_name)
         exact = krls_error(data, kernel)
-        test = KernelOperator(kernel, data.X_train, data.X_test)
-        test.fill_cache()
+        test = TiledKernel(kernel, data.X_train, data.X_test)
+        test = cached(test)
         # The whole matrix fits: small batches are faster than from half of it.
-        matrix = KernelOperator(kernel, data.X_train).block()
-        operator = KernelOperator.from_matrix(matrix)
+        matrix = TiledKernel(kernel, data.X_train).block()
+        operator = GivenMatrix(matrix)
         preconditioner = preconditioner_of(operator)
         made, ours = (preconditioner, preconditioner.truncate(0)), []
         for P, step in zip(made, steps(preconditioner), strict=True):
@@ -403,7 +405,7 @@ def spectrum(write):
     yield f"{'data':>14} " + " ".join(f"{'j = ' + str(j + 1):>12}" for j in wanted)
     for name, paper in SPECTRUM.items():
         data = shuffled(name, n)
-        K = KernelOperator(KERNELS[name][0], data.X_train).block()
+        K = TiledKernel(KERNELS[name][0], data.X_train).block()
         values, _ = right_singular_vectors(
             lambda B, K=K: K @ B,
             lambda B, K=K: K @ B,
@@ -422,7 +424,7 @@ def spectrum(write):
 def overhead(write):
     """Yield lines: time of a step of EigenPro 1 and 2 over that of plain SGD."""
     data, n_steps = shuffled("mnist"), 30
-    operator, targets = KernelOperator(Gaussian(5.0), data.X_train), None
+    operator, targets = TiledKernel(Gaussian(5.0), data.X_train), None
     targets = one_hot(data.y_train)
     yield f"\nTime of {n_steps} steps over plain SGD, MNIST, m = {M} (best of 3)"
     yield f"{'kernel matrix':>14} {'q':>4} {'EigenPro 1':>11} {'EigenPro 2':>11}"
@@ -432,7 +434,7 @@ def overhead(write):
     operator_1 = GlobalSpectral(V, V[0], np.ones(321, np.float32), 1.0, V)
     for place in ("computed", "cached"):
         if place == "cached":
-            operator.fill_cache()
+            operator = cached(operator)
         for q in (40, 80, 160, 320):
             made = (operator_2.truncate(0), operator_1.truncate(q))
             seconds = [

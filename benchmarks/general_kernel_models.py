@@ -36,7 +36,7 @@ from eigenkern import (
 )
 from eigenkern.backend.linalg import cholesky, solve_triangular
 from eigenkern.kernels import Laplacian
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"
 KERNEL = Laplacian(10.0)
@@ -193,12 +193,12 @@ def normal_equations(data, p):
     start = time.perf_counter()
     Z = data.X_train[np.random.RandomState(0).permutation(len(data.X_train))[:p]]
     Y = np.eye(10)[data.y_train]
-    gram, cross = KernelOperator(KERNEL, Z, data.X_train).gram(Y)
-    gram += 1e-8 * len(Y) * KernelOperator(KERNEL, Z).block(dtype=np.float64)
+    gram, cross = TiledKernel(KERNEL, Z, data.X_train).gram(Y)
+    gram += 1e-8 * len(Y) * TiledKernel(KERNEL, Z).block(dtype=np.float64)
     L = cholesky(gram)
     coef = solve_triangular(L, solve_triangular(L, cross), transposed=True)
     seconds = time.perf_counter() - start
-    F = KernelOperator(KERNEL, Z, data.X_test) @ coef.astype(np.float32)
+    F = TiledKernel(KERNEL, Z, data.X_test) @ coef.astype(np.float32)
     return 100 * np.mean(F.argmax(axis=1) != data.y_test), seconds
 
 

@@ -52,8 +52,8 @@ from eigenkern import (
 from eigenkern.backend import memory
 from eigenkern.backend.array import namespace
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.sharded import make_operator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.sharded import kernel_operator
+from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -218,7 +218,7 @@ def product(machine):
         for kernel in (Gaussian(d**0.5), Laplacian(d**0.5)):
             ratios = []
             for size in tiles:
-                operator = KernelOperator(kernel, Z, X, tile_memory=float(size))
+                operator = TiledKernel(kernel, Z, X, tile_memory=float(size))
                 ratios.append(machine.seconds(partial(operator.product, A)) / bare)
             cells = " ".join(f"{ratio:6.2f}" for ratio in ratios)
             rate = 2e-12 * m * p * d / bare
@@ -314,7 +314,7 @@ def shards(machine):
     """Yield times of a product on shards over that on one device."""
     m, p, d = machine.rows(8192), machine.rows(65536), 784
     X, Z, A = machine.normal(m, d), machine.normal(p, d), machine.normal(p, 10)
-    one = make_operator(Gaussian(d**0.5), Z, [machine.place], X)
+    one = kernel_operator(Gaussian(d**0.5), Z, [machine.place], X)
     expected, seconds = one @ A, machine.seconds(partial(one.product, A))
     cases = {"two shards of one device": [machine.place] * 2}
     if machine.cupy is not None:
@@ -322,7 +322,7 @@ def shards(machine):
         devices = [machine.cupy.cuda.Device(i) for i in range(n)]
         cases[f"{n} device(s)"] = [(machine.xp, device) for device in devices]
     for name, places in cases.items():
-        several = make_operator(Gaussian(d**0.5), Z, places, X)
+        several = kernel_operator(Gaussian(d**0.5), Z, places, X)
         ratio = machine.seconds(partial(several.product, A)) / seconds
         difference = float(abs(several @ A - expected).max() / abs(expected).max())
         yield f"{name}: {ratio:.2f} of the time of one, differs by {difference:.0e}"

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from eigenkern import kernels
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 
 M, P = 2000, 20000
 FEATURES, COLUMNS = (10, 22, 100, 784, 1024), (1, 10, 100)
@@ -86,7 +86,7 @@ def measure(name, d, n_columns, dtype, repeats):
     X, Z = (rng.standard_normal((k, d)).astype(dtype) for k in (M, P))
     A = rng.standard_normal((P, n_columns)).astype(dtype)
     sigma = np.asarray(np.sqrt(2 * d), dtype=dtype)  # the median distance
-    operator = KernelOperator(all_kernels(float(sigma))[name], Z, X)
+    operator = TiledKernel(all_kernels(float(sigma))[name], Z, X)
     buffer = np.empty((M, P), dtype)
     bare = best_of(lambda: np.matmul(X, Z.T, out=buffer), repeats)
     ours = best_of(lambda: operator @ A, repeats)

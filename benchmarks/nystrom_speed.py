@@ -29,7 +29,7 @@ from eigenkern.nystrom.filters import Spectrum, descent_filter, ridge_filter
 from eigenkern.nystrom.moments import Moments
 from eigenkern.nystrom.selection import validation_errors
 from eigenkern.nystrom.whitening import Whitening
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -55,17 +55,17 @@ def paths_on_adult():
     Z, kernel, ones = X[:1000], Gaussian(6.6), np.ones(len(y))
 
     def gram():
-        return Moments.of(KernelOperator(kernel, Z, X), y, ones)
+        return Moments.of(TiledKernel(kernel, Z, X), y, ones)
 
     def plain():
-        K = KernelOperator(kernel, Z, X).block(dtype=np.float64)
+        K = TiledKernel(kernel, Z, X).block(dtype=np.float64)
         return K.T @ K
 
     def paths():
         whitening = Whitening.of(kernel(Z.astype(np.float64)), np.float32)
         kept = Z[whitening.kept]
         sums = [
-            Moments.of(KernelOperator(kernel, kept, X[rows]), y[rows], ones[rows])
+            Moments.of(TiledKernel(kernel, kept, X[rows]), y[rows], ones[rows])
             for rows in (slice(0, n), slice(n, None))
         ]
         train, validation = sums[0].whitened(whitening.L), sums[1]

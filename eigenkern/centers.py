@@ -6,9 +6,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from .backend import memory
-from .backend.array import device_of, move, namespace, to_numpy
+from .backend.array import device_of, move, namespace, slices, to_numpy
 from .backend.linalg import eigh, solve_triangular
-from .operators.tiled import KernelOperator
+from .operators.tiled import TiledKernel
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
 # (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means have 96.7 %
@@ -91,7 +91,7 @@ def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):
             K = xp.astype(xp.take(X, index, axis=1), xp.float64)
         else:
             Z = xp.take(X, index, axis=0)
-            K = KernelOperator(kernel, Z, X).block(dtype=xp.float64)
+            K = TiledKernel(kernel, Z, X).block(dtype=xp.float64)
         return root[:, None] * K * xp.take(root, index)[None, :]
 
     draw = rpcholesky if method == "rpcholesky" else leverage_scores
@@ -230,16 +230,10 @@ def masses(X, centers, weights):
     Z = centers - offset
     norms = xp.sum(Z**2, axis=1)
     nearest = np.empty(n, dtype=np.int64)
-    for rows in _slices(n, max(2**22 // m, 16)):
+    for rows in slices(n, max(2**22 // m, 16)):
         distances = norms - 2 * (X[rows, :] - offset) @ Z.T
         nearest[rows] = to_numpy(xp.argmin(distances, axis=1))
     return np.bincount(nearest, weights=weights, minlength=m)
-
-
-def _slices(n, size):
-    """Yield slices of `size` places that cover n of them."""
-    for start in range(0, n, size):
-        yield slice(start, min(start + size, n))
 
 
 def rpcholesky(diagonal, columns, n_centers, rng):
@@ -392,10 +386,10 @@ def ridge_leverage_scores(diagonal, columns, pilot, total):
     n, part = diagonal.shape[0], len(pilot) / diagonal.shape[0]
     index = xp.asarray(pilot, device=device)
     V = xp.empty((n, len(pilot)), dtype=xp.float64, device=device)
-    for block in _slices(len(pilot), len(pilot) // 10 + 1):
+    for block in slices(len(pilot), len(pilot) // 10 + 1):
         V[:, block] = columns(index[block])
     values, U = eigh(xp.take(V, index, axis=0))
-    for rows in _slices(n, 1000):
+    for rows in slices(n, 1000):
         V[rows, :] = (V[rows, :] @ U) ** 2
     values = np.maximum(to_numpy(values), 0.0)
     diagonal = to_numpy(diagonal)

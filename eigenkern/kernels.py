@@ -42,6 +42,8 @@ __all__ = [
 
 
 _LOG2_E = math.log2(math.e)
+# Rows of a kernel matrix that are computed at a time.
+_ROWS = 1024
 
 
 def _check_bandwidth(value):
@@ -87,15 +89,23 @@ class Kernel:
         -------
         K : array of shape (m, p)
         """
-        from .operators.tiled import KernelOperator
-
         xp = namespace(X)
         X = xp.asarray(X)
         if not xp.isdtype(X.dtype, "real floating"):
             X = xp.astype(X, xp.float64)
+        centers = X if Z is None else xp.asarray(Z, dtype=X.dtype)
+        frame = self.frame(centers)
+        right = self.encode(centers, **frame)
+        kernel, shape = self.adapted_to(right), (X.shape[0], centers.shape[0])
+        K = xp.empty(shape, dtype=X.dtype, device=device_of(X))
+        for start in range(0, shape[0], _ROWS):
+            rows = slice(start, min(start + _ROWS, shape[0]))
+            E = right[rows, :] if Z is None else self.encode(X[rows, :], **frame)
+            K[rows, :] = kernel.evaluate(xp, kernel.left(E), right)
         if Z is None:
-            return KernelOperator(self, X).block()
-        return KernelOperator(self, xp.asarray(Z, dtype=X.dtype), rows=X).block()
+            diagonal, index = self.diagonal(X), xp.arange(shape[0], device=device_of(X))
+            K = xp.where(index[:, None] == index[None, :], diagonal[None, :], K)
+        return K
 
     def frame(self, centers):
         """Return what `encode` needs to know of the centers, as keyword arguments."""

@@ -13,7 +13,7 @@ from eigenkern import (
 )
 from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
@@ -514,9 +514,9 @@ def test_wide_kernels_on_few_distinct_rows(kernel, bandwidth, dtype, rng):
 def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
     X, y, X_test, _ = regression
     filled = []
-    fill = KernelOperator.fill_cache
+    fill = TiledKernel.fill_cache
     monkeypatch.setattr(
-        KernelOperator, "fill_cache", lambda op: (filled.append(op), fill(op))
+        TiledKernel, "fill_cache", lambda op: (filled.append(op), fill(op))
     )
     model = EigenProRegressor(random_state=0, early_stopping=early_stopping)
     fits = []
@@ -547,13 +547,13 @@ def test_the_cache_leaves_memory_to_the_tuning(
 ):
     # What is free is what the cached triangles have not taken.
     X, free = rng.standard_normal((1500, 3)), [0.0]
-    fill = KernelOperator.fill_cache
+    fill = TiledKernel.fill_cache
 
     def watched(operator):
         free[0] -= operator.cache_bytes
         fill(operator)
 
-    monkeypatch.setattr(KernelOperator, "fill_cache", watched)
+    monkeypatch.setattr(TiledKernel, "fill_cache", watched)
     monkeypatch.setattr(memory, "available", lambda xp, device: free[0])
     model = EigenProRegressor(early_stopping=early_stopping, max_iter=2, random_state=0)
     found = []
@@ -567,7 +567,7 @@ def test_the_cache_leaves_memory_to_the_tuning(
 
 def test_sizes_are_checked_before_anything_is_computed(rng, monkeypatch):
     X = rng.standard_normal((300, 3))
-    monkeypatch.setattr(KernelOperator, "fill_cache", None)
+    monkeypatch.setattr(TiledKernel, "fill_cache", None)
     for name in ("subsample_size", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be at most 300"):
             EigenProRegressor(**{name: 301}).fit(X, X[:, 0])

@@ -8,8 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
-from eigenkern.operators.linear import LinearOperator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.linear import CenteredFeatures
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.preconditioners.linear import LinearSpectral
@@ -41,7 +42,7 @@ def solve(
     trials=False,
 ):
     """Return the states of `n_epochs` epochs."""
-    operator = KernelOperator.from_matrix(K) if isinstance(K, np.ndarray) else K
+    operator = GivenMatrix(K) if isinstance(K, np.ndarray) else K
     coef = np.zeros_like(Y) if coef is None else coef
     solver = eigenpro(
         operator,
@@ -92,7 +93,7 @@ def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
     P = Spectral.from_subsample(K[:40, :40], q, weights=w_s, damping=0.9)
     options = {"weights": weights, "batch_size": batch_size, "step_size": 0.8}
     expected, losses = naive(K, Y, P, 3, **options)
-    states = solve(KernelOperator(Laplacian(2.0), X), Y, P, 3, **options)
+    states = solve(TiledKernel(Laplacian(2.0), X), Y, P, 3, **options)
     assert_allclose(states[-1].coef, expected, atol=1e-10)
     assert_allclose([state.loss for state in states], losses, rtol=1e-10)
     assert all(state.n_step_halvings == 0 for state in states)
@@ -105,7 +106,7 @@ def test_eigenpro_1_equals_the_naive_loop(svd_solver, weighted, data, rng):
     X, Y = data
     K = Laplacian(2.0)(X)
     weights = rng.uniform(0.5, 1.5, size=N) if weighted else np.ones(N)
-    operator = KernelOperator.from_matrix(K)
+    operator = GivenMatrix(K)
     P = GlobalSpectral.of(
         operator,
         40,
@@ -135,7 +136,7 @@ def test_linear_eigenpro_equals_the_naive_loop(q, data, rng):
     """Table 1 of the paper, the eigenvectors given."""
     _, Y = data
     X = rng.standard_normal((N, 8)) * 0.6 ** np.arange(8)
-    operator = LinearOperator(X, X.mean(axis=0))
+    operator = CenteredFeatures(X, X.mean(axis=0))
     P = LinearSpectral.of(operator, 40, q, damping=0.25, rng=np.random.RandomState(0))
     matrix = np.eye(8) - P.vectors @ np.diag(P.scales) @ P.vectors.T
     X = X - X.mean(axis=0)
@@ -168,14 +169,14 @@ def test_no_components_is_plain_sgd(data):
 @pytest.mark.parametrize("n_components", [0, "auto", 50])
 def test_converges_to_the_exact_solution(kernel, n_components, data):
     X, Y = data
-    operator = KernelOperator(kernel, X)
+    operator = TiledKernel(kernel, X)
     tuning = tune(operator, N, batch_size=N, n_components=n_components)
     # The slowest direction of plain SGD sets the number of epochs.
     K = kernel(X)
     condition = tuning.step_size / N * np.linalg.eigvalsh(K)[0]
     n_epochs = min(int(20 / condition), 60_000)
     (*_, last) = solve(
-        KernelOperator.from_matrix(K),
+        GivenMatrix(K),
         Y,
         tuning.preconditioner,
         n_epochs,
@@ -192,7 +193,7 @@ def test_converges_to_the_exact_solution(kernel, n_components, data):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_absurd_step_is_halved(factor, q, dtype, data):
     X, Y = (array.astype(dtype) for array in data)
-    operator = KernelOperator(Laplacian(2.0), X)
+    operator = TiledKernel(Laplacian(2.0), X)
     tuning = tune(operator, N, batch_size=M, n_components=q)
     step_size = factor * tuning.step_size
     states = solve(operator, Y, tuning.preconditioner, 40, step_size=step_size)
@@ -219,7 +220,7 @@ def test_a_step_beyond_repair_fails_with_the_last_good_coefficients(data):
 def test_a_negative_definite_kernel_stays_bounded(data):
     X, Y = data
     kernel = CallableKernel(lambda A, B: -1e3 * Laplacian(2.0)(A, B))
-    operator = KernelOperator(kernel, X)
+    operator = TiledKernel(kernel, X)
     P = Spectral.from_subsample(operator.block(0, 40, 0, 40), 10)
     assert P.n_components == 0
     states = solve(operator, Y, P, 40, step_size=1.0)
@@ -251,7 +252,7 @@ def test_equal_weights_are_none(data):
 
 def test_noise_is_no_divergence(rng):
     X, Y = rng.standard_normal((N, 3)), rng.standard_normal((N, 1))
-    operator = KernelOperator(Gaussian(1.0), X)
+    operator = TiledKernel(Gaussian(1.0), X)
     tuning = tune(operator, N, batch_size=10)
     last = solve(
         operator,
@@ -269,7 +270,7 @@ def test_other_libraries_agree_with_numpy(batch_size, other_xp, rng):
     X, Y = contradictory(rng)
 
     def run(xp):
-        operator = KernelOperator(Laplacian(2.0), xp.asarray(X))
+        operator = TiledKernel(Laplacian(2.0), xp.asarray(X))
         tuning = tune(operator, N, n_components=8)
         solver = eigenpro(
             operator,
@@ -294,7 +295,7 @@ def test_a_race_yields_the_models_of_its_best_sides(seed, data, monkeypatch):
     (X, Y), rng = data, np.random.default_rng(seed)
     Y = Y + [[0.0, 1.0]] * rng.standard_normal(Y.shape)  # one output has noise
     K, m, w = Laplacian(2.0)(X), 10, rng.exponential(size=N)
-    tuning = tune(KernelOperator.from_matrix(K), N, weights=w, batch_size=m)
+    tuning = tune(GivenMatrix(K), N, weights=w, batch_size=m)
     P, step_size = tuning.preconditioner, tuning.step_size / 2
     options = {"batch_size": m, "step_size": step_size, "weights": w}
     race = solve(K, Y, P, 7, trials=True, **options)
@@ -365,7 +366,7 @@ def test_a_longer_step_that_diverges_after_the_race_is_given_up():
 def test_sides_of_a_race_that_diverge_are_out(data):
     """A step that is four times too long: only the sides below it are bounded."""
     X, Y = data
-    operator = KernelOperator(Laplacian(2.0), X)
+    operator = TiledKernel(Laplacian(2.0), X)
     tuning = tune(operator, N, batch_size=10)
     options = {"batch_size": 10, "step_size": 4 * tuning.step_size}
     alone = solve(operator, Y, tuning.preconditioner, 20, **options)[-1]
@@ -437,7 +438,7 @@ def contradictory(rng):
 def test_trials_lower_the_noise_of_contradictory_targets(rng):
     X, Y = contradictory(rng)
     Y = Y[:, :1]
-    operator = KernelOperator(Laplacian(1.0), X)
+    operator = TiledKernel(Laplacian(1.0), X)
     tuning = tune(operator, N, batch_size=M)
     K = operator.block()
     options = {"step_size": tuning.step_size}
@@ -454,7 +455,7 @@ def test_trials_lower_the_noise_of_contradictory_targets(rng):
 
 def test_outputs_have_trials_of_their_own(rng):
     X, Y = contradictory(rng)
-    operator = KernelOperator(Laplacian(1.0), X)
+    operator = TiledKernel(Laplacian(1.0), X)
     tuning = tune(operator, N, batch_size=M)
     P, options = tuning.preconditioner, {"step_size": tuning.step_size}
     both = solve(operator, Y, P, 15, trials=True, **options)[-1].coef

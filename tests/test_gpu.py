@@ -20,8 +20,9 @@ from eigenkern.backend import array, memory
 from eigenkern.backend.array import namespace, run_cuda
 from eigenkern.backend.transfer import StreamedRows
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
-from eigenkern.operators.sharded import make_operator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.cached import cached
+from eigenkern.operators.sharded import kernel_operator
+from eigenkern.operators.tiled import TiledKernel
 
 pytestmark = pytest.mark.gpu
 
@@ -43,10 +44,10 @@ def cupy():
 )
 def test_operator(kernel, cupy, rng):
     X, A = rng.standard_normal((300, 5)), rng.standard_normal((300, 3))
-    expected = KernelOperator(kernel, X) @ A
-    operator = KernelOperator(kernel, cupy.asarray(X), tile_memory=0.1)
+    expected = TiledKernel(kernel, X) @ A
+    operator = TiledKernel(kernel, cupy.asarray(X), tile_memory=0.1)
     assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
-    operator.fill_cache(128)
+    operator = cached(operator, 128)
     assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
 
 
@@ -86,19 +87,19 @@ def test_host_data_on_the_device(cupy, three_classes):
 def test_host_rows_are_streamed(n_shards, cupy, rng):
     X, Z = rng.standard_normal((3000, 5)), rng.standard_normal((400, 5))
     A, targets = rng.standard_normal((400, 3)), rng.standard_normal((3000, 3))
-    one = KernelOperator(Laplacian(2.0), Z, X)
+    one = TiledKernel(Laplacian(2.0), Z, X)
     n = cupy.cuda.runtime.getDeviceCount() if n_shards == "all" else n_shards
     devices = [cupy.cuda.Device(i if n_shards == "all" else 0) for i in range(n)]
     places = [(namespace(cupy.empty(0)), device) for device in devices]
-    operator = make_operator(Laplacian(2.0), Z, places, X)
+    operator = kernel_operator(Laplacian(2.0), Z, places, X)
     operator._budget = 2e5  # of many tiles
     there = cupy.asarray(A)
     for _ in range(3):
         assert_allclose((operator @ there).get(), one @ A, rtol=1e-9)
     sums = operator.normal_product(there, cupy.asarray(targets))
     assert_allclose(sums.get(), one.normal_product(A, targets), rtol=1e-8)
-    symmetric = make_operator(Laplacian(2.0), Z, places) @ there
-    assert_allclose(symmetric.get(), KernelOperator(Laplacian(2.0), Z) @ A, rtol=1e-9)
+    symmetric = kernel_operator(Laplacian(2.0), Z, places) @ there
+    assert_allclose(symmetric.get(), TiledKernel(Laplacian(2.0), Z) @ A, rtol=1e-9)
 
 
 def test_rows_come_in_any_order(cupy, rng):

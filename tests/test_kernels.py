@@ -19,7 +19,7 @@ from eigenkern.kernels import (
     make_kernel,
     median_distance,
 )
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 
 SIGMA = 1.7
 RADIAL = {
@@ -105,8 +105,8 @@ def test_gaussian_of_a_tiny_bandwidth_stays_below_one(rng):
 
 def test_gaussian_is_clipped_only_where_rounding_shows(rng):
     X = rng.standard_normal((50, 3)).astype(np.float32)
-    assert type(KernelOperator(Gaussian(1.0), X).kernel) is Gaussian
-    assert type(KernelOperator(Gaussian(1e-3), X).kernel) is not Gaussian
+    assert type(TiledKernel(Gaussian(1.0), X).kernel) is Gaussian
+    assert type(TiledKernel(Gaussian(1e-3), X).kernel) is not Gaussian
 
 
 def test_callable_kernel_is_called_on_blocks(rng):

@@ -23,9 +23,11 @@ from eigenkern.kernels import (
     Polynomial,
 )
 from eigenkern.operators import plan
-from eigenkern.operators.linear import LinearOperator
+from eigenkern.operators.cached import cached
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 
 KERNELS = [
     Gaussian(1.5),
@@ -56,17 +58,17 @@ def blas_threads():
 
 def test_shape_and_symmetry(problem):
     X, Z, *_ = problem
-    assert KernelOperator(Gaussian(), Z).shape == (1333, 1333)
-    assert KernelOperator(Gaussian(), Z).symmetric
-    assert KernelOperator(Gaussian(), Z, X).shape == (150, 1333)
-    assert not KernelOperator(Gaussian(), Z, X).symmetric
+    assert TiledKernel(Gaussian(), Z).shape == (1333, 1333)
+    assert TiledKernel(Gaussian(), Z).symmetric
+    assert TiledKernel(Gaussian(), Z, X).shape == (150, 1333)
+    assert not TiledKernel(Gaussian(), Z, X).symmetric
 
 
 def test_product_with_other_rows(problem):
     X, Z, A, K, _ = problem
-    operator = KernelOperator(Gaussian(1.5), Z, X)
+    operator = TiledKernel(Gaussian(1.5), Z, X)
     assert_allclose(operator @ A, K @ A, atol=1e-10)
-    operator.fill_cache()
+    operator = cached(operator)
     assert_allclose(operator @ A, K @ A, atol=1e-10)
     assert_allclose(operator.block(3, 7, 10, 600), K[3:7, 10:600], atol=1e-12)
 
@@ -75,12 +77,12 @@ def test_product_with_other_rows(problem):
 @pytest.mark.parametrize("size", [None, 1, 200, 31 * 43, 1024, 5000])
 def test_product_of_a_symmetric_matrix(size, problem):
     _, Z, A, _, K = problem
-    operator = KernelOperator(Gaussian(1.5), Z)
+    operator = TiledKernel(Gaussian(1.5), Z)
     if size == 1:  # so many blocks take long: fewer rows
         Z, A, K = Z[:60], A[:60], K[:60, :60]
-        operator = KernelOperator(Gaussian(1.5), Z)
+        operator = TiledKernel(Gaussian(1.5), Z)
     if size is not None:
-        operator.fill_cache(size)
+        operator = cached(operator, size)
     n = len(Z)
     for start, stop in [(0, n), (0, 1), (n - 1, n), (n // 3, n // 2), (5, n - 2)]:
         for n_kept in (0, 1, n // 4, n):
@@ -91,8 +93,8 @@ def test_product_of_a_symmetric_matrix(size, problem):
 
 def test_cached_batches_straddle_the_blocks(problem):
     _, Z, A, _, K = problem
-    operator = KernelOperator(Gaussian(1.5), Z)
-    operator.fill_cache(100)
+    operator = TiledKernel(Gaussian(1.5), Z)
+    operator = cached(operator, 100)
     for start in range(0, 1333, 130):
         b = slice(start, min(start + 130, 1333))
         F, kept = operator.product(A, b.start, b.stop, n_kept=250)
@@ -101,11 +103,11 @@ def test_cached_batches_straddle_the_blocks(problem):
 
 
 def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
-    operator = KernelOperator(Gaussian(1.5), problem[1])
+    operator = TiledKernel(Gaussian(1.5), problem[1])
     # Blocks of 1024 rows, each up to and with its diagonal.
     assert operator.cache_bytes == (1024 * 1024 + 309 * 1333) * 8
     tracemalloc.start()
-    operator.fill_cache()
+    operator = cached(operator)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.9 * operator.cache_bytes < held < 1.01 * operator.cache_bytes
@@ -125,9 +127,9 @@ BLOCKS = [
 @pytest.mark.parametrize("kernel", [Gaussian(1.5), CallableKernel(Gaussian(1.5))])
 def test_block(kernel, cached, problem):
     _, Z, _, _, K = problem
-    operator = KernelOperator(kernel, Z, tile_memory=1.0)
+    operator = TiledKernel(kernel, Z, tile_memory=1.0)
     if cached:
-        operator.fill_cache(100)
+        operator = cached(operator, 100)
     for a, b, c, d in BLOCKS:
         assert_allclose(operator.block(a, b, c, d), K[a:b, c:d], atol=1e-12)
         single = operator.block(a, b, c, d, dtype=np.float32)
@@ -139,7 +141,7 @@ def test_block(kernel, cached, problem):
 
 def test_blocks_of_other_rows_are_computed_in_order(problem, monkeypatch):
     X, Z, *_ = problem
-    operator = KernelOperator(CallableKernel(Gaussian(1.5)), Z, X, tile_memory=0.1)
+    operator = TiledKernel(CallableKernel(Gaussian(1.5)), Z, X, tile_memory=0.1)
     seen, encoded_rows = [], operator.encoded_rows
     monkeypatch.setattr(
         operator, "encoded_rows", lambda a, b: seen.append(a) or encoded_rows(a, b)
@@ -157,7 +159,7 @@ def test_a_symmetric_block_is_computed_by_halves(given_rows, problem):
         return Gaussian(1.5)(X, Z)
 
     rows = Z if given_rows else None
-    operator = KernelOperator(CallableKernel(watched), Z, rows, tile_memory=0.5)
+    operator = TiledKernel(CallableKernel(watched), Z, rows, tile_memory=0.5)
     entries.clear()
     operator.block(0, 1000, 0, 1000)
     whole = 1000 * 1000
@@ -171,13 +173,13 @@ def test_a_symmetric_block_is_computed_by_halves(given_rows, problem):
 def test_duplicated_rows_make_a_singular_exact_matrix():
     X = np.repeat(np.arange(6.0).reshape(3, 2), 400, axis=0)
     A = np.ones((1200, 1))
-    for operator in (KernelOperator(Cauchy(), X), KernelOperator(Cauchy(), X, X)):
+    for operator in (TiledKernel(Cauchy(), X), TiledKernel(Cauchy(), X, X)):
         assert_allclose(operator @ A, (1 / (1 + cdist(X, X) ** 2)) @ A, rtol=1e-12)
 
 
 def test_given_matrix(problem, rng):
     *_, A, K, _ = problem
-    operator = KernelOperator.from_matrix(K)
+    operator = GivenMatrix(K)
     assert operator.shape == K.shape
     assert_array_equal(operator @ A, K @ A)
     F, kept = operator.product(A, 5, 70, n_kept=9)
@@ -194,17 +196,17 @@ def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch)
     X, Z, A, K, K_zz = problem
     plan = BlockPlan(*tiles, n_threads, 0)
     monkeypatch.setattr(BlockPlan, "make", lambda *args: plan)
-    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: n_threads)
-    threads._SingleThreadedBlas.n_threads(threads._single_threaded_blas)
-    F, kept = KernelOperator(Gaussian(1.5), Z, X).product(A, 20, 120, n_kept=700)
+    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: n_threads)
+    threads._SingleThreadedBlas.n_threads(threads.single_threaded_blas)
+    F, kept = TiledKernel(Gaussian(1.5), Z, X).product(A, 20, 120, n_kept=700)
     assert_allclose(F, K[20:120] @ A, atol=1e-10)
     assert_allclose(kept, K[20:120, :700], atol=1e-12)
-    operator = KernelOperator(Gaussian(1.5), Z)
+    operator = TiledKernel(Gaussian(1.5), Z)
     assert operator.n_workers == n_threads
     F, kept = operator.product(A, 200, 300, n_kept=299)
     assert_allclose(F, K_zz[200:300] @ A, atol=1e-10)
     assert_allclose(kept, K_zz[200:300, :299], atol=1e-12)
-    operator.fill_cache(128)
+    operator = cached(operator, 128)
     assert_allclose(operator.product(A, 200, 300)[0], K_zz[200:300] @ A, atol=1e-10)
 
 
@@ -213,7 +215,7 @@ def test_as_many_workers_as_blas_was_allowed(problem):
     results = []
     for n_threads in (1, 2):
         with threadpool_limits(n_threads, user_api="blas"):
-            operator = KernelOperator(Laplacian(1.5), Z)
+            operator = TiledKernel(Laplacian(1.5), Z)
             assert operator.n_workers <= n_threads
             results.append(operator @ A)
     assert_allclose(*results, atol=1e-10)
@@ -257,7 +259,7 @@ def test_many_rows_do_not_shrink_the_tiles():
 def test_peak_memory_is_the_plan(kernel, symmetric, d, rng):
     X = rng.standard_normal((3000, d)).astype(np.float32)
     A = rng.standard_normal((3000, 10)).astype(np.float32)
-    operator = KernelOperator(kernel, X, None if symmetric else X[::-1])
+    operator = TiledKernel(kernel, X, None if symmetric else X[::-1])
     _ = operator @ A  # threads are started
     tracemalloc.start()
     _ = operator @ A
@@ -284,7 +286,7 @@ def test_blas_is_limited_in_tiles_and_restored(problem):
     seen = []
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        operator = KernelOperator(Watched(lambda: seen.extend(blas_threads())), Z)
+        operator = TiledKernel(Watched(lambda: seen.extend(blas_threads())), Z)
         _ = operator @ A
         assert set(seen) == {1}
         assert blas_threads() == before
@@ -299,7 +301,7 @@ def test_blas_is_restored_after_an_error_in_a_tile(error, problem):
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        operator = KernelOperator(Watched(fail), Z)
+        operator = TiledKernel(Watched(fail), Z)
         for run in (lambda: operator @ A, operator.block, operator.fill_cache):
             with pytest.raises(error, match="in a tile"):
                 run()
@@ -319,7 +321,7 @@ def test_blas_limits_of_two_threads_nest(problem):
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        slow, quick = KernelOperator(Watched(wait), Z), KernelOperator(Gaussian(1.5), Z)
+        slow, quick = TiledKernel(Watched(wait), Z), TiledKernel(Gaussian(1.5), Z)
         thread = threading.Thread(target=lambda: results.append(slow @ A))
         thread.start()
         assert inside.wait(60)
@@ -342,7 +344,7 @@ def test_blas_is_restored_by_whichever_thread_leaves_last(problem):
 
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        operator = KernelOperator(Watched(wait), Z)
+        operator = TiledKernel(Watched(wait), Z)
         with operator.exclusive_threads():
             thread = threading.Thread(target=lambda: operator @ A)
             thread.start()
@@ -356,7 +358,7 @@ def test_exclusive_threads_nest_with_products(problem):
     _, Z, A, *_ = problem
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
-        operator = KernelOperator(Gaussian(1.5), Z)
+        operator = TiledKernel(Gaussian(1.5), Z)
         with operator.exclusive_threads():
             _ = operator @ A
             assert set(blas_threads()) == {1}
@@ -367,30 +369,30 @@ def test_exclusive_threads_nest_with_products(problem):
 def test_other_libraries_agree_with_numpy(kernel, other_xp, rng):
     X, Z = rng.standard_normal((40, 4)), rng.standard_normal((90, 4))
     A = rng.standard_normal((90, 3))
-    operator = KernelOperator(
+    operator = TiledKernel(
         kernel, other_xp.asarray(Z), other_xp.asarray(X), tile_memory=0.01
     )
     expected = kernel(X, Z)
     assert_allclose(to_numpy(operator @ other_xp.asarray(A)), expected @ A, atol=1e-10)
     assert_allclose(to_numpy(operator.block()), expected, atol=1e-10)
-    operator = KernelOperator(kernel, other_xp.asarray(Z), tile_memory=0.01)
+    operator = TiledKernel(kernel, other_xp.asarray(Z), tile_memory=0.01)
     expected = kernel(Z)
     for size in (None, 40):
         if size:
-            operator.fill_cache(size)
+            operator = cached(operator, size)
         F, kept = operator.product(other_xp.asarray(A), 30, 75, n_kept=50)
         assert_allclose(to_numpy(F), expected[30:75] @ A, atol=1e-10)
         assert_allclose(to_numpy(kept), expected[30:75, :50], atol=1e-10)
 
 
 def test_cache_budget(problem, monkeypatch):
-    operator = KernelOperator(Gaussian(), problem[1])
+    operator = TiledKernel(Gaussian(), problem[1])
     assert cache_budget(12.5, operator) == 12.5e6
     monkeypatch.setattr(memory, "available", lambda xp, device: 1e9)
-    monkeypatch.setattr(plan, "_n_cores", lambda: 8)
-    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: 2)
+    monkeypatch.setattr(plan, "n_cores", lambda: 8)
+    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: 2)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9 / 4)
-    monkeypatch.setattr(threads._single_threaded_blas, "n_threads", lambda: 8)
+    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: 8)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9)
 
 
@@ -406,7 +408,7 @@ def test_a_plan_of_a_library_counts_tiles_and_rows(p, width):
 
 
 def test_cache_pays_for_many_features_and_epochs():
-    operator = KernelOperator(Gaussian(), np.ones((3, 2), dtype=np.float32))
+    operator = TiledKernel(Gaussian(), np.ones((3, 2), dtype=np.float32))
     operator.n_workers = 2
     assert cache_pays(20, 784, operator)
     assert not cache_pays(1, 5, operator)
@@ -420,9 +422,9 @@ def test_constant_columns_count_only_in_other_rows(kernel, rng):
     Z[:, [1, 4]] = [1e3, -7.0]  # constant among the centers, not among the rows
     A = rng.standard_normal((40, 2))
     u = cdist(X, Z)
-    assert KernelOperator(kernel, Z, X)._right.shape == (40, 4 + 2)
-    assert_allclose(KernelOperator(kernel, Z, X) @ A, of_distance(kernel, u) @ A)
-    assert_allclose(KernelOperator(kernel, Z) @ A, of_distance(kernel, cdist(Z, Z)) @ A)
+    assert TiledKernel(kernel, Z, X)._right.shape == (40, 4 + 2)
+    assert_allclose(TiledKernel(kernel, Z, X) @ A, of_distance(kernel, u) @ A)
+    assert_allclose(TiledKernel(kernel, Z) @ A, of_distance(kernel, cdist(Z, Z)) @ A)
 
 
 def of_distance(kernel, r):
@@ -446,7 +448,7 @@ def test_gram(weighted, transformed, dtype, problem, rng):
     w = rng.uniform(0, 2, 150) if weighted else np.ones(150)
     T, R = rng.standard_normal((150, 2)), rng.standard_normal((1333, 30)) / 30
     # Small tiles, so that rows come in several blocks.
-    operator = KernelOperator(
+    operator = TiledKernel(
         Gaussian(1.5), Z.astype(dtype), X.astype(dtype), tile_memory=0.2
     )
     assert operator.gram_rows() < 75
@@ -464,7 +466,7 @@ def test_gram(weighted, transformed, dtype, problem, rng):
 def test_gram_in_float64_is_definite(rng):
     """In float32 the smallest eigenvalue would drown in the rounding of the largest."""
     X = rng.random((3000, 2)).astype(np.float32)
-    operator = KernelOperator(Gaussian(0.25), X[:30], X)
+    operator = TiledKernel(Gaussian(0.25), X[:30], X)
     G, _ = operator.gram(np.ones((3000, 1)))
     K = operator.block().astype(np.float64)
     smallest = np.linalg.svd(K, compute_uv=False)[-1] ** 2
@@ -476,9 +478,9 @@ def test_gram_in_float64_is_definite(rng):
 def test_gram_of_a_cached_or_given_matrix(problem, rng):
     X, Z, _, K, _ = problem
     T = rng.standard_normal((150, 1))
-    operator = KernelOperator(Gaussian(1.5), Z, X)
-    operator.fill_cache()
-    for whole in (operator, KernelOperator.from_matrix(K)):
+    operator = TiledKernel(Gaussian(1.5), Z, X)
+    operator = cached(operator)
+    for whole in (operator, GivenMatrix(K)):
         G, c = whole.gram(T, np.full(150, 2.0))
         assert_allclose(G, 2 * K.T @ K, atol=1e-9)
         assert_allclose(c, 2 * K.T @ T, atol=1e-9)
@@ -491,11 +493,9 @@ def test_normal_product(cached, symmetric, problem, rng):
     K = K_Z if symmetric else K
     m = len(K)
     w, T = rng.uniform(0, 2, m), rng.standard_normal((m, 3))
-    operator = KernelOperator(
-        Gaussian(1.5), Z, None if symmetric else X, tile_memory=0.5
-    )
+    operator = TiledKernel(Gaussian(1.5), Z, None if symmetric else X, tile_memory=0.5)
     if cached:
-        operator.fill_cache()
+        operator = cached(operator)
     assert_allclose(operator.normal_product(A), K.T @ (K @ A), rtol=1e-9, atol=1e-7)
     expected = K.T @ (w[:, None] * (K @ A - T))
     assert_allclose(operator.normal_product(A, T, w), expected, rtol=1e-9, atol=1e-7)
@@ -504,7 +504,7 @@ def test_normal_product(cached, symmetric, problem, rng):
 def test_normal_equations_in_other_libraries(other_xp, problem, rng):
     X, Z, A, K, _ = problem
     w, T = rng.uniform(0, 2, 150), rng.standard_normal((150, 3))
-    operator = KernelOperator(Gaussian(1.5), other_xp.asarray(Z), other_xp.asarray(X))
+    operator = TiledKernel(Gaussian(1.5), other_xp.asarray(Z), other_xp.asarray(X))
     w_xp, T_xp = other_xp.asarray(w), other_xp.asarray(T)
     G, c = operator.gram(T_xp, w_xp)
     assert_allclose(to_numpy(G), K.T @ (w[:, None] * K), atol=1e-9)
@@ -515,7 +515,7 @@ def test_normal_equations_in_other_libraries(other_xp, problem, rng):
 
 def test_block_of_another_type(problem):
     X, Z, _, K, _ = problem
-    operator = KernelOperator(Gaussian(1.5), Z.astype(np.float32), X.astype(np.float32))
+    operator = TiledKernel(Gaussian(1.5), Z.astype(np.float32), X.astype(np.float32))
     out = np.zeros((200, 1333))
     block = operator.block(10, 60, dtype=np.float64, out=out)
     assert np.shares_memory(block, out) and block.dtype == np.float64
@@ -527,7 +527,7 @@ def test_block_of_another_type(problem):
 def test_linear_operator_is_its_matrix(sparse, rng):
     X = rng.standard_normal((50, 7)) * (rng.random((50, 7)) < 0.4)
     mean = rng.standard_normal(7)
-    operator = LinearOperator(scipy.sparse.csr_array(X) if sparse else X, mean)
+    operator = CenteredFeatures(scipy.sparse.csr_array(X) if sparse else X, mean)
     A, G = rng.standard_normal((7, 3)), rng.standard_normal((11, 3))
     assert operator.shape == (50, 7) and operator.itemsize == 8
     product, kept = operator.product(A, 5, 16)

@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Laplacian, Linear
-from eigenkern.operators.linear import LinearOperator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.preconditioners.linear import LinearSpectral
@@ -205,7 +205,7 @@ SOLVERS = ["nystrom", "randomized"]
 
 def make_global(K, s, q, weights=None, *, svd_solver, **options):
     return GlobalSpectral.of(
-        KernelOperator.from_matrix(K),
+        GivenMatrix(K),
         s,
         q,
         weights=weights,
@@ -314,7 +314,7 @@ def test_global_needs_memory(svd_solver, advice, monkeypatch, weighted_matrix):
 
 def make_linear(X, s, q, weights=None, *, mean=0.0, **options):
     return LinearSpectral.of(
-        LinearOperator(X, mean + 0.0 * X[0, :]),
+        CenteredFeatures(X, mean + 0.0 * X[0, :]),
         s,
         q,
         weights=weights,

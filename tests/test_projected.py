@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.sample import SampleOperator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.sample import Sample
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.centers import CenterSpectral
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
@@ -37,8 +37,8 @@ class Case:
         self.w = rng.uniform(0.5, 1.5, n)
         self.w /= self.w.mean()
         self.K, self.K_zz = naive_kernel(self.X, self.Z), naive_kernel(self.Z, self.Z)
-        self.centers = KernelOperator(KERNEL, self.Z)
-        sample = SampleOperator(self.centers, self.X)
+        self.centers = TiledKernel(KERNEL, self.Z)
+        sample = Sample(self.centers, self.X)
         self.preconditioner = CenterSpectral.of(
             self.centers, sample, n, c, q, weights=self.w
         )
@@ -47,7 +47,7 @@ class Case:
         for i in range(0, len(self.X), m):
             b = slice(i, min(i + m, len(self.X)))
             rows = self.X[b]
-            yield Batch(self.centers.with_rows(rows), rows, self.Y[b], self.w[b])
+            yield Batch(self.centers.rows(rows), rows, self.Y[b], self.w[b])
 
     def solver(self, iterate, m, interval, step, project=None, **options):
         project = project or ExactProjection(self.centers)
@@ -240,8 +240,8 @@ def test_eigenfunctions_are_those_of_the_kernel_in_the_span(rng):
 def test_preconditioner_of_few_centers_and_of_copies(rng):
     case = Case(rng)
     Z = np.concatenate([case.Z[:5], case.Z[:5]])
-    centers = KernelOperator(KERNEL, Z)
-    sample = SampleOperator(centers, case.X)
+    centers = TiledKernel(KERNEL, Z)
+    sample = Sample(centers, case.X)
     made = CenterSpectral.of(centers, sample, 90, 10, 8)
     assert made.n_components == 4  # five functions, of which one is the level
     assert np.isfinite(made.vectors).all()
@@ -254,7 +254,7 @@ def test_preconditioner_of_few_centers_and_of_copies(rng):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_exact_projection(dtype, rng):
     Z, X = (rng.standard_normal((k, 4)).astype(dtype) for k in (60, 25))
-    centers = KernelOperator(Gaussian(2.0), Z)
+    centers = TiledKernel(Gaussian(2.0), Z)
     u = rng.standard_normal((25, 3)).astype(dtype)
     K = naive_gaussian_matrix(Z, Z)
     h = (naive_gaussian_matrix(Z, X) @ u).astype(dtype)
@@ -276,10 +276,10 @@ def test_whitened_rows_have_the_projected_kernel(case):
 
 def test_inexact_projection_is_orthogonal_and_returns_the_rest(rng):
     Z, X = rng.standard_normal((300, 4)), rng.standard_normal((80, 4))
-    centers, K = KernelOperator(KERNEL, Z), naive_kernel(Z, Z)
+    centers, K = TiledKernel(KERNEL, Z), naive_kernel(Z, Z)
     h = naive_kernel(Z, X) @ rng.standard_normal((80, 2))
     project = InexactProjection(centers)
-    sample = SampleOperator(centers, X)
+    sample = Sample(centers, X)
     project.precondition(CenterSpectral.of(centers, sample, 80, 300, 30))
     theta, rest = project(h)
     assert_allclose(rest, h - K @ theta, atol=1e-9 * np.abs(h).max())
@@ -330,7 +330,7 @@ def test_projection_is_exact_where_it_fits_and_pays(case):
     assert isinstance(no_memory, InexactProjection)
     # Three rows to learn do not pay for a factor of two thousand centers.
     Z = np.random.default_rng(0).standard_normal((2000, 3))
-    few = make_projection(KernelOperator(KERNEL, Z), 3, 2, 3, "auto")
+    few = make_projection(TiledKernel(KERNEL, Z), 3, 2, 3, "auto")
     assert isinstance(few, InexactProjection)
 
 

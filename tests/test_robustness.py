@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProRegressor
 from eigenkern.kernels import Gaussian, median_distance
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.tuning.step import tune
 
 N, D = 1400, 6
@@ -113,7 +113,7 @@ def test_where_the_subsample_is_trusted_the_fit_diverges():
     """q = s / 4 on clustered data: the in-sample eigenvalue is far too small."""
     X, y = clusters(np.random.default_rng(0))
     tuning = tune(
-        KernelOperator(Gaussian(4.0), X), len(X), subsample_size=200, n_components=50
+        TiledKernel(Gaussian(4.0), X), len(X), subsample_size=200, n_components=50
     )
     m, trusting = tuning.batch_size, 1.6 / tuning.adapted.in_sample_eigenvalue
     assert trusting > 10 * tuning.step_size

@@ -33,8 +33,8 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
-from eigenkern.operators.sharded import ShardedOperator, make_operator
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.sharded import ShardedKernel, kernel_operator
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.problems import data as problem_data
 from eigenkern.problems.centers import CenterProblem
 
@@ -69,9 +69,9 @@ def data(rng):
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
 def test_products_are_those_of_one_device(kernel, places, data):
     X, Z, A = data
-    one = KernelOperator(kernel, Z, X)
-    several = make_operator(kernel, Z, places, X)
-    assert isinstance(several, ShardedOperator) and several.shape == (57, 101)
+    one = TiledKernel(kernel, Z, X)
+    several = kernel_operator(kernel, Z, places, X)
+    assert isinstance(several, ShardedKernel) and several.shape == (57, 101)
     assert_allclose(several @ A, one @ A, atol=1e-12)
     F, kept = several.product(A, 5, 40, n_kept=60)
     expected, expected_kept = one.product(A, 5, 40, n_kept=60)
@@ -82,7 +82,7 @@ def test_products_are_those_of_one_device(kernel, places, data):
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
 def test_blocks_are_those_of_one_device(kernel, places, data):
     X, Z, _ = data
-    several, one = ShardedOperator(kernel, Z, places, X), KernelOperator(kernel, Z, X)
+    several, one = ShardedKernel(kernel, Z, places, X), TiledKernel(kernel, Z, X)
     assert_allclose(several.block(), one.block(), atol=1e-13)
     K = several.block(3, 20, 25, 80, dtype=np.float32)
     assert K.dtype == np.float32
@@ -95,33 +95,33 @@ def test_blocks_are_those_of_one_device(kernel, places, data):
 
 def test_diagonal_is_exact_on_every_device(places, rng):
     Z = (1e3 + rng.standard_normal((90, 5))).astype(np.float32)
-    K = ShardedOperator(Laplacian(1e-3), Z, places).block()
-    assert_array_equal(K, KernelOperator(Laplacian(1e-3), Z).block())
+    K = ShardedKernel(Laplacian(1e-3), Z, places).block()
+    assert_array_equal(K, TiledKernel(Laplacian(1e-3), Z).block())
     assert_array_equal(np.diag(K), 1.0)
-    rows = ShardedOperator(Laplacian(1e-3), Z, places).product(np.eye(90), 40, 70)[0]
+    rows = ShardedKernel(Laplacian(1e-3), Z, places).product(np.eye(90), 40, 70)[0]
     assert_array_equal(rows, np.eye(90)[40:70])
 
 
 def test_sums_of_products_are_those_of_one_device(places, data, rng):
     X, Z, A = data
     targets, weights = rng.standard_normal((57, 3)), rng.random(57)
-    several = ShardedOperator(Gaussian(1.5), Z, places, X)
-    one = KernelOperator(Gaussian(1.5), Z, X)
+    several = ShardedKernel(Gaussian(1.5), Z, places, X)
+    one = TiledKernel(Gaussian(1.5), Z, X)
     expected = one.normal_product(A, targets, weights)
     assert_allclose(several.normal_product(A, targets, weights), expected, rtol=1e-10)
     for sums, of_one in zip(
         several.gram(targets, weights), one.gram(targets, weights), strict=True
     ):
         assert_allclose(sums, of_one, rtol=1e-10)
-    other = several.with_rows(X[:9, :])
+    other = several.rows(X[:9, :])
     assert_allclose(other @ A, (one @ A)[:9], rtol=1e-10)
 
 
 def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
     X, Z, A = data
     G = rng.standard_normal((57, 3))
-    several = ShardedOperator(Gaussian(1.5), Z, places, X)
-    K = KernelOperator(Gaussian(1.5), Z, X).block()
+    several = ShardedKernel(Gaussian(1.5), Z, places, X)
+    K = TiledKernel(Gaussian(1.5), Z, X).block()
     for n_kept in (0, 20, 60, 101):
         F, kept, parts = several.product_and_matrix(A, n_kept)
         assert_allclose(F, K @ A, atol=1e-12)
@@ -132,17 +132,17 @@ def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
 
 def test_fewer_centers_than_devices(places, data):
     X, Z, A = data
-    operator = make_operator(Gaussian(1.5), Z[:1], places, X)
-    assert_allclose(operator @ A[:1], KernelOperator(Gaussian(1.5), Z[:1], X) @ A[:1])
-    operator = make_operator(Gaussian(1.5), Z[:2], places, X)
+    operator = kernel_operator(Gaussian(1.5), Z[:1], places, X)
+    assert_allclose(operator @ A[:1], TiledKernel(Gaussian(1.5), Z[:1], X) @ A[:1])
+    operator = kernel_operator(Gaussian(1.5), Z[:2], places, X)
     assert len(operator._shards) == 2
-    assert_allclose(operator @ A[:2], KernelOperator(Gaussian(1.5), Z[:2], X) @ A[:2])
+    assert_allclose(operator @ A[:2], TiledKernel(Gaussian(1.5), Z[:2], X) @ A[:2])
     assert (operator.product(A[:2], 5, 5)[0]).shape == (0, 3)
 
 
 def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     X, Z, A = data
-    several = ShardedOperator(Gaussian(1.5), Z, places, X)
+    several = ShardedKernel(Gaussian(1.5), Z, places, X)
     sent = []
     encoded_rows = several.encoded_rows
     monkeypatch.setattr("eigenkern.operators.sharded._ROW_BYTES", 20 * 6 * 8)
@@ -151,7 +151,7 @@ def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     )
     F = several @ A
     assert sent == [(0, 20), (20, 40), (40, 57)]
-    assert_allclose(F, KernelOperator(Gaussian(1.5), Z, X) @ A, rtol=1e-10)
+    assert_allclose(F, TiledKernel(Gaussian(1.5), Z, X) @ A, rtol=1e-10)
 
 
 # Estimators
@@ -214,8 +214,8 @@ def elsewhere(data):
 
 def test_rows_are_moved_when_used(data, elsewhere):
     X, Z, A = data
-    operator = KernelOperator(Gaussian(1.5), Z, elsewhere)
-    assert_allclose(operator @ A, KernelOperator(Gaussian(1.5), Z, X) @ A, rtol=1e-12)
+    operator = TiledKernel(Gaussian(1.5), Z, elsewhere)
+    assert_allclose(operator @ A, TiledKernel(Gaussian(1.5), Z, X) @ A, rtol=1e-12)
     assert type(operator @ A) is np.ndarray
 
 
@@ -341,4 +341,4 @@ def test_what_does_not_fit_says_what_would(data, elsewhere, monkeypatch):
     with pytest.raises(MemoryError, match=message):
         move_what_fits(data[0], *place)
     with pytest.raises(MemoryError, match="15 rows would fit"):
-        make_operator(Gaussian(), data[0], [place])
+        kernel_operator(Gaussian(), data[0], [place])

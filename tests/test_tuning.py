@@ -6,7 +6,8 @@ from numpy.testing import assert_allclose
 
 from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.tiled import KernelOperator
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.tiled import TiledKernel
 from eigenkern.tuning import sizes
 from eigenkern.tuning.sizes import max_batch_size
 from eigenkern.tuning.spectrum import HeldOutSpectrum
@@ -15,7 +16,7 @@ from eigenkern.tuning.step import Measured, tune
 
 @pytest.fixture
 def operator(rng):
-    return KernelOperator(Laplacian(2.0), rng.standard_normal((300, 4)))
+    return TiledKernel(Laplacian(2.0), rng.standard_normal((300, 4)))
 
 
 def test_step_size_formula():
@@ -45,7 +46,7 @@ def test_little_memory_takes_fewer_rows(operator, monkeypatch):
 
 
 def test_zero_kernel_is_tuned():
-    tuning = tune(KernelOperator.from_matrix(np.zeros((40, 40))), 40)
+    tuning = tune(GivenMatrix(np.zeros((40, 40))), 40)
     assert (tuning.step_size, tuning.preconditioner.n_components) == (1.0, 0)
 
 
@@ -61,7 +62,7 @@ def test_the_step_is_a_part_of_the_edge(operator):
     )
     assert given.step_size == 7.0
     # Of a kernel with r times the values the step is a r-th.
-    scaled = KernelOperator.from_matrix(1e3 * operator.block())
+    scaled = GivenMatrix(1e3 * operator.block())
     other = tune(scaled, max_batch_size(scaled, 4, 1), n_components=10)
     assert_allclose(1e3 * other.step_size, tuning.step_size, rtol=1e-6)
 
@@ -107,7 +108,7 @@ def test_everything_automatic(operator):
 
 @pytest.mark.parametrize("n", [100, 300])
 def test_automatic_q_is_not_far_from_the_best(n, rng):
-    operator = KernelOperator(Laplacian(2.0), rng.standard_normal((n, 4)))
+    operator = TiledKernel(Laplacian(2.0), rng.standard_normal((n, 4)))
     best = max(
         tune(operator, max_batch_size(operator, 4, 1), n_components=q).acceleration
         for q in (5, 10, 20)
@@ -147,7 +148,7 @@ def test_filling_work_of_this_machine(operator):
 
 def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
     monkeypatch.setattr(sizes, "_N_MEASURED", 200)
-    operator = KernelOperator(Laplacian(2.0), rng.standard_normal((600, 4)))
+    operator = TiledKernel(Laplacian(2.0), rng.standard_normal((600, 4)))
     options = {"subsample_size": 100, "n_components": 10}
     small, large = (
         tune(operator, max_batch_size(operator, 4, 1), batch_size=m, **options)
@@ -177,7 +178,7 @@ def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator
 
 @pytest.mark.parametrize("n", [2, 3, 7, 50])
 def test_tiny_sets(n, rng):
-    tuning = tune(KernelOperator(Gaussian(), rng.standard_normal((n, 2))), n)
+    tuning = tune(TiledKernel(Gaussian(), rng.standard_normal((n, 2))), n)
     assert 1 <= tuning.batch_size <= n
     assert tuning.preconditioner.n_components <= n // 2
     assert np.isfinite(tuning.step_size) and tuning.step_size > 0
@@ -221,7 +222,7 @@ def clustered(rng):
 
 
 def test_in_sample_eigenvalues_are_a_trap(clustered):
-    operator = KernelOperator(Gaussian(4.0), clustered)
+    operator = TiledKernel(Gaussian(4.0), clustered)
     tuning = tune(
         operator, max_batch_size(operator, 6, 1), subsample_size=200, n_components=50
     )
@@ -238,7 +239,7 @@ def preconditioned_matrix(operator, tuning):
 
 
 def test_chosen_q_has_the_critical_batch_size_within_reach(clustered):
-    operator = KernelOperator(Gaussian(1.0), clustered)
+    operator = TiledKernel(Gaussian(1.0), clustered)
     tuning = tune(
         operator, max_batch_size(operator, 6, 1), subsample_size=200, batch_size=64
     )

@@ -18,11 +18,12 @@ __all__ = [
     "in_place",
     "is_cupy",
     "is_numpy",
+    "location_of",
     "matmul",
     "move",
     "namespace",
-    "place_of",
     "run_cuda",
+    "slices",
     "to_numpy",
 ]
 
@@ -54,6 +55,12 @@ def move(x, xp, device):
 def _writes_in_place(xp):
     """Whether functions of `xp` take `out=`."""
     return is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
+
+
+def slices(n, size=4096):
+    """Yield ranges of up to `size` rows that cover n of them."""
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
 
 
 def in_place(xp, name, x):
@@ -114,7 +121,7 @@ def _cuda_kernel(operation):
     return cupy.ElementwiseKernel("T t", "T k", operation, "eigenkern_finish")
 
 
-def place_of(X):
+def location_of(X):
     """Return the namespace and device of validated rows, which may be sparse."""
     if scipy.sparse.issparse(X):
         X = np.empty(0)

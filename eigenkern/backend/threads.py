@@ -26,7 +26,7 @@ class _SingleThreadedBlas:
                 # Finding the libraries takes milliseconds, too long for every product.
                 self._controller = ThreadpoolController().select(user_api="blas")
                 counts = [library["num_threads"] for library in self._controller.info()]
-                self._n_threads = max(1, min(max(counts, default=1), _n_cores()))
+                self._n_threads = max(1, min(max(counts, default=1), n_cores()))
             return self._n_threads
 
     def __enter__(self):
@@ -57,19 +57,19 @@ class _SingleThreadedBlas:
                 release(force=True)
 
 
-def _n_cores():
+def n_cores():
     """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-_single_threaded_blas = _SingleThreadedBlas()
+single_threaded_blas = _SingleThreadedBlas()
 
 
 def n_blas_threads():
     """Return how many threads BLAS is allowed, and the products of this module."""
-    return _single_threaded_blas.n_threads()
+    return single_threaded_blas.n_threads()
 
 
 def run_on_threads(pool, task, arguments):
@@ -86,7 +86,7 @@ def run_on_threads(pool, task, arguments):
         for args in arguments:
             task(*args)
         return
-    with _single_threaded_blas:
+    with single_threaded_blas:
         futures = [pool.submit(task, *args) for args in arguments]
         try:
             for future in futures:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..backend.array import move, place_of
+from ..backend.array import location_of, move
 from ..backend.devices import compute_device
 from ..backend.linalg import largest_eigenvalues
 from ..backend.transfer import StreamedRows
@@ -10,7 +10,7 @@ from ..kernels import check_spectral_law
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.plan import cache_budget
-from ..operators.tiled import KernelOperator
+from ..operators.tiled import TiledKernel
 from ..problems.fourier import FeatureProblem
 from ..solvers.doubly_stochastic import doubly_stochastic
 from .base import EpochModel
@@ -250,7 +250,7 @@ class _DoublyStochastic(EpochModel):
         weights = weights / xp.mean(weights)
         weights = weights[:, None]
         root = weights**0.5
-        operator = KernelOperator(problem.kernel, rows)
+        operator = TiledKernel(problem.kernel, rows)
 
         def apply(V):
             V = root * V
@@ -372,7 +372,7 @@ class _DoublyStochastic(EpochModel):
         n_blocks, size, n_columns = coef.shape
         offset = move(self.offset_, xp, device)
         n, rows = X.shape[0], StreamedRows(X, *place)
-        n_sent = n if place == place_of(X) else _N_SENT
+        n_sent = n if place == location_of(X) else _N_SENT
         features = FourierBlocks(
             self.kernel_,
             self.seed_,

@@ -6,7 +6,7 @@ from ..backend.array import device_of, move, namespace
 from ..centers import kmeans, uniform
 from ..kernels import check_kernel, check_spectral_law, make_kernel
 from ..operators.fourier import fourier_features
-from ..operators.tiled import KernelOperator
+from ..operators.tiled import TiledKernel
 from .base import FeatureMap
 from .validation import check_centers
 
@@ -260,7 +260,7 @@ class RBFNetworkFeatures(FeatureMap):
         }
 
     def _features(self, X):
-        return KernelOperator(self.kernel_, _like(X, self.centers_), X).block()
+        return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()
 
     @property
     def _n_features_out(self):

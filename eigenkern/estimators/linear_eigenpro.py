@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import move, namespace, place_of, to_numpy
+from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem
@@ -258,7 +258,7 @@ class _LinearEigenPro(EigenProModel):
 
     def _values(self, X, method):
         X = self._check_rows(X)
-        n_outputs, home = self.target_mean_.shape[0], place_of(X)
+        n_outputs, home = self.target_mean_.shape[0], location_of(X)
         self._check_same_namespace(home, method)
         coef, intercept = self.coef_, self.intercept_
         if not scipy.sparse.issparse(X):
@@ -310,8 +310,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centered for it, and
-        a sparse X stays sparse.
+        Whether the model has an intercept; features and targets are centered for it,
+        and a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.
     tol : float, default=1e-4
@@ -464,8 +464,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         tau. 1 brings the q largest eigenvalues down to the next one; with less, further
         down, against inexact eigenvectors.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centered for it, and
-        a sparse X stays sparse.
+        Whether the model has an intercept; features and targets are centered for it,
+        and a sparse X stays sparse.
     max_iter : int, default=20
         Epochs, at most.
     tol : float, default=1e-4

@@ -10,49 +10,39 @@ from sklearn.utils.validation import validate_data
 
 from ..backend.array import device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
-from .validation import _floats, check_labels, on_its_device
+from .validation import floats, check_labels, on_its_device
 
 
 class RegressionTargets(RegressorMixin):
     """Targets as they are, one column an output."""
 
-    def _encode_targets(self, X, y):
-        """Return (X, Y, y): validated data, float64 targets (n, l), y on the host."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=_floats(X),
-            accept_sparse=self._accept_sparse,
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=2,
-        )
-        y = to_numpy(y).astype(np.float64)
-        self._one_dimensional = y.ndim == 1
-        return X, y.reshape(len(y), -1), y
+    def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
+        """Return (X, Y, y): validated data, float64 targets (n, l), y on the host.
 
-    def _encode_validation(self, X, y, *, reset=False):
-        """Return (X, Y, y) of validation rows, after `_encode_targets`."""
+        Parameters
+        ----------
+        X, y : arrays
+        reset : bool, default=True
+            Whether these rows tell the number of features and outputs.
+        min_rows : int, default=1
+        name : str, default=None
+            Not used: labels have to be known, numbers need not.
+        """
         X, y = validate_data(
             self,
             X,
             y,
-            dtype=_floats(X),
+            dtype=floats(X),
             accept_sparse=self._accept_sparse,
             multi_output=True,
             y_numeric=True,
+            ensure_min_samples=min_rows,
             reset=reset,
         )
         y = to_numpy(y).astype(np.float64)
-        return X, y.reshape(len(y), -1), y
-
-    def _encode_piece(self, X, y, *, first):
-        """Return (X, Y, y) of a piece of the training data; `first` of all or not."""
-        X, Y, y = self._encode_validation(X, y, reset=first)
-        if first:
+        if reset:
             self._one_dimensional = y.ndim == 1
-        return X, Y, y
+        return X, y.reshape(len(y), -1), y
 
     def _weights_of_classes(self, y):
         return None
@@ -60,9 +50,9 @@ class RegressionTargets(RegressorMixin):
     def _stratify(self, y):
         return None
 
-    def _score_values(self, F, y, weights):
+    def _score_values(self, F, labels, weights):
         """Return R^2 of the values F (n, l) on the host."""
-        return r2_score(y, F.reshape(y.shape), sample_weight=weights)
+        return r2_score(labels, F.reshape(labels.shape), sample_weight=weights)
 
     @on_its_device
     def predict(self, X):
@@ -90,48 +80,41 @@ class RegressionTargets(RegressorMixin):
 class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column a class."""
 
-    def _encode_targets(self, X, y):
+    def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
+        """Return (X, Y, codes): validated data, float64 targets (n, l), codes.
+
+        Parameters
+        ----------
+        X, y : arrays
+        reset : bool, default=True
+            Whether these rows tell the number of features.
+        min_rows : int, default=1
+        name : {None, "y", "y_val"}, default=None
+            None: the labels of y are the classes. Otherwise they must be among them.
+        """
         X, y = validate_data(
             self,
             X,
             y,
-            dtype=_floats(X),
+            dtype=floats(X),
             accept_sparse=self._accept_sparse,
-            ensure_min_samples=2,
+            ensure_min_samples=min_rows,
+            reset=reset,
         )
-        check_classification_targets(y)
+        if name != "y_val":
+            check_classification_targets(y)
         y = to_numpy(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        return X, self._columns_of(codes), codes
-
-    def _encode_validation(self, X, y):
-        X, y = validate_data(self, X, y, dtype=_floats(X), reset=False)
-        y = to_numpy(y)
+        if name is None:
+            self.classes_ = np.unique(y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
+            known = {
+                "y_val": "classes of y",
+                "y": "classes that were given, or came, first, "
+                f"{self.classes_.tolist()}",
+            }
             raise ValueError(
-                f"y_val must hold only classes of y; got {unknown.tolist()[0]!r}"
-            )
-        codes = np.searchsorted(self.classes_, y)
-        return X, self._columns_of(codes), codes
-
-    def _encode_piece(self, X, y, *, first):
-        """Return (X, Y, codes) of a piece of the training data; `classes_` is set."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=_floats(X),
-            accept_sparse=self._accept_sparse,
-            reset=first,
-        )
-        check_classification_targets(y)
-        y = to_numpy(y)
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                "y must hold only classes that were given, or came, first, "
-                f"{self.classes_.tolist()}; got {unknown.tolist()[0]!r}"
+                f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
         return X, self._columns_of(codes), codes
@@ -171,10 +154,10 @@ class ClassificationTargets(ClassifierMixin):
     def _stratify(self, codes):
         return codes
 
-    def _score_values(self, F, codes, weights):
+    def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""
         predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
-        return accuracy_score(codes, predicted.astype(np.int64), sample_weight=weights)
+        return accuracy_score(labels, predicted.astype(np.int64), sample_weight=weights)
 
     @on_its_device
     def decision_function(self, X):

@@ -1,26 +1,263 @@
-"""The training loop."""
+"""The training loop, the rules that end it, and what is shown of it.
+
+A solver is a generator of states; a rule looks at each, says whether training is over,
+and in the end which coefficients are the model. To stop otherwise is another rule: a
+class with `max_iter`, ``update(state)`` and ``fitted_attributes(interrupted)``.
+"""
 
 import sys
 import time
+from functools import partial
+
+import numpy as np
+
+from .validation import warn_user
+
+# Training rows that are predicted at the end of a fit, to see that it ended well: as
+# many as tell a mean loss to some percent.
+_N_CHECKED = 10_000
+# An epoch's loss is measured on its way. As a fraction of that of the mean's: above it,
+# look at all rows. Over the least one of the epochs: above it, look at both models.
+_HIGH, _RISEN = 0.9, 1.2
+
+
+def train(solver, rule, report):
+    """Take states from a solver until the rule, or a callback, ends the training.
+
+    Parameters
+    ----------
+    solver : iterator
+        Of states, one an iteration.
+    rule : object
+        With ``max_iter`` and ``update(state)``, which returns whether it is over.
+    report : Report
+        Told of every iteration.
+
+    Returns
+    -------
+    bool
+        Whether a callback ended it.
+    """
+    interrupted = False
+    for _ in range(rule.max_iter):
+        report.begin()
+        state = next(solver)
+        over = rule.update(state)
+        interrupted = report.end(state, rule)
+        if over or interrupted:
+            break
+    report.close()
+    return interrupted
+
+
+class Report:
+    """Who is told of the iterations: callbacks, and a line of progress.
+
+    Parameters
+    ----------
+    problem : Problem, default=None
+        Whose `fitted_attributes` callbacks may ask for.
+    callbacks : Callbacks, default=None
+    progress : ProgressLine, default=None
+    """
+
+    def __init__(self, problem=None, callbacks=None, progress=None):
+        self._problem, self._callbacks = problem, callbacks
+        self._progress = progress
+        if progress is not None:
+            progress.start_iterations()
+
+    def begin(self):
+        """An iteration begins."""
+        if self._callbacks is not None:
+            self._callbacks.begin()
+
+    def end(self, state, rule):
+        """An iteration is over; return whether a callback wants to stop."""
+        if self._progress is not None:
+            self._progress.update(rule)
+        if self._callbacks is None:
+            return False
+        return self._callbacks.end(partial(self._attributes, state))
+
+    def _attributes(self, state):
+        return self._problem.fitted_attributes(state.coef) | state.counts
+
+    def close(self):
+        """The training is over."""
+        if self._progress is not None:
+            self._progress.close()
+
+
+class Plateau:
+    """Whether a value that should fall has stalled.
+
+    Parameters
+    ----------
+    tol : float
+        What counts as a fall.
+    patience : int
+        Values without one to wait for.
+
+    Attributes
+    ----------
+    best : float
+        The least value.
+    """
+
+    def __init__(self, tol, patience):
+        self._tol, self._patience = tol, patience
+        self.best, self._waited = np.inf, 0
+
+    def update(self, value, unit):
+        """Take in a value; return whether it has stalled. `tol` is in this unit."""
+        fell = value < self.best - self._tol * unit
+        self._waited = 0 if fell else self._waited + 1
+        self.best = min(self.best, value)
+        return self._waited >= self._patience
+
+
+class EpochRule:
+    """Stop when loss or validation score no longer improve; never worse than the mean.
+
+    Parameters
+    ----------
+    name, hint : str
+        Of the estimator, and what to do where no step is stable, for warnings.
+    problem : Problem
+    max_iter : int
+    tol : float
+        Of the loss of the first epoch, or of the score.
+    n_iter_no_change : int
+    score : callable, default=None
+        ``score(F)`` of values on the held-out rows; the best epoch becomes the model.
+
+    Attributes
+    ----------
+    losses, scores : list of float
+        One an epoch.
+    """
+
+    def __init__(
+        self, name, hint, problem, max_iter, tol, n_iter_no_change, score=None
+    ):
+        self._name, self._hint = name, hint
+        self._problem, self._score = problem, score
+        self.max_iter, self._plateau = max_iter, Plateau(tol, n_iter_no_change)
+        self.losses, self.scores = [], []
+        self._coef = self._state = None
+        # Where an epoch with the least loss began; the last one can end badly.
+        self._begin = self._fallback = problem.initial_coef()
+
+    def update(self, state):
+        """Take in an epoch; return whether training is over."""
+        self.losses.append(state.loss)
+        if self._score is not None:
+            self.scores.append(self._score_of(state.coef))
+        # What decides is the validation score, or else the loss.
+        value = -self.scores[-1] if self.scores else state.loss
+        if not self.scores or self._coef is None or value < self._plateau.best:
+            self._coef = state.coef
+        stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
+        if state.loss <= min(self.losses):
+            self._fallback = self._begin
+        self._begin, self._state = state.coef, state
+        exact = not self.scores and value == 0.0
+        return state.failed or exact or stalled
+
+    def _score_of(self, coef):
+        return self._score(self._problem.validation_values(coef))
+
+    def fitted_attributes(self, interrupted=False):
+        """Return those of the model, and of the epochs."""
+        state = self._state
+        if state.failed:
+            warn_user(
+                f"{self._name} found no step size that keeps the iteration "
+                f"bounded: halved {state.n_step_halvings} times; the best coefficients "
+                f"before that are kept. {self._hint}"
+            )
+        model = self._problem.fitted_attributes(self._best_coef())
+        return (
+            model
+            | state.counts
+            | {
+                "n_iter_": len(self.losses),
+                "loss_curve_": self.losses,
+                "validation_scores_": self.scores if self.scores else None,
+                "n_step_halvings_": state.n_step_halvings,
+            }
+        )
+
+    def _best_coef(self):
+        problem, coef = self._problem, self._coef
+        if self._score is not None:
+            zero = problem.initial_coef()
+            return zero if -self._score_of(zero) < self._plateau.best else coef
+        if self.losses[-1] > _RISEN * min(self.losses) and not self._state.failed:
+            # It may be the noise of the last epoch, or it may diverge slowly.
+            coef = min((coef, self._fallback), key=problem.loss)
+        return self._no_worse_than_mean(coef)
+
+    def _no_worse_than_mean(self, coef):
+        """Return `coef` if it is no worse than zero, or else an earlier one or zero."""
+        problem, zero = self._problem, self._problem.initial_coef()
+        limit = problem.loss(zero)
+        low = self.losses[-1] <= _HIGH * limit
+        if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
+            return coef
+        if problem.loss(coef) <= limit:
+            return coef
+        better = problem.loss(self._fallback) < limit
+        warn_user(
+            f"{self._name} stopped after {len(self.losses)} epochs with a training "
+            "loss above that of predicting the mean; "
+            + ("an earlier epoch's model is kept" if better else "it predicts the mean")
+            + "; pass a smaller step_size, or more epochs (max_iter)"
+        )
+        return self._fallback if better else zero
+
+
+class SolutionRule:
+    """The first state is the solution: of solvers in closed form.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+
+    max_iter = 1
+
+    def __init__(self, problem):
+        self._problem = problem
+
+    def update(self, state):
+        """Take in the solution; training is over."""
+        self._state = state
+        return True
+
+    def fitted_attributes(self, interrupted=False):
+        """Return those of the model."""
+        state = self._state
+        return self._problem.fitted_attributes(state.coef) | state.counts
 
 
 class ProgressLine:
     """One line that shows epochs, loss, score and time, for ``verbose=1``."""
 
-    def __init__(self, name, n_epochs, verbose):
-        self._name, self._n_epochs, self._on = name, n_epochs, verbose
+    def __init__(self, name, n_epochs):
+        self._name, self._n_epochs = name, n_epochs
         self._start = time.monotonic()
         # A terminal shows one line that moves; a log or a notebook one line an epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
 
-    def start_epochs(self):
+    def start_iterations(self):
         """Note that the setup is over: it tells nothing of an epoch's time."""
         self._first_epoch = time.monotonic()
 
-    def update(self, losses, scores):
+    def update(self, rule):
         """Show the state after an epoch."""
-        if not self._on:
-            return
+        losses, scores = rule.losses, rule.scores
         done, now = len(losses), time.monotonic()
         remaining = (now - self._first_epoch) / done * (self._n_epochs - done)
         filled = 20 * done // self._n_epochs
@@ -34,5 +271,4 @@ class ProgressLine:
 
     def close(self):
         """End the line."""
-        if self._on:
-            print(end=self._ends[1], flush=True)  # noqa: T201
+        print(end=self._ends[1], flush=True)  # noqa: T201

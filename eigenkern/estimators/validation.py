@@ -12,11 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from ..backend.array import namespace
+from ..backend.array import location_of, to_numpy
 from ..backend.devices import working_device
 from ..kernels import check_bandwidth, check_kernel
 
 
-def _floats(X, name="X"):
+def floats(X, name="X"):
     """Return the data types that X is computed in, of the library that X stays in."""
     if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
         raise ValueError(
@@ -105,7 +106,7 @@ def check_centers(centers, X, methods):
             f"(n_centers, n_features); got {centers!r}"
         )
     centers = check_array(
-        centers, dtype=_floats(centers, "centers"), input_name="centers"
+        centers, dtype=floats(centers, "centers"), input_name="centers"
     )
     if centers.shape[1] != X.shape[1]:
         raise ValueError(
@@ -133,6 +134,70 @@ def check_has_fitted(estimator, attribute, user, example="EigenProRegressor()"):
         )
 
 
+def check_rows(estimator, X):
+    """Return validated rows, to apply a fitted model to."""
+    check_is_fitted(estimator, estimator._coef_attribute)
+    return validate_data(
+        estimator,
+        X,
+        dtype=floats(X),
+        accept_sparse=estimator._accept_sparse,
+        reset=False,
+    )
+
+
+def check_same_location(estimator, location, method):
+    """Raise a ValueError unless rows are where those of the fit were."""
+    fitted = location_of(getattr(estimator, estimator._coef_attribute))
+    if location != fitted:
+        name = type(estimator).__name__
+        raise ValueError(
+            f"Inputs passed to {name}.{method}() must use the same namespace and "
+            f"the same device as those passed to fit(): {fitted[0].__name__} on "
+            f"{fitted[1]}; got {location[0].__name__} on {location[1]}"
+        )
+
+
+def check_weights(sample_weight, n, name="sample_weight"):
+    """Return the weights as a float64 array on the host, or None."""
+    if sample_weight is None:
+        return None
+    weights = check_array(
+        sample_weight,
+        ensure_2d=False,
+        dtype=floats(sample_weight, name),
+        input_name=name,
+    )
+    weights = to_numpy(weights).astype(np.float64)
+    if weights.shape != (n,):
+        raise ValueError(
+            f"{name} must have shape ({n},), one weight a row of X; "
+            f"got shape {weights.shape}"
+        )
+    if (weights < 0).any():
+        raise ValueError(
+            f"{name} must not be negative; the smallest is {float(weights.min())!r}"
+        )
+    if not (weights > 0).any():
+        raise ValueError(
+            f"{name} must have a positive weight; got zero for every sample"
+        )
+    return weights
+
+
+def total_weights(sample_weight, class_weights, n):
+    """Return the product of both kinds of weights, or None."""
+    weights = check_weights(sample_weight, n)
+    if class_weights is not None:
+        weights = class_weights if weights is None else weights * class_weights
+        if not weights.any():
+            raise ValueError(
+                "sample_weight and class_weight must leave a row with weight: "
+                "their product is zero for every sample"
+            )
+    return weights
+
+
 def on_its_device(method):
     """Make a method of an estimator and X run on the device that computes it."""
 
@@ -142,6 +207,34 @@ def on_its_device(method):
             return method(self, X)
 
     return run
+
+
+def all_or_nothing(method):
+    """Make a method of an estimator and X change it wholly, or not at all and raise."""
+
+    @wraps(method)
+    def run(self, X, *args, **options):
+        before = dict(vars(self))
+        try:
+            with working_device(self.device, X):
+                return method(self, X, *args, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return run
+
+
+def publish(estimator, attributes):
+    """Set fitted attributes; those of a model fitted before are gone.
+
+    What validation has set stays: labels, number and names of the features.
+    """
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
+        if name not in ("classes_", "n_features_in_", "feature_names_in_"):
+            delattr(estimator, name)
+    vars(estimator).update(attributes)
 
 
 def is_auto(value):

@@ -26,7 +26,7 @@ class Moments:
 
         Parameters
         ----------
-        operator : KernelOperator
+        operator : TiledKernel
         Y : array of shape (n, l)
             In float64.
         weights : array of shape (n,)

@@ -1,13 +1,12 @@
 """Features less their mean: the matrix of a linear model."""
 
-from contextlib import nullcontext
-
+import numpy as np
 import scipy.sparse
 
-from ..backend.array import device_of, namespace
+from .matrix import Matrix
 
 
-class LinearOperator:
+class CenteredFeatures(Matrix):
     """Rows of features less their mean: the matrix of a linear model.
 
     Parameters
@@ -16,37 +15,42 @@ class LinearOperator:
         Sparse ones in CSR.
     mean : array of shape (d,)
         Subtracted from every row; X is not copied and stays sparse.
-
-    Attributes
-    ----------
-    shape : tuple (n, d)
-    xp, device, dtype, itemsize
-        Namespace, device, data type and its bytes.
     """
 
+    can_be_cached = False
+
     def __init__(self, X, mean):
-        self.xp, self.device, self.dtype = namespace(mean), device_of(mean), mean.dtype
-        self.itemsize = self.xp.finfo(self.dtype).bits // 8
+        self._describe(mean)
         self.shape = tuple(X.shape)
         self._X, self._mean = X, mean
 
-    def exclusive_threads(self):
-        """Return a context for loops over batches; nothing here competes with BLAS."""
-        return nullcontext()
-
     def product(self, A, start=0, stop=None, n_kept=0):
-        """Return (X_b - mean) A of the rows [start:stop], shape (m, l), and None."""
-        return self._X[start:stop, :] @ A - self._mean @ A, None
+        """Return rows [start:stop] of (X - mean) A, and of its first columns."""
+        F = self._X[start:stop, :] @ A - self._mean @ A
+        return F, self.block(start, stop, 0, n_kept)
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of X - mean as an array."""
+        block = self._X[start:stop, first:last]
+        if scipy.sparse.issparse(block):
+            block = block.toarray()
+        block = block - self._mean[first:last]
+        return block if dtype is None else self.xp.astype(block, dtype, copy=False)
+
+    def rows(self, X):
+        """Return the matrix of other rows."""
+        return CenteredFeatures(X, self._mean)
 
     def adjoint(self, G, start=0, stop=None):
         """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
         total = self.xp.sum(G, axis=0)
         return self._X[start:stop, :].T @ G - self._mean[:, None] * total
 
-    def block(self, start, stop, first, last):
-        """Return the products of some rows with others, their kernel matrix."""
-        A, B, mean = self._X[start:stop, :], self._X[first:last, :], self._mean
+    def row_kernel(self, start, stop):
+        """Return the products of some rows with themselves, their kernel matrix."""
+        A, mean = self._X[start:stop, :], self._mean
         if scipy.sparse.issparse(A):
-            products = (A @ B.T).toarray()
-            return products - (A @ mean)[:, None] - (B @ mean)[None, :] + mean @ mean
-        return (A - mean) @ (B - mean).T
+            along = np.asarray(A @ mean)
+            products = (A @ A.T).toarray()
+            return products - along[:, None] - along[None, :] + mean @ mean
+        return (A - mean) @ (A - mean).T

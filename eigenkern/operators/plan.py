@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 from ..backend import memory
 from ..backend.array import is_numpy
-from ..backend.devices import on_gpu
-from ..backend.threads import _n_cores, _single_threaded_blas
-
-_MEGABYTE = 1e6
+from ..backend.machine import CPU, machine_of
+from ..backend.threads import n_blas_threads, n_cores
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,9 @@ class BlockPlan:
     def make(cls, m, p, width, itemsize, n_workers, budget):
         """Return the fastest plan within `budget` bytes, or the smallest there is.
 
-        Tiles of 1024 x 512 are fast for any number of features; tall ones re-use the
-        packed centers; tiles too small for BLAS cost a factor of two.
+        Tiles are those of the machine, or lower ones where few rows are to be shared.
         """
-        row_tile, center_tile = min(m, 1024), min(p, 512)
+        row_tile, center_tile = min(m, CPU.row_tile), min(p, CPU.center_tile)
         n_row_tiles = -(-m // row_tile)
         if n_row_tiles < n_workers <= 2 * m:
             row_tile = max(-(-m // n_workers), min(m, 256))
@@ -91,70 +88,24 @@ def cache_budget(cache_size, operator):
         Where the memory is.
     """
     if cache_size != "auto":
-        return cache_size * _MEGABYTE
+        return cache_size * 1e6
     share = 1.0
     if is_numpy(operator.xp):
-        share = min(1.0, _single_threaded_blas.n_threads() / _n_cores())
+        share = min(1.0, n_blas_threads() / n_cores())
     return 0.7 * share * memory.available(operator.xp, operator.device)
-
-
-def fill_caches(operators, cache_size, n_epochs, n_features):
-    """Keep kernel matrices in memory where they fit and pay.
-
-    Parameters
-    ----------
-    operators : list of KernelOperator
-        The more often used ones first.
-    cache_size : "auto" or float
-        MB for all of them.
-    n_epochs : int
-        Products that are to come.
-    n_features : int
-
-    Returns
-    -------
-    float
-        MB that are kept.
-
-    Raises
-    ------
-    ValueError
-        If `cache_size` allows a matrix that the free memory does not hold.
-    """
-    budget = kept = cache_budget(cache_size, operators[0])
-    for operator in operators:
-        size = operator.cache_bytes
-        if size > budget:
-            continue
-        pays = not operator.kernel.factored and cache_pays(
-            n_epochs, n_features, operator
-        )
-        if cache_size == "auto" and not pays:
-            continue
-        free = memory.available(operator.xp, operator.device)
-        if size > free:
-            raise ValueError(
-                f"cache_size={cache_size} MB allows a kernel matrix of "
-                f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
-                "memory are free; pass cache_size='auto' or a smaller number"
-            )
-        operator.fill_cache()
-        budget -= size
-    return (kept - budget) / 1e6
 
 
 def cache_pays(n_epochs, n_features, operator):
     """Whether computing a kernel matrix once beats computing it every epoch.
 
-    A model of seconds per entry in float32: 50 Gflop/s a thread and 1 ns for the
-    kernel's function, against 10 GB/s to read and 1.5 GB/s to touch new memory. A GPU
-    is a thousand and some hundred times as fast: 40 Tflop/s, 4 TB/s.
+    Parameters
+    ----------
+    n_epochs : int
+        Products that are to come.
+    n_features : int
+    operator : Matrix
     """
-    rate, function, read, touch = 50e9, 1e-9, 10e9, 1.5e9
-    if on_gpu(operator.xp, operator.device):
-        rate, function, read, touch = 40e12, 4e-12, 4e12, 4e12
-    itemsize = operator.itemsize
-    compute = 2.0 * n_features / rate + function
-    compute *= itemsize / 4 / operator.n_workers
-    gain = n_epochs * (compute - itemsize / read)
-    return gain > (compute + itemsize / touch) / 2
+    machine, size = machine_of(operator), operator.itemsize
+    compute = machine.kernel_seconds(n_features, size, operator.n_workers)
+    gain = n_epochs * (compute - size / machine.read)
+    return gain > (compute + size / machine.touch) / 2

@@ -1,20 +1,20 @@
-"""Kernel matrices of a sample of rows."""
+"""Kernel matrices of a sample of rows, to measure the steps of a model on centers."""
 
-from .tiled import KernelOperator
+from .tiled import TiledKernel
 
 
-class SampleOperator:
-    """Kernel matrices of a sample of rows, to measure the steps of a model on centers.
+class Sample:
+    """A sample of rows X, their kernel matrix and that with the centers Z.
 
     Parameters
     ----------
-    centers : KernelOperator
+    centers : Matrix
         K(Z, Z).
     rows : array of shape (N, d)
-        X, the sample.
+        X.
     whiten : callable, default=None
-        ``whiten(C)`` returns C L^-T, with L L' = K(Z, Z), of C = K(X, Z): then `block`
-        is that of the kernel projected onto the span of the centers.
+        ``whiten(C)`` returns C L^-T, with L L' = K(Z, Z), of C = K(X, Z): then
+        `row_kernel` is that of the kernel projected onto the span of the centers.
 
     Attributes
     ----------
@@ -22,16 +22,16 @@ class SampleOperator:
     """
 
     def __init__(self, centers, rows, whiten=None):
-        self._rows = KernelOperator(centers.kernel, rows)
-        self._centers = centers.with_rows(rows)
+        self._centers = centers.rows(rows)
+        self._rows = TiledKernel(self._centers.kernel, rows)
         self.shape = self._centers.shape
         self._features = None if whiten is None else whiten(self._centers.block())
 
-    def block(self, start, stop, first, last):
-        """Return K of some rows with others of the sample."""
+    def row_kernel(self, start, stop):
+        """Return the kernel matrix of some rows with themselves, (m, m)."""
         if self._features is None:
-            return self._rows.block(start, stop, first, last)
-        return self._features[start:stop, :] @ self._features[first:last, :].T
+            return self._rows.row_kernel(start, stop)
+        return self._features[start:stop, :] @ self._features[start:stop, :].T
 
     def center_block(self, start, stop, n_centers, dtype=None):
         """Return K of some rows with the first centers."""

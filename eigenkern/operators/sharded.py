@@ -1,33 +1,35 @@
-"""Kernel operators on several devices: each has a part of the centers."""
+"""A kernel matrix on several devices: each has a part of the centers."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from copy import copy
 from itertools import pairwise
 
 from ..backend.array import is_cupy, move
 from ..backend.transfer import move_what_fits
-from .tiled import KernelOperator
+from .given import GivenMatrix
+from .matrix import Matrix
+from .tiled import TiledKernel, row_encoder
 
 # Bytes of encoded rows that are sent to the devices at a time.
 _ROW_BYTES = 256e6
 
 
-def make_operator(kernel, centers, devices, rows=None):
-    """Return K(X, Z), computed at some devices.
+def kernel_operator(kernel, centers, devices, rows=None):
+    """Return K(X, Z), computed on one device or on several.
 
     Parameters
     ----------
     kernel : Kernel
     centers : array of shape (p, d)
-        Z, in any place.
+        Z, on any device.
     devices : list of (namespace, device)
     rows : array of shape (m, d), default=None
-        X, in any place. None: X = Z.
+        X, on any device. None: X = Z.
 
     Returns
     -------
-    KernelOperator
-        A `ShardedOperator` where there are several devices.
+    TiledKernel or ShardedKernel
 
     Raises
     ------
@@ -36,14 +38,14 @@ def make_operator(kernel, centers, devices, rows=None):
     """
     devices = devices[: max(centers.shape[0], 1)]
     if len(devices) > 1:
-        return ShardedOperator(kernel, centers, devices, rows)
-    return KernelOperator(kernel, move_what_fits(centers, *devices[0]), rows)
+        return ShardedKernel(kernel, centers, devices, rows)
+    return TiledKernel(kernel, move_what_fits(centers, *devices[0]), rows)
 
 
 @contextmanager
-def _on(place):
-    """Work on a device, and have it done at the end: other devices do not wait."""
-    xp, device = place
+def _on(location):
+    """Work on a device and synchronize on exit: other devices do not wait for it."""
+    xp, device = location
     if not is_cupy(xp):
         yield
         return
@@ -54,13 +56,13 @@ def _on(place):
         cupy.cuda.get_current_stream().synchronize()
 
 
-class ShardedOperator(KernelOperator):
-    """The matrix K(X, Z) with the centers split over devices.
+class ShardedKernel(Matrix):
+    """The kernel matrix K(X, Z) with the centers split over devices.
 
     Rows are encoded on the first device and sent to all. A thread for each device
     multiplies its part of K by its part of A; the partial products are summed on the
     first device, where everything else lives: m (d + l) numbers travel to a device for
-    m p d multiply-adds. The K of `product_and_matrix` stays where it is computed.
+    m p d multiply-adds.
 
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centers over GPUs in this way.
@@ -69,43 +71,52 @@ class ShardedOperator(KernelOperator):
     ----------
     kernel : Kernel
     centers : array of shape (p, d)
-        Z, in any place.
+        Z, on any device.
     devices : list of (namespace, device)
         At least two; they may repeat a device.
     rows : array of shape (m, d), default=None
-        X, in any place. None: X = Z.
+        X, on any device. None: X = Z.
     """
+
+    can_be_cached = False
 
     def __init__(self, kernel, centers, devices, rows=None):
         p, n = centers.shape[0], len(devices)
         bounds = [p * i // n for i in range(n + 1)]
         self._parts = [slice(*pair) for pair in pairwise(bounds)]
-        self._devices, self._threads = devices, ThreadPoolExecutor(n)
+        self._devices, self._device_threads = devices, ThreadPoolExecutor(n)
         frame = kernel.frame(centers)
         self._shards = []
-        for place, part in zip(devices, self._parts, strict=True):
-            with _on(place):
-                own = {
-                    name: None if value is None else move(value, *place)
-                    for name, value in frame.items()
-                }
-                Z = move_what_fits(centers[part, :], *place)
-                self._shards.append(KernelOperator(kernel, Z, frame=own))
-        first = self._shards[0]
-        for name in ("xp", "device", "dtype", "itemsize", "kernel", "_frame", "_right"):
-            setattr(self, name, getattr(first, name))
-        self._threaded, self.n_workers, self._pool = False, 1, None
-        self._matrix = self._triangle = self._diagonal = None
-        self._budget = first._budget
+        for location, part in zip(devices, self._parts, strict=True):
+            with _on(location):
+                own = _moved(frame, location)
+                Z = move_what_fits(centers[part, :], *location)
+                self._shards.append(TiledKernel(kernel, Z, frame=own))
+        first, self._frame = self._shards[0], frame
+        self.xp, self.device, self.dtype = first.xp, first.device, first.dtype
+        self.itemsize, self.row_width = first.itemsize, first.row_width
+        self.kernel, self.factored = first.kernel, first.factored
+        self.budget = first.budget
         self.symmetric = rows is None
-        self.shape = (p if rows is None else rows.shape[0]), p
-        self._set_rows(rows)
+        self._set_rows(rows, p if rows is None else rows.shape[0], p)
 
-    def encoded_rows(self, start, stop):
-        """Return a range of the rows, encoded, on the first device."""
-        if not self.symmetric:
-            return super().encoded_rows(start, stop)
-        pieces = [self._right[:0, :]]
+    def _set_rows(self, rows, m, p):
+        self.shape = m, p
+        self.encoded_rows = self._encoded_centers
+        if rows is not None:
+            frame = _moved(self._frame, self._devices[0])
+            self.encoded_rows = row_encoder(self.kernel, frame, rows, self)
+
+    def rows(self, X):
+        """Return K(X, Z): the centers stay where they are."""
+        other = copy(self)
+        other.symmetric = False
+        other._set_rows(X, X.shape[0], self.shape[1])
+        return other
+
+    def _encoded_centers(self, start, stop):
+        """Return a range of the centers, encoded, on the first device."""
+        pieces = [self._shards[0].encoded_rows(0, 0)]
         for shard, part in zip(self._shards, self._parts, strict=True):
             first, last = max(start, part.start), min(stop, part.stop)
             if first < last:
@@ -119,9 +130,7 @@ class ShardedOperator(KernelOperator):
         A_parts = self._split(A)
 
         def task(shard, k):
-            part = self._parts[k]
-            n = min(max(n_kept - part.start, 0), part.stop - part.start)
-            return shard.product(A_parts[k], n_kept=n)
+            return shard.product(A_parts[k], n_kept=self._n_kept(n_kept, k))
 
         products, columns = [], []
         for rows in self._chunks(start, stop):
@@ -131,31 +140,20 @@ class ShardedOperator(KernelOperator):
         with _on(self._devices[0]):  # before the parts on other devices are let go
             return self.xp.concat(products), self.xp.concat(columns)
 
-    def product_and_matrix(self, A, n_kept):
-        """Return K(X, Z) @ A, the first columns of K(X, Z), and K(X, Z) for `adjoint`.
+    def _n_kept(self, n_kept, k):
+        """Return how many of the first columns of K are those of device k."""
+        part = self._parts[k]
+        return min(max(n_kept - part.start, 0), part.stop - part.start)
 
-        Each device keeps its part of the matrix, the list of which is the last result.
-        """
+    def evaluated(self, A):
+        """Return K @ A, and K, each device's part of which stays there."""
         A_parts = self._split(A)
-
-        def task(shard, k):
-            n = min(max(n_kept - self._parts[k].start, 0), shard.shape[1])
-            return shard.product_and_matrix(A_parts[k], n)
-
-        everything = self._on_all(task, slice(0, self.shape[0]))
-        F, kept, K = zip(*everything, strict=True)
-        with _on(self._devices[0]):
-            return self._total(F), self.xp.concat(self._gathered(kept), axis=1), K
-
-    def adjoint(self, K, G):
-        """Return K' G of the matrix of `product_and_matrix`, shape (p, l)."""
-        with _on(self._devices[0]):
-            pass  # G is there
-        sums = self._run_all(
-            lambda k: self._shards[k].adjoint(K[k], move(G, *self._devices[k]))
+        everything = self._on_all(
+            lambda shard, k: shard.evaluated(A_parts[k]), slice(0, self.shape[0])
         )
+        F, held = zip(*everything, strict=True)
         with _on(self._devices[0]):
-            return self.xp.concat(self._gathered(sums))
+            return self._total(F), _HeldShards(self, held)
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
@@ -180,8 +178,8 @@ class ShardedOperator(KernelOperator):
             with _on(self._devices[0]):
                 for found in blocks:
                     if found is not None:
-                        place, K = found[0], move(found[1], self.xp, self.device)
-                        out[target, place : place + K.shape[1]] = K
+                        j, K = found[0], move(found[1], self.xp, self.device)
+                        out[target, j : j + K.shape[1]] = K
         return out[: stop - start, :]
 
     def normal_product(self, V, targets=None, weights=None):
@@ -189,7 +187,7 @@ class ShardedOperator(KernelOperator):
         xp = self.xp
         V_parts, sums = self._split(V), [0.0] * len(self._devices)
         widest = max(part.stop - part.start for part in self._parts)
-        n_rows = max(int(self._budget / 2 // (8 * widest)), 16)
+        n_rows = max(int(self.budget / 2 // (8 * widest)), 16)
         for rows in self._chunks(0, self.shape[0], n_rows):
 
             def evaluate(shard, k):
@@ -209,14 +207,9 @@ class ShardedOperator(KernelOperator):
         with _on(self._devices[0]):
             return xp.concat(self._gathered(sums))
 
-    @property
-    def cache_bytes(self):
-        """Infinite: parts of the matrix are not kept on several devices."""
-        return float("inf")
-
     def _chunks(self, start, stop, size=None):
         """Return slices of the rows, at least one, small enough to be sent."""
-        sent = max(int(_ROW_BYTES // (self._right.shape[1] * self.itemsize)), 1)
+        sent = max(int(_ROW_BYTES // (self.row_width * self.itemsize)), 1)
         size = sent if size is None else min(size, sent)
         starts = range(start, max(stop, start + 1), size)
         return [slice(i, min(i + size, stop)) for i in starts]
@@ -228,9 +221,8 @@ class ShardedOperator(KernelOperator):
 
         def task(k):
             first = rows.start - self._parts[k].start if self.symmetric else None
-            shard = self._shards[k]
             E_k = move(E, *self._devices[k])
-            return function(shard.with_encoded_rows(E_k, first), k)
+            return function(self._shards[k].with_encoded_rows(E_k, first), k)
 
         return self._run_all(task)
 
@@ -241,7 +233,8 @@ class ShardedOperator(KernelOperator):
             with _on(self._devices[k]):
                 return task(k)
 
-        futures = [self._threads.submit(run, k) for k in range(len(self._devices))]
+        n = len(self._devices)
+        futures = [self._device_threads.submit(run, k) for k in range(n)]
         wait(futures)  # also where one fails: none may go on with what is let go
         return [future.result() for future in futures]
 
@@ -257,3 +250,38 @@ class ShardedOperator(KernelOperator):
     def _total(self, arrays):
         first, *others = self._gathered(arrays)
         return sum(others, start=first)
+
+
+class _HeldShards(ShardedKernel):
+    """A sharded matrix whose columns each device has computed and keeps."""
+
+    in_memory = True
+
+    def __init__(self, source, held):
+        vars(self).update(vars(source))
+        self._held = held
+
+    def _on_all(self, function, rows):
+        return self._run_all(
+            lambda k: function(
+                GivenMatrix(self._held[k].block(rows.start, rows.stop)), k
+            )
+        )
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return K' G of the rows [start:stop], shape (p, l)."""
+        with _on(self._devices[0]):
+            pass  # G is there
+        sums = self._run_all(
+            lambda k: self._held[k].adjoint(move(G, *self._devices[k]), start, stop)
+        )
+        with _on(self._devices[0]):
+            return self.xp.concat(self._gathered(sums))
+
+
+def _moved(frame, location):
+    """Return what a kernel knows of the centers, on another device."""
+    return {
+        name: None if value is None else move(value, *location)
+        for name, value in frame.items()
+    }

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..backend.linalg import pivoted_cholesky, solve_triangular, top_eigh
-from .spectral import _n_above_rounding, _TopEigenvectors
+from .spectral import TopEigenvectors, n_above_rounding
 
 
 @dataclass(frozen=True)
-class CenterSpectral(_TopEigenvectors):
+class CenterSpectral(TopEigenvectors):
     """EigenPro's preconditioner of a model on centers, made in the centers' span.
 
     On c of the centers, Z_c, the functions psi_j = K(., Z_c) v_j with ::
@@ -45,9 +45,9 @@ class CenterSpectral(_TopEigenvectors):
 
         Parameters
         ----------
-        centers : KernelOperator
+        centers : TiledKernel
             K(Z, Z), in random order.
-        sample : SampleOperator
+        sample : Sample
         n_rows : int
             N, the first rows of the sample.
         n_fitted : int
@@ -75,7 +75,7 @@ class CenterSpectral(_TopEigenvectors):
         kept = xp.asarray(places, device=centers.device)
         M = solve_triangular(L, (root * xp.take(C, kept, axis=1)).T)
         values, U = top_eigh(M @ M.T, min(q + 1, M.shape[0]))
-        n_real = _n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
+        n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
         short = solve_triangular(L, U[:, :q], transposed=True)
         place = np.full(n_fitted, len(places))
@@ -92,10 +92,15 @@ class CenterSpectral(_TopEigenvectors):
 
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""
-        block = sample.center_block(start, stop, self.vectors.shape[0])
+        block = sample.center_block(start, stop, self.n_centers)
         return block @ self.vectors
 
-    def correction(self, K_b, step):
+    @property
+    def n_centers(self):
+        """c, the centers that it lives on."""
+        return self.vectors.shape[0]
+
+    def coordinates(self, K_b, step):
         """Return the preconditioner's part of a step, in coordinates of V.
 
         Parameters
@@ -114,4 +119,4 @@ class CenterSpectral(_TopEigenvectors):
     def add_to(self, coef, S):
         """Add V S to coefficients (p, l) of the centers, in place."""
         if self.n_components:
-            coef[: self.vectors.shape[0], :] += self.vectors @ S
+            coef[: self.n_centers, :] += self.vectors @ S

@@ -4,17 +4,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backend import memory
-from ..backend.array import namespace
+from ..backend.array import namespace, slices
 from ..backend.linalg import eigh, right_singular_vectors
 from .eigenpro2 import Spectral
-from .spectral import _n_above_rounding, _TopEigenvectors
-
-# Rows that are computed at a time.
-_CHUNK = 4096
+from .spectral import TopEigenvectors, n_above_rounding
 
 
 @dataclass(frozen=True)
-class GlobalSpectral(_TopEigenvectors):
+class GlobalSpectral(TopEigenvectors):
     """EigenPro 1's preconditioner: approximate eigenvectors of K(X, X) on all n rows.
 
     With V (n, q), approximately eigenvectors of K = K(X, X), and p(x) = V' K(X, x)::
@@ -49,6 +46,7 @@ class GlobalSpectral(_TopEigenvectors):
     images: Any
 
     n_kept = 0
+    rows = slice(None)
 
     @classmethod
     def of(
@@ -66,7 +64,7 @@ class GlobalSpectral(_TopEigenvectors):
 
         Parameters
         ----------
-        operator : KernelOperator
+        operator : TiledKernel
             K(X, X).
         subsample_size, n_components : int
             s and q < s.
@@ -94,7 +92,7 @@ class GlobalSpectral(_TopEigenvectors):
         images = operator @ V
         gram = sum(
             xp.astype(V[rows, :], xp.float64).T @ xp.astype(images[rows, :], xp.float64)
-            for rows in _chunks(n)
+            for rows in slices(n)
         )
         values, R = eigh(0.5 * (gram + gram.T))
         values = xp.flip(values)
@@ -102,8 +100,8 @@ class GlobalSpectral(_TopEigenvectors):
         # as they do not, below rounding.
         levels = xp.full_like(values[:1], n * level)
         entry, dtype = _largest_entry(operator), operator.dtype
-        q = _n_above_rounding(values, n, entry, dtype)
-        if q and not _n_above_rounding(levels, n, entry, dtype):
+        q = n_above_rounding(values, n, entry, dtype)
+        if q and not n_above_rounding(levels, n, entry, dtype):
             q -= 1
             levels = values[q : q + 1]
         levels = xp.minimum(levels, values[max(q - 1, 0) : max(q, 1)])
@@ -123,11 +121,9 @@ class GlobalSpectral(_TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return self.images[start:stop, :]
 
-    def descend(self, operator, coef, b, kept, step):
-        """Change `coef` by a step of the batch `b` of rows, in place."""
-        coef[b, :] -= step
-        if self.n_components:
-            coef += self.vectors @ (self.scales[:, None] * (self.images[b, :].T @ step))
+    def correction(self, b, kept, G):
+        """Return V D p(X_b)' G of the batch `b` of rows, shape (n, l)."""
+        return self.vectors @ (self.scales[:, None] * (self.images[b, :].T @ G))
 
 
 def _check_memory(operator, s, q, svd_solver):
@@ -148,12 +144,6 @@ def _check_memory(operator, s, q, svd_solver):
         )
 
 
-def _chunks(n):
-    """Yield ranges of `n` rows."""
-    for i in range(0, n, _CHUNK):
-        yield slice(i, min(i + _CHUNK, n))
-
-
 def _nystrom_vectors(operator, s, q, weights):
     """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
     xp = operator.xp
@@ -161,7 +151,7 @@ def _nystrom_vectors(operator, s, q, weights):
     V = xp.concat(
         [
             top.features(operator, rows.start, rows.stop)
-            for rows in _chunks(operator.shape[0])
+            for rows in slices(operator.shape[0])
         ]
     )
     if weights is not None:

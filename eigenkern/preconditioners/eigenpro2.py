@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from ..backend.array import namespace
 from ..backend.linalg import top_eigh
-from .spectral import _n_above_rounding, _TopEigenvectors
+from .spectral import TopEigenvectors, n_above_rounding
 
 
 @dataclass(frozen=True)
-class Spectral(_TopEigenvectors):
+class Spectral(TopEigenvectors):
     """EigenPro 2's preconditioner, from the top eigenvectors of a subsample.
 
     With K_s = K(X_s, X_s), K_s u_j = sigma_j u_j and phi(x) = K(X_s, x), the
@@ -73,7 +73,7 @@ class Spectral(_TopEigenvectors):
             K = root[:, None] * K * root[None, :]
         sigma, U = top_eigh(K, n_components + 1)
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
-        q = max(_n_above_rounding(sigma, s, entry, dtype) - 1, 0)
+        q = max(n_above_rounding(sigma, s, entry, dtype) - 1, 0)
         V = U[:, :q] if root is None else root[:, None] * U[:, :q]
         # Rounding may leave the last eigenvalue below zero.
         sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
@@ -94,11 +94,18 @@ class Spectral(_TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return operator.block(start, stop, 0, self.subsample_size) @ self.vectors
 
-    def correction(self, K_bs, G):
+    @property
+    def rows(self):
+        """Rows whose coefficients a correction changes: the subsample."""
+        return slice(0, self.subsample_size)
+
+    def correction(self, b, K_bs, G):
         """Return V D V' K(X_s, X_b) G.
 
         Parameters
         ----------
+        b : slice
+            Rows of the batch.
         K_bs : array of shape (m, s)
             K(X_b, X_s).
         G : array of shape (m, l)
@@ -108,9 +115,3 @@ class Spectral(_TopEigenvectors):
         array of shape (s, l)
         """
         return self.vectors @ (self.scales[:, None] * (self.vectors.T @ (K_bs.T @ G)))
-
-    def descend(self, operator, coef, b, K_bs, step):
-        """Change `coef` by a step of the batch `b` of rows, in place."""
-        coef[b, :] -= step
-        if self.n_components:
-            coef[: self.subsample_size, :] += self.correction(K_bs, step)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ..backend.linalg import right_singular_vectors
-from .spectral import _TopEigenvectors
+from .spectral import TopEigenvectors
 
 
 @dataclass(frozen=True)
-class LinearSpectral(_TopEigenvectors):
+class LinearSpectral(TopEigenvectors):
     """EigenPro's preconditioner of a linear model, P = I - V D V'.
 
     V = (e_1 .. e_q) are eigenvectors of the covariance of the features, from a
@@ -41,7 +41,7 @@ class LinearSpectral(_TopEigenvectors):
 
         Parameters
         ----------
-        operator : LinearOperator
+        operator : CenteredFeatures
         subsample_size, n_components : int
             s and q.
         weights : array of shape (n,), default=None
@@ -82,9 +82,6 @@ class LinearSpectral(_TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return operator.product(self.vectors, start, stop)[0]
 
-    def descend(self, operator, coef, b, kept, step):
-        """Change `coef` by a step of the batch `b` of rows, in place."""
-        gradient = operator.adjoint(step, b.start, b.stop)
-        coef -= gradient
-        if self.n_components:
-            coef += self.vectors @ (self.scales[:, None] * (self.vectors.T @ gradient))
+    def correction(self, gradient):
+        """Return V D V' g of a gradient (d, l)."""
+        return self.vectors @ (self.scales[:, None] * (self.vectors.T @ gradient))

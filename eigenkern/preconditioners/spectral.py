@@ -7,7 +7,7 @@ from ..backend.array import namespace
 
 
 @dataclass(frozen=True)
-class _TopEigenvectors:
+class TopEigenvectors:
     """What the spectral preconditioners share: k_P(x, z) = k(x, z) - p(x)' D p(z)."""
 
     vectors: Any
@@ -45,14 +45,14 @@ class _TopEigenvectors:
         return (1.0 - self.damping * values[-1] / top) / (top * self.vectors.shape[0])
 
 
-def _n_above_rounding(sigma, n, entry, dtype):
+def n_above_rounding(sigma, n, entry, dtype):
     """Return how many eigenvalues of K(X, X) are more than rounding."""
     xp = namespace(sigma)
-    above = sigma > _rounding_floor(n, entry, float(xp.finfo(dtype).eps))
+    above = sigma > rounding_floor(n, entry, float(xp.finfo(dtype).eps))
     return int(xp.sum(xp.astype(above, xp.int64)))
 
 
-def _rounding_floor(n, entry, eps):
+def rounding_floor(n, entry, eps):
     """Return the size of eigenvalues of K(X, X) that may be rounding.
 
     Along sigma_j coefficients grow like 1 / sigma_j and rounding leaves an error of

@@ -8,8 +8,9 @@ from ..backend import memory
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..centers import choose, distinct_rows, masses, uniform
 from ..kernels import make_kernel
-from ..operators.sharded import make_operator
-from ..operators.tiled import KernelOperator
+from ..operators.given import GivenMatrix
+from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
 from .data import _Located
 
 
@@ -176,24 +177,24 @@ class CenterProblem(_Located):
             K = self._take(self.all.X, self._chosen)
             K = self._to_compute(self._take(K, self.center_indices, axis=1))
             return xp.astype(K, xp.float64)
-        return KernelOperator(self.kernel, xp.astype(self._centers, xp.float64)).block()
+        return TiledKernel(self.kernel, xp.astype(self._centers, xp.float64)).block()
 
     def operator(self, rows, kept):
         """Return K(X, Z) of some rows and of the centers with indices `kept`."""
         if self.kernel is None:
             K = self._take(rows.X, self.center_indices[kept], axis=1)
-            return KernelOperator.from_matrix(self._to_compute(K))
+            return GivenMatrix(self._to_compute(K))
         kept = self._take(self._centers, kept)
-        return make_operator(self.kernel, kept, self._devices, rows.X)
+        return kernel_operator(self.kernel, kept, self._devices, rows.X)
 
     def full_operator(self, centers, rows=None):
         """Return K(X, X) of the rows `centers`, or of other rows and them."""
         if self.kernel is None:
             X = (centers if rows is None else rows).X
             K = self._take(X, centers.index, axis=1)
-            return KernelOperator.from_matrix(self._to_compute(K))
+            return GivenMatrix(self._to_compute(K))
         rows = None if rows is None else rows.X
-        return make_operator(self.kernel, centers.X, self._devices, rows)
+        return kernel_operator(self.kernel, centers.X, self._devices, rows)
 
     def center_model(self, coef, intercept, kept):
         """Return the attributes that prediction needs, of coefficients of centers."""

@@ -6,10 +6,11 @@ from .. import centers as choice_of_centers
 from ..backend.array import move, to_numpy
 from ..backend.transfer import StreamedRows
 from ..kernels import make_kernel
+from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays, fill_caches
-from ..operators.sample import SampleOperator
-from ..operators.sharded import make_operator
-from ..operators.tiled import KernelOperator
+from ..operators.sample import Sample
+from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
 from ..solvers.projected import Batch, Iterate
 from ..tuning.sizes import n_sampled_rows
 from .data import _Located
@@ -38,7 +39,7 @@ class GeneralProblem(_Located):
     xp, device
         Where the computation is.
     kernel : Kernel
-    centers : KernelOperator
+    centers : TiledKernel
         K(Z, Z), the centers in random order.
     targets : array of shape (n, l)
         Less the intercept.
@@ -83,13 +84,13 @@ class GeneralProblem(_Located):
         self.weights = self.array(w * self.weight_scale)
         # Random, so that the first ones stand for all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
-        self.centers = make_operator(
+        self.centers = kernel_operator(
             self.kernel, self._take(self._centers, self._order), self._devices
         )
         self._validation = None
         if held_out is not None:
             rows = self._take(self._X, held_out)
-            self._validation = self.centers.with_rows(rows)
+            self._validation = self.centers.rows(rows)
         self._matrix = self.projection = None
         self.start()
 
@@ -143,7 +144,7 @@ class GeneralProblem(_Located):
         """Return the rows that the step is measured on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
         return (
-            SampleOperator(self.centers, self._gather(rows), whiten),
+            Sample(self.centers, self._gather(rows), whiten),
             self.weights[rows],
         )
 
@@ -157,16 +158,16 @@ class GeneralProblem(_Located):
             if following is not None and self._rows is None:
                 self._streamed.expect(following.start, following.stop)
             if self._matrix is None:
-                operator = self.centers.with_rows(rows)
+                operator = self.centers.rows(rows)
             else:
-                operator = KernelOperator.from_matrix(self._matrix[b, :])
+                operator = GivenMatrix(self._matrix[b, :])
             yield Batch(operator, rows, self.targets[b, :], self.weights[b])
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
         rows = self.xp.astype(self._to_compute(X), self._dtype, copy=False)
         return Batch(
-            self.centers.with_rows(rows),
+            self.centers.rows(rows),
             rows,
             self.array(Y - self.intercept),
             self.array(weights * self.weight_scale),
@@ -180,7 +181,7 @@ class GeneralProblem(_Located):
         budget = cache_budget(cache_size, self.centers)
         if pays and not self.kernel.factored and needed <= budget:
             self._rows = self._gather(slice(0, n))
-            operator = self.centers.with_rows(self._rows)
+            operator = self.centers.rows(self._rows)
             size = fill_caches([operator], cache_size, n_epochs, d)
             self._matrix = operator.block() if size else None
         return size
@@ -188,14 +189,14 @@ class GeneralProblem(_Located):
     def matrix(self):
         """Return K(X, Z) of the training rows."""
         if self._matrix is None:
-            self._matrix = self.centers.with_rows(
+            self._matrix = self.centers.rows(
                 self._gather(slice(0, self.n_rows))
             ).block()
         return self._matrix
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""
-        return KernelOperator(self.kernel, self._gather(slice(0, self.n_rows)))
+        return TiledKernel(self.kernel, self._gather(slice(0, self.n_rows)))
 
     def validation_values(self, coef):
         """Return f on the validation rows, on the host, shape (m, l)."""
@@ -209,7 +210,7 @@ class GeneralProblem(_Located):
             rows = slice(start, min(start + _CHUNK, n))
             residual = self.targets[rows, :]
             if not zero:
-                residual = self.centers.with_rows(self._gather(rows)) @ coef - residual
+                residual = self.centers.rows(self._gather(rows)) @ coef - residual
             squares = self.xp.mean(residual * residual, axis=1)
             total += float(self.xp.sum(self.weights[rows] * squares))
         return total / n

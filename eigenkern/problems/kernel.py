@@ -5,9 +5,9 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import move, to_numpy
 from ..kernels import make_kernel
+from ..operators.given import GivenMatrix
 from ..operators.plan import fill_caches
-from ..operators.sharded import make_operator
-from ..operators.tiled import KernelOperator
+from ..operators.sharded import kernel_operator
 from .data import _Located
 
 
@@ -24,9 +24,9 @@ class Problem(_Located):
         With mean 1.
     intercept : ndarray of shape (l,)
         Weighted mean of the targets, on the host.
-    operator : KernelOperator
+    operator : TiledKernel
         K(X, X) of the training rows.
-    validation : KernelOperator or None
+    validation : TiledKernel or None
         K(X_val, X) of the validation rows.
     n_features : int
     rng : numpy.random.RandomState
@@ -44,15 +44,15 @@ class Problem(_Located):
         self.kernel = self.validation = None
         if estimator.kernel == "precomputed":
             K = self._to_compute(self._take(rows, train, axis=1))
-            self.operator = KernelOperator.from_matrix(K)
+            self.operator = GivenMatrix(K)
             if held_out is not None:
                 K = self._to_compute(self._take(validation_rows, train, axis=1))
-                self.validation = KernelOperator.from_matrix(K)
+                self.validation = GivenMatrix(K)
         else:
             self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
-            self.operator = make_operator(self.kernel, rows, self._devices)
+            self.operator = kernel_operator(self.kernel, rows, self._devices)
             if held_out is not None:
-                self.validation = self.operator.with_rows(validation_rows)
+                self.validation = self.operator.rows(validation_rows)
         self._dtype = self.operator.dtype
         self.targets = self.array(Y[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())

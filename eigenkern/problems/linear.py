@@ -7,7 +7,7 @@ import scipy.sparse
 
 from ..backend.array import move, to_numpy
 from ..backend.transfer import move_what_fits
-from ..operators.linear import LinearOperator
+from ..operators.linear import CenteredFeatures
 from .data import _Located
 
 
@@ -31,7 +31,7 @@ class LinearProblem(_Located):
     ----------
     xp, device
         Where the computation is.
-    operator : LinearOperator
+    operator : CenteredFeatures
         The training rows.
     targets : array of shape (n, l)
         Centered, if there is an intercept.
@@ -67,7 +67,7 @@ class LinearProblem(_Located):
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
         self.targets = self.array(Y[train] - self._target_mean)
-        self.operator = LinearOperator(rows, self._mean)
+        self.operator = CenteredFeatures(rows, self._mean)
         self._held_out = None if held_out is None else take(held_out)
 
     def _sum_up(self, rows, Y, w, seen, center):

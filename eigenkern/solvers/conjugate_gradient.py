@@ -1,16 +1,14 @@
 """Block conjugate gradients: many right-hand sides, each with its own end."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
 
-@dataclass(frozen=True)
-class Iterate:
-    """State after an iteration.
+class Solution(NamedTuple):
+    """An approximate solution, after an iteration.
 
     Attributes
     ----------
@@ -19,23 +17,26 @@ class Iterate:
         Norm of the residual of every column over that of its right-hand side.
     converged : bool
         Whether every column is done.
+    rest : array of shape (p, l) or None
+        The residual itself; None where columns end apart.
     """
 
     coef: Any
     residuals: np.ndarray
     converged: bool
+    rest: Any = None
 
 
-def conjugate_gradient(apply, rhs, start, tol):
-    """Solve ``H X = rhs`` for a positive definite H; yield an `Iterate` an iteration.
+def conjugate_gradient(apply, rhs, start, tol, *, precondition=None, together=False):
+    """Solve ``H X = rhs`` for a positive definite H; yield a `Solution` an iteration.
 
     Every column has its own step, and is left alone once its relative residual is at
     most `tol`: later products are with the others only.
 
     Hestenes and Stiefel, "Methods of conjugate gradients for solving linear systems",
-    1952. With residual R and direction P, for each column ::
+    1952. With residual R, Z = M R and direction P, for each column ::
 
-        step = |R|^2 / P'HP,  X += step P,  R' = R - step HP,  P' = R' + |R'|^2/|R|^2 P
+        step = R'Z / P'HP,  X += step P,  R' = R - step HP,  P' = Z' + R'Z' / R'Z P
 
     Parameters
     ----------
@@ -45,47 +46,58 @@ def conjugate_gradient(apply, rhs, start, tol):
     start : array of shape (p, l)
         Where it starts.
     tol : float
+    precondition : callable, default=None
+        ``precondition(R)`` returns M R, with M near the inverse of H; None: M = I.
+    together : bool, default=False
+        Whether all columns go on until the last of them is done.
     """
     xp = namespace(rhs)
-    n_columns = rhs.shape[1]
     scale = _norms(rhs)
     scale[scale == 0] = 1.0
-    active = np.arange(n_columns)
+    active = np.arange(rhs.shape[1])
     X = start
     R = rhs - apply(start) if bool(xp.any(start != 0)) else rhs
-    P, squares = R, xp.sum(R * R, axis=0)
+    Z = P = R if precondition is None else precondition(R)
+    R_Z = xp.sum(R * Z, axis=0)
     residuals = _norms(R) / scale
     done = []  # (columns, their coefficients)
     while True:
         ends = residuals[active] <= tol
+        if together:
+            ends[:] = ends.all()
         going, ended = np.flatnonzero(~ends), np.flatnonzero(ends)
         if len(ended):
             done.append((active[ended], _columns(X, ended)))
-            active = active[going]
+            rest, active = R, active[going]
             X, R, P = (_columns(V, going) for V in (X, R, P))
-            squares = _columns(squares[None, :], going)[0, :]
+            R_Z = _columns(R_Z[None, :], going)[0, :]
         if not len(active):
             coef = _assembled(done, X, active)
             while True:
-                yield Iterate(coef, residuals, True)
+                yield Solution(coef, residuals, True, rest if together else None)
         H_P = apply(P)
-        curvature = xp.sum(P * H_P, axis=0)
         # Rounding can leave no curvature along a direction: then nothing is to be won.
-        positive = curvature > 0
-        safe = xp.where(positive, curvature, xp.ones_like(curvature))
-        step = xp.where(positive, squares / safe, xp.zeros_like(squares))
+        step = _over(R_Z, xp.sum(P * H_P, axis=0))
         X, R = X + step * P, R - step * H_P
-        previous, squares = squares, xp.sum(R * R, axis=0)
-        P = R + squares / previous * P
+        Z = R if precondition is None else precondition(R)
+        previous, R_Z = R_Z, xp.sum(R * Z, axis=0)
+        P = Z + _over(R_Z, previous) * P
         residuals = residuals.copy()
         residuals[active] = _norms(R) / scale[active]
         converged = bool((residuals <= tol).all())
-        yield Iterate(_assembled(done, X, active), residuals, converged)
+        rest = R if together else None
+        yield Solution(_assembled(done, X, active), residuals, converged, rest)
 
 
 def _norms(V):
     xp = namespace(V)
     return to_numpy(xp.linalg.vector_norm(V, axis=0)).astype(np.float64)
+
+
+def _over(a, b):
+    """Return a / b, zero where b is not positive."""
+    xp, positive = namespace(a), b > 0
+    return xp.where(positive, a / xp.where(positive, b, xp.ones_like(b)), 0.0 * b)
 
 
 def _columns(V, index):

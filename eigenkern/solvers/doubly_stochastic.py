@@ -21,12 +21,12 @@ gradients", NeurIPS 2014 (arXiv:1407.5599).
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend.array import device_of, to_numpy
-from .guard import EpochState, Guard
+from .guard import Epoch, Guard, guarded
 
 # Shrinking coefficients are rewritten when their common factor is as small.
 _SMALLEST_SCALE = 1e-6
@@ -186,6 +186,64 @@ class RunningValues:
         self._n_dropped += n
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The step of every iteration.
+
+    Attributes
+    ----------
+    gamma : callable
+        ``gamma(t)`` is the step of iteration t = 1, 2, ...
+    longest : float
+        What no step exceeds.
+    """
+
+    gamma: Any
+    longest: float
+
+    def at(self, t):
+        """Return the step of iteration t."""
+        return min(self.gamma(t), self.longest)
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """Which block of features a step changes.
+
+    Attributes
+    ----------
+    algorithm : {"dsg", "udsg", "cdsg"}
+    n_new, n_old : int
+        G and U of "udsg".
+    max_blocks : int or None
+        After as many blocks old ones are drawn at random.
+    """
+
+    algorithm: str
+    n_new: int = 1
+    n_old: int = 1
+    max_blocks: int | None = None
+
+    def choose(self, expansion, mean_gradient, noise, step, longest, rng):
+        """Return the block of a step, and the step.
+
+        A new one is the one after those that `expansion` has. The parameters are those
+        of `checked_step`, and the longest step.
+        """
+        n_blocks = len(expansion.coef)
+        if self.algorithm == "cdsg":
+            sums = expansion.block_sums()
+            k, longer = checked_step(sums, _host(mean_gradient), noise, step)
+            if longer > step:
+                return k, min(longer, longest)
+        full = self.max_blocks is not None and n_blocks >= self.max_blocks
+        turn = expansion.n_steps % (self.n_new + self.n_old)
+        old = self.algorithm == "udsg" and turn >= self.n_new
+        if full or (old and n_blocks):
+            return rng.randint(n_blocks), step
+        return n_blocks, step
+
+
 def checked_step(sums, mean_gradient, noise, gamma):
     """Return the old block that allows the longest step, and that step.
 
@@ -225,22 +283,32 @@ def checked_step(sums, mean_gradient, noise, gamma):
     return k, float(max(steps[k], 0.0))
 
 
+class Rows(NamedTuple):
+    """Training rows.
+
+    Attributes
+    ----------
+    X : array of shape (n, d)
+    targets : array of shape (n, l)
+    weights : array of shape (n,)
+        With mean 1.
+    """
+
+    X: Any
+    targets: Any
+    weights: Any
+
+
 def doubly_stochastic(
     features,
-    X,
-    targets,
+    rows,
     loss,
     *,
     expansion,
-    weights,
-    algorithm,
     alpha,
     batch_size,
-    gamma,
-    longest_step,
-    n_new,
-    n_old,
-    max_blocks,
+    steps,
+    blocks,
     keep_values,
     rng,
     n_passes=1,
@@ -257,26 +325,16 @@ def doubly_stochastic(
     Parameters
     ----------
     features : FourierBlocks
-    X : array of shape (n, d)
-    targets : array of shape (n, l)
+    rows : Rows
     loss : Loss
     expansion : Expansion
         f to start from; changed in place. Its constant is what `guard` compares with.
-    weights : array of shape (n,)
-        w, with mean 1.
-    algorithm : {"dsg", "udsg", "cdsg"}
     alpha : float
         lambda.
     batch_size : int
         B.
-    gamma : callable
-        ``gamma(t)`` is the step of iteration t = 1, 2, ...
-    longest_step : float
-        What no step exceeds.
-    n_new, n_old : int
-        G and U of "udsg".
-    max_blocks : int or None
-        After as many blocks old ones are drawn at random.
+    steps : Steps
+    blocks : BlockRule
     keep_values : bool
         Whether to keep the values of f on all rows.
     rng : numpy.random.RandomState
@@ -294,127 +352,126 @@ def doubly_stochastic(
         With a copy of `expansion` as `coef`, and as `step_size` the factor that the
         guard multiplies all steps by. Without end, unless it has `failed`.
     """
-    xp, n = features.xp, X.shape[0]
+    xp, n = features.xp, rows.X.shape[0]
     # A last batch of one row joins the one before: it has no features less their mean.
     starts = np.arange(0, max(n - 1, 1), batch_size)
     stops = {int(start): min(int(start) + batch_size, n) for start in starts}
     stops[int(starts[-1])] = n
-    values = RunningValues(features, expansion, targets.shape[1], keep_values)
-    zeros = xp.broadcast_to(expansion.constant[None, :], targets.shape)
-    zero_losses = weights * loss.value(targets, zeros)
+    zeros = xp.broadcast_to(expansion.constant[None, :], rows.targets.shape)
+    zero_losses = rows.weights * loss.value(rows.targets, zeros)
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
-
-    def sum_losses(V, b, G=None):
-        """Return the loss of a batch, of its `values`, and the squares of gradients.
-
-        The third is the sum of second derivatives, shape (l,). Gradients, and the
-        weights beside them, are written to `G`, if it is given.
-        """
-        intercept, scale = expansion.intercept, expansion.scale
-        W, Y = weights[b], targets[b, :]
-
-        def task(rows):
-            F, w, Y_t = V[rows, :] * scale + intercept, W[rows], Y[rows, :]
-            squares = curvatures = 0.0
-            if G is not None:
-                gradient = loss.gradient(Y_t, F)
-                second = w[:, None] * loss.second_derivative(gradient)
-                curvatures = _host(xp.sum(second, axis=0))
-                G[rows, -1] = w
-                G[rows, :-1] = gradient = w[:, None] * gradient
-                squares = float(xp.sum(gradient * gradient))
-            return float(xp.sum(w * loss.value(Y_t, F))), squares, curvatures
-
-        tiles = features.map_tiles(task, V.shape[0], V.shape[1])
-        return tuple(sum(parts) for parts in zip(*tiles, strict=True))
-
-    def choose(mean_gradient, noise, step):
-        """Return the block of a step, and the step."""
-        n_blocks = len(expansion.coef)
-        if algorithm == "cdsg":
-            sums = expansion.block_sums()
-            k, longer = checked_step(sums, _host(mean_gradient), noise, step)
-            if longer > step:
-                return k, min(longer, longest_step)
-        full = max_blocks is not None and n_blocks >= max_blocks
-        old = algorithm == "udsg" and expansion.n_steps % (n_new + n_old) >= n_new
-        if full or (old and n_blocks):
-            return rng.randint(n_blocks), step
-        return n_blocks, step
-
+    values = RunningValues(features, expansion, rows.targets.shape[1], keep_values)
     # A constant that lags behind keeps old blocks from being checked with success. That
     # is a loss only where they save time: with kept values a new one costs no more.
     quick = loss.moves_constant and not keep_values
 
-    def make_step(V, b, G, squares, curvatures):
-        """Change the expansion, and `V`, by one step on a batch."""
+    def make_step(b, V, G, squares, curvatures):
+        """Change the expansion, and its values `V`, by one step on a batch."""
         m = G.shape[0]
         sums = xp.sum(G, axis=0)
         total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
         if total_weight == 0.0:
             return
-        step = guard.factor * min(gamma(expansion.n_steps + 1), longest_step)
+        step = guard.factor * steps.at(expansion.n_steps + 1)
         step *= min(m / batch_size, 1.0)  # a row counts as much in a shorter batch
         noise = squares / (8.0 * features.block_size * m**2)
-        k, step = choose(mean_gradient, noise, step)
+        k, step = blocks.choose(
+            expansion, mean_gradient, noise, step, steps.longest, rng
+        )
         expansion.scale *= 1.0 - step * alpha
         factor = -step / expansion.scale
-        phi, sums = features.adjoint(X[b, :], k, G)
+        phi, sums = features.adjoint(rows.X[b, :], k, G)
         mu = sums[:, -1] / total_weight
         change = factor * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
         expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
         values.record(k, change, b.start, phi, V)
         least = min(_ROWS_OF_CLASS / m, loss.curvature)
-        rate = constant_rate(batch_size, quick) * step / longest_step
+        rate = constant_rate(batch_size, quick) * step / steps.longest
         rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
         expansion.n_steps += 1
 
     def run_epoch():
-        """Run one epoch; return its mean loss, NaN if it diverged."""
+        """Run one epoch, or the part of it until it diverges."""
         total = baseline = 0.0
+        diverged = Epoch(None, np.full(1, np.nan), np.nan, 0)
         order = np.tile(starts, n_passes)
         for start in rng.permutation(order) if shuffle else order:
             b = slice(int(start), stops[int(start)])
-            V = values.at(X[b, :], b.start)
-            G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
-            batch_loss, *moments = sum_losses(V, b, G)
+            V = values.at(rows.X[b, :], b.start)
+            batch_loss, G, *moments = gradients(features, rows, loss, expansion, b, V)
             total += batch_loss
-            average = zero_loss * V.shape[0]
-            of_zero = max(float(xp.sum(zero_losses[b])), average)
+            of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * V.shape[0])
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
-                return np.nan
-            make_step(V, b, G, *moments)
+                return diverged
+            make_step(b, V, G, *moments)
             if not keep_values:
                 # The rows may never come again: a step that is too long shows on its
                 # own batch, whose loss it raises.
-                after = sum_losses(V, b)[0]
+                after = total_loss(features, rows, loss, expansion, b, V)
                 if guard.trips(after, of_zero) and not after < batch_loss:
-                    return np.nan
+                    return diverged
             if expansion.scale < _SMALLEST_SCALE:
                 expansion.fold()
                 values.forget()
         values.drop_known()
-        return total / (n_passes * n)
+        loss_of_rows = np.full(1, total / (n_passes * n))
+        return Epoch(expansion.copy(), loss_of_rows, loss_of_rows[0], 1)
 
-    begin = good = expansion.copy()
-    while True:
-        mean_loss = run_epoch()
-        if not guard.accepts(mean_loss):
-            expansion.restore(good)
-            values.forget()
-            begin = good
-            if guard.failed:
-                yield EpochState(good, np.nan, 0.0, guard.n_halvings, failed=True)
-                return
-            continue
-        if mean_loss == guard.best_loss:
-            good = begin
-        begin = expansion.copy()
-        yield EpochState(begin, mean_loss, guard.factor, guard.n_halvings)
+    def restore(good):
+        expansion.restore(good)
+        values.forget()
+
+    return guarded(run_epoch, guard, snapshot=expansion.copy, restore=restore)
+
+
+def total_loss(features, rows, loss, expansion, b, V):
+    """Return the loss of a batch of rows, of the values V of `RunningValues`."""
+    xp, intercept, scale = features.xp, expansion.intercept, expansion.scale
+    Y, w = rows.targets[b, :], rows.weights[b]
+
+    def task(tile):
+        losses = loss.value(Y[tile, :], V[tile, :] * scale + intercept)
+        return float(xp.sum(w[tile] * losses))
+
+    return sum(features.map_tiles(task, V.shape[0], V.shape[1]))
+
+
+def gradients(features, rows, loss, expansion, b, V):
+    """Return the loss of a batch, its gradients, and their sums.
+
+    Returns
+    -------
+    total : float
+    G : array of shape (m, l + 1)
+        Gradients in f, and the weights of the rows beside them.
+    squares : float
+        Sum of the squares of the gradients.
+    curvatures : ndarray of shape (l,)
+        Sum of the second derivatives.
+    """
+    xp, intercept, scale = features.xp, expansion.intercept, expansion.scale
+    Y, W = rows.targets[b, :], rows.weights[b]
+    G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
+
+    def task(tile):
+        F, w, Y_t = V[tile, :] * scale + intercept, W[tile], Y[tile, :]
+        gradient = loss.gradient(Y_t, F)
+        second = w[:, None] * loss.second_derivative(gradient)
+        G[tile, -1] = w
+        G[tile, :-1] = gradient = w[:, None] * gradient
+        return (
+            float(xp.sum(w * loss.value(Y_t, F))),
+            float(xp.sum(gradient * gradient)),
+            _host(xp.sum(second, axis=0)),
+        )
+
+    tiles = features.map_tiles(task, V.shape[0], V.shape[1])
+    total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
+    return total, G, squares, curvatures
 
 
 def _host(values):

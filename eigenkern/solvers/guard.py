@@ -1,18 +1,19 @@
-"""The guard: go back and halve the step where an iteration diverges."""
+"""The guard around the epochs of a solver: go back and halve the step on divergence."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# A loss that grew beyond this factor times that of f = 0 is no noise.
+# The loss of an epoch so far over that of f = 0 on the same rows. Batches of noisy
+# targets reach two; four times the loss of predicting the mean is no noise.
 _TRIP = 4.0
-
-
-# An epoch's loss that grew to this multiple of the best one's is no noise either.
+# The loss of an epoch over that of the best one. On noisy targets epochs differ by tens
+# of percent, where the residual is nearly zero by a factor of two.
 _GROWTH = 3.0
-
-
+# Growth of the loss, over that of f = 0, which is rounding.
+_ROUNDING = 1e-6
+# 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
 
 
@@ -32,6 +33,8 @@ class EpochState:
         Times that the guard went back and halved the step.
     failed : bool
         Whether no step size was found that keeps the iteration bounded.
+    counts : dict
+        Fitted attributes that the solver itself counts.
     """
 
     coef: Any
@@ -39,6 +42,29 @@ class EpochState:
     step_size: float
     n_step_halvings: int
     failed: bool = False
+    counts: dict = field(default_factory=dict)
+
+
+class Epoch(NamedTuple):
+    """What an epoch of a solver returns.
+
+    Attributes
+    ----------
+    coef : object
+        The model after it.
+    losses : ndarray of shape (l,)
+        Mean loss of every output.
+    least : float
+        The loss that the guard looks at, summed over outputs: of several iterates side
+        by side the least. Not finite if the epoch diverged.
+    n_steps : int
+        Steps made.
+    """
+
+    coef: Any
+    losses: np.ndarray
+    least: float
+    n_steps: int
 
 
 class Guard:
@@ -99,8 +125,7 @@ class Guard:
         bool
             False where the solver has to go back to the start of the best epoch.
         """
-        # Growth below the rounding of the loss is none.
-        bound = _GROWTH * self.best_loss + 1e-6 * self._zero_loss
+        bound = _GROWTH * self.best_loss + _ROUNDING * self._zero_loss
         if not (loss <= bound and loss < np.inf):
             # The next epoch starts a new record: one halving an epoch.
             self.best_loss = np.inf
@@ -109,3 +134,136 @@ class Guard:
             return False
         self.best_loss = min(self.best_loss, loss)
         return True
+
+
+class EpochWatch:
+    """Losses of an epoch so far, of iterates side by side, and which of them diverged.
+
+    Parameters
+    ----------
+    guard : Guard
+    zero_loss : float
+        Mean loss of f = 0, summed over the outputs.
+    shape : tuple (k, l)
+        Iterates side by side, and outputs of each.
+    n_slack_rows : int, default=0
+        Rows with the loss of f = 0 to imagine before the first: few rows may be unlike
+        the others.
+
+    Attributes
+    ----------
+    losses : ndarray of shape (k, l)
+        Sums over the rows so far, infinite for an iterate that diverged.
+    lost : ndarray of shape (k,)
+        Which iterates diverged.
+    n_rows, n_batches : int
+        So far.
+    """
+
+    def __init__(self, guard, zero_loss, shape, n_slack_rows=0):
+        self._guard, self._zero_loss = guard, zero_loss
+        self._baseline = n_slack_rows * zero_loss
+        self.losses, self.lost = np.zeros(shape), np.zeros(shape[0], dtype=bool)
+        self.n_rows = self.n_batches = 0
+
+    @property
+    def n_steps(self):
+        """Steps made: none on the batch that ended the epoch."""
+        return self.n_batches - bool(self.lost.all())
+
+    def add(self, losses, zero_loss, n_rows):
+        """Take in a batch; return whether all iterates have diverged.
+
+        Parameters
+        ----------
+        losses : ndarray of shape (k, l)
+            Sums over its rows.
+        zero_loss : float
+            That of f = 0 on its rows.
+        n_rows : int
+        """
+        self.losses += losses
+        self.n_rows, self.n_batches = self.n_rows + n_rows, self.n_batches + 1
+        # Heavy targets raise both sides; a batch of zeros counts as an average one.
+        self._baseline += max(zero_loss, self._zero_loss * n_rows)
+        for side, total in enumerate(self.losses.sum(axis=1)):
+            if self._guard.trips(total, self._baseline):
+                self.lost[side], self.losses[side, :] = True, np.inf
+        return bool(self.lost.all())
+
+
+def guarded(
+    run_epoch,
+    guard,
+    snapshot,
+    restore,
+    *,
+    step_size=1.0,
+    model_of=None,
+    origin=None,
+    search=None,
+    counts=dict,
+):
+    """Run epochs; where one diverges, go back and halve the step.
+
+    It knows nothing of what an epoch does. The start of the epoch with the least loss
+    is what it goes back to: of the others an epoch can end badly unnoticed.
+
+    Parameters
+    ----------
+    run_epoch : callable
+        Returns an `Epoch`, or None where there was no row to learn from.
+    guard : Guard
+        Its ``factor`` is what `run_epoch` multiplies steps by.
+    snapshot, restore : callable
+        ``snapshot()`` returns a copy of where the iteration is, ``restore(copy)`` goes
+        there.
+    step_size : float, default=1.0
+        Before all factors, to be told.
+    model_of : callable, default=None
+        The model of a snapshot; None: the snapshot itself.
+    origin : snapshot, default=None
+        Where to go if the given coefficients trip the guard at once: they may be worse
+        than none.
+    search : StepSearch, default=None
+        Steps other than the guard's.
+    counts : callable, default=dict
+        ``counts()`` returns fitted attributes that the solver itself counts.
+
+    Yields
+    ------
+    EpochState
+        Without end, unless it has `failed`: the caller decides when to stop.
+    """
+    begin = good = snapshot()
+
+    def state(coef, loss, factor, failed=False):
+        step = factor * step_size
+        return EpochState(coef, loss, step, guard.n_halvings, failed, counts())
+
+    while True:
+        epoch = run_epoch()
+        if epoch is None:
+            coef = snapshot() if model_of is None else model_of(snapshot())
+            yield state(coef, 0.0, 0.0)
+            continue
+        # To blame is first of all a longer step that the search has chosen.
+        if not guard.accepts(epoch.least, halve=search is None or not search.is_longer):
+            if epoch.n_steps == 0 and origin is not None:
+                good = origin
+            begin = good
+            restore(good)
+            if search is not None:
+                search.forget()
+            if guard.failed:
+                coef = good if model_of is None else model_of(good)
+                yield state(coef, np.nan, 0.0, failed=True)
+                return
+            continue
+        if epoch.least == guard.best_loss:
+            good = begin
+        begin = snapshot()
+        yield state(epoch.coef, float(epoch.losses.mean()), guard.factor)
+        if search is not None and search.update(epoch.losses):
+            # Side by side only the least loss tells growth; now the chosen one does.
+            guard.best_loss = epoch.losses.sum()

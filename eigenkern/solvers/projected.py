@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
-from ..operators.tiled import KernelOperator
-from .guard import EpochState, Guard
-from .step_search import StepTrials
+from ..operators.tiled import TiledKernel
+from .guard import Epoch, EpochWatch, Guard, guarded
+from .step_search import StepSearch
 
-# Weight of the iterates in their mean: as t^3 after t projections.
+# Weight of the iterates in their mean: as t^3 after t projections. Recent ones count
+# most, and a quarter of them is forgotten at every doubling of t.
 _POWER = 3
 
 
@@ -19,7 +20,7 @@ class Batch(NamedTuple):
 
     Attributes
     ----------
-    operator : KernelOperator
+    operator : Matrix
         K(X_b, Z).
     rows : array of shape (m, d)
         X_b.
@@ -86,7 +87,7 @@ class Iterate:
 def projected(
     next_epoch,
     centers,
-    preconditioner,
+    P,
     project,
     *,
     iterate,
@@ -111,18 +112,16 @@ def projected(
     over T batches. Between projections the rows X_b stay as temporary centers with
     coefficients -g.
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
-    temporary centers m^2 T (d + l) / 2 more in the mean, and its part of a projection.
+    temporary centers m^2 T (d + l) / 2 more on average, and its part of a projection.
     T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
-
-    The guard is that of `eigenpro`; it goes back to where the best epoch began.
 
     Parameters
     ----------
     next_epoch : callable
         ``next_epoch()`` returns an iterable of `Batch`.
-    centers : KernelOperator
+    centers : Matrix
         K(Z, Z).
-    preconditioner : CenterSpectral
+    P : CenterSpectral
     project : callable
         ``project(h, S)`` returns the coefficients of h + K(Z, Z_c) V S, perhaps
         approximately, and what these leave of it, which is added to the next h.
@@ -157,95 +156,70 @@ def projected(
     Abedsoltan, Ma, Pandit, Belkin, "Fast training of large kernel models with delayed
     projections", 2024 (arXiv:2411.16658).
     """
-    xp = namespace(iterate.coef)
-    n_fitted = preconditioner.vectors.shape[0]
-    begin, good = iterate.copy(), iterate.copy()
-    trials = [StepTrials() for _ in range(iterate.coef.shape[1])]
+    xp, n_outputs = namespace(iterate.coef), iterate.coef.shape[1]
     guard = Guard(zero_loss, n_halvings)
-    no_correction = xp.zeros_like(preconditioner.vectors.T @ iterate.coef[:n_fitted, :])
+    search = StepSearch(n_outputs, tries=try_half_steps)
+    c = P.n_centers
+    no_correction = xp.zeros_like(P.vectors.T @ iterate.coef[:c, :])
 
-    def run_epoch():
-        """Run one epoch, or the part of it until it diverges.
-
-        Returns
-        -------
-        losses : ndarray of shape (l,)
-            Mean of the squared residuals, NaN if it diverged; None if there is no row.
-        n_steps : int
-            Steps made.
-        """
-        factors = [trial.factor for trial in trials]
-        rate = guard.factor * step_size / batch_size
-        rates = rate * xp.asarray(
-            factors, dtype=iterate.coef.dtype, device=device_of(iterate.coef)
+    def run_steps(watch):
+        """Visit the batches until they end, or the losses diverge."""
+        rates = guard.factor * step_size / batch_size * search.factors[0, :]
+        rates = xp.asarray(
+            rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef)
         )
-        residual, n_rows, n_steps = np.zeros(len(trials)), 0, 0
-        baseline = n_slack_rows * zero_loss
-        rows, steps, h = [], [], iterate.rest
+        rows, steps, h, S = [], [], iterate.rest, no_correction
         # The iterate itself changes in projections only: it is always a model.
-        coef, S = xp.asarray(iterate.coef, copy=True), no_correction
+        a = xp.asarray(iterate.coef, copy=True)
         for batch in next_epoch():
-            F, kept, K_b = batch.operator.product_and_matrix(coef, n_fitted)
+            F, K_b = batch.operator.evaluated(a)
             if rows:
-                temporary = KernelOperator(centers.kernel, xp.concat(rows), batch.rows)
+                temporary = TiledKernel(centers.kernel, xp.concat(rows), batch.rows)
                 F = F - temporary @ xp.concat(steps)
             error = F - batch.targets
             g = batch.weights[:, None] * error
-            residual += to_numpy(xp.sum(g * error, axis=0))
-            n_rows += error.shape[0]
+            squares = to_numpy(xp.sum(g * error, axis=0))
             zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-            baseline += max(float(xp.sum(zero_losses)), zero_loss * error.shape[0])
-            if guard.trips(residual.sum(), baseline):
-                return residual * np.nan, n_steps
-            step = rates * g
-            s = preconditioner.correction(kept, step)
-            preconditioner.add_to(coef, s)
-            S, h = S + s, h - centers.adjoint(K_b, step)
-            n_steps += 1
+            if watch.add(squares[None, :], float(xp.sum(zero_losses)), error.shape[0]):
+                return
+            g = rates * g
+            s_b = P.coordinates(K_b.block(last=c), g)
+            P.add_to(a, s_b)
+            S, h = S + s_b, h - K_b.adjoint(g)
             if interval > 1:
                 rows.append(batch.rows)
-                steps.append(step)
-            if n_steps % interval == 0:
+                steps.append(g)
+            if watch.n_batches % interval == 0:
                 iterate.add(*project(h, S))
-                rows, steps, h = [], [], iterate.rest
-                coef, S = xp.asarray(iterate.coef, copy=True), no_correction
-        if n_steps % interval:
+                rows, steps, h, S = [], [], iterate.rest, no_correction
+                a = xp.asarray(iterate.coef, copy=True)
+        if watch.n_batches % interval:
             iterate.add(*project(h, S))
-        return residual / n_rows if n_rows else None, n_steps
 
-    while True:
+    def run_epoch():
+        watch = EpochWatch(guard, zero_loss, (1, n_outputs), n_slack_rows)
         with centers.exclusive_threads():
-            losses, n_steps = run_epoch()
-        if losses is None:
-            yield EpochState(iterate.mean, 0.0, 0.0, guard.n_halvings)
-            continue
-        loss = losses.sum()
-        if not guard.accepts(loss):
-            # The given coefficients may be worse than none.
-            if n_steps == 0 and may_restart:
-                good = Iterate.of(xp.zeros_like(good.coef))
-            iterate.go_to(good)
-            begin = iterate.copy()
-            for trial in trials:
-                trial.forget()
-            if guard.failed:
-                yield EpochState(iterate.mean, np.nan, 0.0, guard.n_halvings, True)
-                return
-            continue
-        if loss == guard.best_loss:
-            good = begin
-        begin = iterate.copy()
-        step = guard.factor * step_size
+            run_steps(watch)
+        if watch.n_rows == 0:
+            return None
+        losses = watch.losses[0, :] / watch.n_rows
         mean = xp.asarray(iterate.mean, copy=True)
-        yield EpochState(mean, float(np.mean(losses)), step, guard.n_halvings)
-        if try_half_steps:
-            for trial, output_loss in zip(trials, losses, strict=True):
-                trial.update(float(output_loss))
+        return Epoch(mean, losses, losses.sum(), watch.n_steps)
+
+    return guarded(
+        run_epoch,
+        guard,
+        snapshot=iterate.copy,
+        restore=iterate.go_to,
+        step_size=step_size,
+        model_of=lambda iterate: iterate.mean,
+        origin=Iterate.of(xp.zeros_like(iterate.coef)) if may_restart else None,
+        search=search,
+        counts=lambda: _counts(iterate, project),
+    )
 
 
-def projected_exactly(
-    matrix, targets, weights, preconditioner, project, *, iterate, step_size
-):
+def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     """Minimise the same by full-batch steps, each projected: EigenPro 3, algorithm 1.
 
     The preconditioner lives on all n rows, and ::
@@ -258,11 +232,11 @@ def projected_exactly(
 
     Parameters
     ----------
-    matrix : array of shape (n, p)
+    K : array of shape (n, p)
         K(X, Z).
-    targets : array of shape (n, l)
+    y : array of shape (n, l)
     weights : array of shape (n,)
-    preconditioner : GlobalSpectral
+    P : GlobalSpectral
     project : callable
         ``project(h)`` returns K(Z, Z)^-1 h, and what is left of h.
     iterate, step_size
@@ -273,24 +247,30 @@ def projected_exactly(
     EpochState
         After every step; without end.
     """
-    xp, n = namespace(matrix), matrix.shape[0]
-    guard = Guard(float(xp.sum(weights[:, None] * targets**2)) / n)
-    good = iterate.copy()
-    while True:
-        error = matrix @ iterate.coef - targets
+    xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
+    guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)
+
+    def run_epoch():
+        error = K @ iterate.coef - y
         g = weights[:, None] * error
-        loss = float(xp.sum(g * error)) / n
-        if not guard.accepts(loss):
-            iterate.go_to(good)
-            if guard.failed:
-                yield EpochState(iterate.coef, np.nan, 0.0, guard.n_halvings, True)
-                return
-            continue
-        if loss == guard.best_loss:
-            good = iterate.copy()
-        step, change = guard.factor * step_size, xp.zeros_like(targets)
-        preconditioner.descend(None, change, slice(0, n), None, step / n * g)
-        iterate.coef += project(matrix.T @ change)[0]
-        loss = loss / targets.shape[1]
+        losses = to_numpy(xp.sum(g * error, axis=0)) / n
+        if np.isfinite(losses).all():
+            g = guard.factor * step_size / n * g
+            e = P.correction(rows, None, g) - g if P.n_components else -g
+            iterate.coef += project(K.T @ e)[0]
         coef = xp.asarray(iterate.coef, copy=True)
-        yield EpochState(coef, loss, step, guard.n_halvings)
+        return Epoch(coef, losses, losses.sum(), 1)
+
+    return guarded(
+        run_epoch,
+        guard,
+        snapshot=iterate.copy,
+        restore=iterate.go_to,
+        step_size=step_size,
+        model_of=lambda iterate: iterate.coef,
+        counts=lambda: _counts(iterate, project),
+    )
+
+
+def _counts(iterate, project):
+    return {"t_": iterate.n_projections, "projection_residual_": project.residual}

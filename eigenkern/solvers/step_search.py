@@ -1,68 +1,141 @@
-"""Races and trials: whether another step than the measured one is faster."""
+"""Steps other than the measured one: a race at first, later half steps on trial.
+
+The measured step suits typical targets. Where these ask nothing of what makes a longer
+step unstable, that is faster; where they contradict each other, a shorter one is. Only
+training tells which.
+"""
 
 import math
 
 import numpy as np
 
-# An epoch that lowers the residual by less than this fraction has stalled.
+from ..backend.array import device_of, namespace, to_numpy
+
+# An epoch that lowers the residual by less than this fraction has stalled: some epochs'
+# noise. (benchmarks/robustness.py)
 _STALL = 0.03
-
-
 # Steps of the race over the measured one, the most useful first, and its epochs. Of 93
 # problems like those of benchmarks/robustness.py 79 % were within 1.25 times the epochs
 # of the best step without a race, 93 % with 4 epochs and 97 % with 6, 96 % without the
 # longest side or the shortest; of 46 others 85 % without a race and 93 % with this one.
 _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
-
-
 _RACE_EPOCHS = 6
-
-
 # Columns up to which a product with a kernel matrix takes as long as reading it.
 _RACE_COLUMNS = 32
-
-
 # Batches an epoch below which steps beyond the edge have no time to show it.
 _RACE_BATCHES = 8
+# How many times the least residual of an epoch, on all rows, rules a side out.
+_MUCH_WORSE = 1.5
 
 
-class StepRace:
-    """Steps that run side by side for some epochs, as further columns of the products.
+class StepSearch:
+    """Which steps to make: several side by side, then one for every output.
 
-    The measured step is right for targets at large. Where these ask nothing of what
-    makes a longer step unstable, that is faster; where they contradict each other, a
-    shorter one is. Which, only training tells.
+    In the first epochs k steps run side by side as further columns of the products. For
+    every output the best one's model is that of the epoch, and in the end the best step
+    goes on. Later half of it is tried for an output whose residual stalls.
 
     Parameters
     ----------
     n_outputs : int
-        Of many there is room for few sides, or for one alone: no race.
+        l. Of many there is room for few sides, or for one alone: no race.
     n_batches : int
-        Batches of an epoch.
-
-    Attributes
-    ----------
-    factors : ndarray of shape (k,)
-        What the sides multiply the step by; 1 alone when the race is over.
-    epoch : int
-        Epochs that are done.
+        Batches of an epoch; 0: no race.
+    tries : bool, default=True
+        Whether to try anything: otherwise all factors stay 1.
     """
 
-    def __init__(self, n_outputs, n_batches):
-        k = _RACE_COLUMNS // n_outputs if n_batches >= _RACE_BATCHES else 1
-        self.factors = np.asarray(_RACE[: max(k, 1)])
-        self.epoch = 0
+    def __init__(self, n_outputs, n_batches=0, *, tries=True):
+        self._n_outputs, self._tries = n_outputs, tries
+        k = _RACE_COLUMNS // n_outputs if n_batches >= _RACE_BATCHES and tries else 1
+        self._race, self._epoch = np.asarray(_RACE[: max(k, 1)]), 0
+        self._trials = [StepTrials() for _ in range(n_outputs)]
+        self._best = np.zeros(n_outputs, dtype=int)
 
     @property
-    def is_on(self):
-        """Whether there is more than one side."""
-        return len(self.factors) > 1
+    def n_sides(self):
+        """k, the steps that run side by side."""
+        return len(self._race)
 
-    def end_epoch(self):
-        """Count an epoch; the last one ends the race."""
-        self.epoch += 1
-        if self.epoch == _RACE_EPOCHS:
-            self.factors = np.ones(1)
+    @property
+    def factors(self):
+        """What to multiply the step by, shape (k, l)."""
+        return np.outer(self._race, [trial.factor for trial in self._trials])
+
+    @property
+    def is_longer(self):
+        """Whether a step longer than the measured one has won the race."""
+        return any(trial.factor > 1 for trial in self._trials)
+
+    def side_by_side(self, columns):
+        """Return `columns`, repeated for each of the k steps."""
+        if self.n_sides == 1:
+            return columns
+        return namespace(columns).concat([columns] * self.n_sides, axis=1)
+
+    def by_side(self, sums):
+        """Return sums over k l columns as an ndarray of shape (k, l)."""
+        return to_numpy(sums).astype(np.float64).reshape(-1, self._n_outputs)
+
+    def choose(self, losses, late, judge):
+        """Choose the best side of every output, after an epoch.
+
+        That is, of those whose residual is not much above the least, the one whose
+        model has the least loss on some rows; in the first epoch, of those that are no
+        worse there than f = 0, the one with the least residual in the second half:
+        most of its rows were not yet seen, an honest test.
+
+        Parameters
+        ----------
+        losses, late : ndarrays of shape (k, l)
+            Losses of the epoch and of its second half.
+        judge : callable
+            ``judge()`` returns the losses of the sides' models on those rows, (k, l),
+            and that of f = 0, summed over outputs.
+        """
+        if self.n_sides == 1:
+            return
+        scores, zero_loss = judge()
+        # Few rows do not show what happens to rare ones that are unlike them.
+        able = losses <= _MUCH_WORSE * losses.min(axis=0)
+        if self._epoch == 0:
+            useful = able & (scores.sum(axis=1) <= zero_loss)[:, None]
+            able, scores = np.where(useful.any(axis=0), useful, able), late
+        self._best = np.argmin(np.where(able, scores, np.inf), axis=0)
+
+    def chosen(self, losses):
+        """Return those of the best sides, of losses (k, l)."""
+        return losses[self._best, np.arange(self._n_outputs)]
+
+    def chosen_columns(self, sides):
+        """Return the columns of the best sides."""
+        if self.n_sides == 1:
+            return sides
+        columns = self._best * self._n_outputs + np.arange(self._n_outputs)
+        xp = namespace(sides)
+        return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
+
+    def forget(self):
+        """Start anew after the iteration went back: no trial, no longer step."""
+        for trial in self._trials:
+            trial.forget()
+
+    def update(self, losses):
+        """Take in the losses of an epoch, (l,); return whether that ended the race."""
+        if not self._tries:
+            return False
+        if self.n_sides == 1:
+            for trial, loss in zip(self._trials, losses, strict=True):
+                trial.update(float(loss))
+            return False
+        self._epoch += 1
+        if self._epoch < _RACE_EPOCHS:
+            return False
+        factors, self._race = self._race[self._best], np.ones(1)
+        self._best = np.zeros(self._n_outputs, dtype=int)
+        for trial, factor, loss in zip(self._trials, factors, losses, strict=True):
+            trial.start(factor, loss)
+        return True
 
 
 class StepTrials:

@@ -7,7 +7,7 @@ from ..backend import memory
 from ..backend.array import namespace
 from ..backend.devices import on_gpu
 from ..kernels import Gaussian
-from ..operators.tiled import KernelOperator
+from ..operators.tiled import TiledKernel
 
 # Part of a step's time that its fixed cost may be.
 _FIXED_COST = 0.05
@@ -79,7 +79,7 @@ def _measure_filling_work(xp, device, dtype):
     size = 8192 if on_gpu(xp, device) else 1024  # as many as reach the full rate
     A = xp.ones((size, size), dtype=dtype, device=device)
     rate = size**3 / best_seconds(lambda: A @ A)
-    tiny = KernelOperator(Gaussian(), A[:64, :2])
+    tiny = TiledKernel(Gaussian(), A[:64, :2])
     with tiny.exclusive_threads():
         fixed = best_seconds(lambda: tiny @ A[:64, :1])
     return rate * fixed / _FIXED_COST

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 from ..backend.linalg import largest_eigenvalues
-from ..preconditioners.spectral import _rounding_floor
+from ..preconditioners.spectral import rounding_floor
 
 
 class HeldOutSpectrum:
@@ -94,7 +94,7 @@ class HeldOutSpectrum:
         xp, parts = self._xp, (self._K, self._P[:, :q])
         parts += (self._preconditioner.scales_of(q)[:, None],)
         level = float(self._preconditioner.eigenvalues[q])
-        floor = _rounding_floor(1, self._unit, float(xp.finfo(xp.float32).eps))
+        floor = rounding_floor(1, self._unit, float(xp.finfo(xp.float32).eps))
         if level > floor and 1e-30 < self._unit < 1e30:
             parts = tuple(xp.astype(part, xp.float32, copy=False) for part in parts)
         return parts

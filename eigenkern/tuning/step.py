@@ -122,7 +122,7 @@ def tune(
 
     Parameters
     ----------
-    operator : KernelOperator or LinearOperator
+    operator : TiledKernel or CenteredFeatures
         Its rows in random order.
     largest_batch : int
         Rows that the resource can hold and fill.
@@ -184,9 +184,9 @@ def tune_on_centers(
 
     Parameters
     ----------
-    centers : KernelOperator
+    centers : TiledKernel
         K(Z, Z), in random order.
-    sample : SampleOperator
+    sample : Sample
         Rows of the data in random order; `n_sampled_rows` of them suffice.
     n_rows : float
         n, all rows of the data; infinite for a stream.

@@ -1,0 +1,111 @@
+"""One model of the machine: every constant about hardware, with its evidence.
+
+Decisions that cost time or memory are made by it: how large a tile is, whether a kernel
+matrix is kept, whether a factorisation is cheaper than iterating, how often a gradient
+is projected. They choose between ways to the same result.
+"""
+
+from dataclasses import dataclass
+
+from .devices import on_gpu
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates of a processor.
+
+    Attributes
+    ----------
+    product : float
+        Flop/s of a large matrix product in float32, of one thread; half in float64.
+    function : float
+        Seconds for one value of a kernel's function in float32, of one thread; twice
+        that in float64.
+    convert : float
+        Seconds to bring one value to float64, of one thread.
+    read, read_one, touch : float
+        Bytes/s to read memory, of all threads and of one, and to write memory for the
+        first time.
+    tile_bytes : float
+        Bytes that the tiles of one thread may take.
+    row_tile, center_tile : int
+        Rows and centers of a tile.
+    core_cache_bytes : float
+        What a thread finds again in its cache.
+    """
+
+    product: float
+    function: float
+    convert: float
+    read: float
+    read_one: float
+    touch: float
+    tile_bytes: float
+    row_tile: int
+    center_tile: int
+    core_cache_bytes: float
+
+    def product_seconds(self, n_multiply_adds, itemsize, n_threads):
+        """Return the seconds of large matrix products."""
+        return 2.0 * n_multiply_adds * itemsize / 4 / (self.product * n_threads)
+
+    def kernel_seconds(self, n_features, itemsize, n_threads):
+        """Return the seconds of one entry of a kernel matrix."""
+        function = self.function * itemsize / 4 / n_threads
+        return self.product_seconds(n_features, itemsize, n_threads) + function
+
+    @property
+    def function_work(self):
+        """Multiply-adds in the time of one value of a kernel's function."""
+        return self.function * self.product / 2
+
+    @property
+    def factor_reading_work(self):
+        """Multiply-adds in the time to read an entry of a Cholesky factor."""
+        return 8 / self.read_one * self.product / 2
+
+    def factor_work(self, p):
+        """Return the multiply-adds in the time of a Cholesky factor in float64.
+
+        They are half as fast as in float32, and in a factor two thirds of that.
+        """
+        return 3.0 * p**3 / 3
+
+
+def machine_of(operator):
+    """Return the machine that an object with `xp` and `device` computes on."""
+    return GPU if on_gpu(operator.xp, operator.device) else CPU
+
+
+# Two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy 2.4 with
+# OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns and its square root and division as
+# much again; 8 to 12 GB/s; first touch of memory 0.3 to 3 GB/s. Tiles of 1024 x 512 are
+# fast for any number of features; tall ones use the packed centers again; tiles too
+# small for BLAS cost a factor of two (benchmarks/kernel_product.py).
+CPU = Machine(
+    product=80e9,
+    function=1.25e-9,
+    convert=0.6e-9,
+    read=10e9,
+    read_one=5.3e9,
+    touch=1.5e9,
+    tile_bytes=32e6,
+    row_tile=1024,
+    center_tile=512,
+    core_cache_bytes=2e6,
+)
+# From data sheets of an A100, not measured. A tile is one call of the library for each
+# of the product, the function and the product by A: it must be large beside their
+# launch.
+GPU = Machine(
+    product=40e12,
+    function=4e-12,
+    convert=1e-12,
+    read=4e12,
+    read_one=4e12,
+    touch=4e12,
+    tile_bytes=512e6,
+    row_tile=0,
+    center_tile=0,
+    core_cache_bytes=0.0,
+)

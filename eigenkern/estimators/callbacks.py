@@ -1,0 +1,52 @@
+"""scikit-learn's callbacks: the only file that knows their (experimental) interface."""
+
+
+class Callbacks:
+    """What the callbacks of an estimator are told of a fit.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With scikit-learn's `CallbackSupportMixin`.
+    X, y, sample_weight
+        As the user gave them.
+    task : str or None
+        What an iteration is called; None: a fit without iterations to follow.
+    max_iter : int
+        Iterations, at most.
+    """
+
+    def __init__(self, estimator, X, y, sample_weight, task, max_iter):
+        self._given = {
+            "estimator": estimator,
+            "X": X,
+            "y": y,
+            "metadata": {"sample_weight": sample_weight},
+        }
+        self._task = task
+        n_tasks = 0 if task is None else max_iter
+        self._fit = estimator._init_callback_context(max_subtasks=n_tasks)
+        self._fit.call_on_fit_task_begin(**self._given)
+
+    def begin(self):
+        """Tell that an iteration begins."""
+        if self._task is not None:
+            self._iteration = self._fit.subcontext(task_name=self._task)
+            self._iteration.call_on_fit_task_begin(**self._given)
+
+    def end(self, attributes):
+        """Tell that an iteration is over; return whether a callback wants to stop.
+
+        ``attributes()`` returns the fitted attributes of its model.
+        """
+        if self._task is None:
+            return False
+        return self._iteration.call_on_fit_task_end(
+            reconstruction_attributes=attributes, **self._given
+        )
+
+    def close(self, attributes):
+        """Tell that the fit is over, with its fitted attributes."""
+        self._fit.call_on_fit_task_end(
+            reconstruction_attributes=attributes, **self._given
+        )

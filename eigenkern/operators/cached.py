@@ -1,0 +1,219 @@
+"""Kernel matrices that are computed once and kept."""
+
+from ..backend import memory
+from ..backend.devices import on_gpu
+from ..backend.threads import run_on_threads
+from .given import GivenMatrix
+from .matrix import Matrix, sum_of
+from .plan import cache_budget, cache_pays
+
+# Rows of a block of the triangle.
+_BLOCK = 1024
+
+
+def cached(operator, size=_BLOCK):
+    """Return an operator that has computed a matrix and keeps it.
+
+    Of a symmetric matrix the lower triangle: half the flops, half the memory. On a GPU
+    the whole of it: a product is then one call, and not one for every block.
+
+    Parameters
+    ----------
+    operator : Matrix
+    size : int, default=1024
+        Rows of a block of the triangle.
+    """
+    if _is_kept(operator):
+        return operator
+    if _keeps_triangle(operator):
+        return CachedTriangle(operator, size)
+    return GivenMatrix(operator.block(), operator)
+
+
+def cached_bytes(operator):
+    """Return the bytes that `cached` takes, infinite where it is not for a matrix."""
+    m, p = operator.shape
+    if _is_kept(operator):
+        return 0
+    if not operator.can_be_cached:
+        return float("inf")
+    if not _keeps_triangle(operator):
+        return m * p * operator.itemsize
+    bounds = _bounds(m, _BLOCK)
+    return sum((stop - start) * stop for start, stop in bounds) * operator.itemsize
+
+
+def kept(operators, cache_size, n_epochs, n_features):
+    """Return operators that keep their matrices where they fit and that pays.
+
+    Parameters
+    ----------
+    operators : list of Matrix
+        The more often used ones first.
+    cache_size : "auto" or float
+        MB for all of them.
+    n_epochs : int
+        Products that are to come.
+    n_features : int
+
+    Returns
+    -------
+    operators : list of Matrix
+    megabytes : float
+        MB that they keep.
+
+    Raises
+    ------
+    ValueError
+        If `cache_size` allows a matrix that the free memory does not hold.
+    """
+    budget = total = cache_budget(cache_size, operators[0])
+    found = []
+    for operator in operators:
+        size = cached_bytes(operator)
+        pays = not operator.factored and cache_pays(n_epochs, n_features, operator)
+        if size > budget or (cache_size == "auto" and not pays):
+            found.append(operator)
+            continue
+        free = memory.available(operator.xp, operator.device)
+        if size > free:
+            raise ValueError(
+                f"cache_size={cache_size} MB allows a kernel matrix of "
+                f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
+                "memory are free; pass cache_size='auto' or a smaller number"
+            )
+        found.append(cached(operator))
+        budget -= size
+    return found, (total - budget) / 1e6
+
+
+def _is_kept(operator):
+    return operator.in_memory or isinstance(operator, CachedTriangle)
+
+
+def _keeps_triangle(operator):
+    return operator.symmetric and not on_gpu(operator.xp, operator.device)
+
+
+def _bounds(n, size):
+    """Ranges of rows of the blocks, each up to and with its diagonal."""
+    return [(i, min(i + size, n)) for i in range(0, n, size)]
+
+
+class CachedTriangle(Matrix):
+    """A symmetric kernel matrix of which the lower triangle is kept, in blocks of rows.
+
+    Parameters
+    ----------
+    source : TiledKernel
+        Computes the entries.
+    size : int
+        Rows of a block.
+    """
+
+    symmetric = True
+
+    def __init__(self, source, size):
+        for name in ("xp", "device", "dtype", "itemsize", "shape"):
+            setattr(self, name, getattr(source, name))
+        self.pool, self.n_workers, self.budget = (
+            source.pool,
+            source.n_workers,
+            source.budget,
+        )
+        self._source, self._size = source, size
+        bounds = _bounds(self.shape[0], size)
+        options = {"dtype": self.dtype, "device": self.device}
+        self._blocks = [
+            self.xp.empty((stop - start, stop), **options) for start, stop in bounds
+        ]
+
+        def task(i):
+            source.write_rows(self._blocks[i], bounds[i][0])
+
+        # The longest rows first, so that the workers end together.
+        run_on_threads(self.pool, task, [(i,) for i in range(len(bounds))][::-1])
+
+    def rows(self, X):
+        """Return K(X, Z) of other rows, which is not kept."""
+        return self._source.rows(X)
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return rows [start:stop] of K @ A, and of the first columns of K."""
+        stop = self.shape[0] if stop is None else stop
+        tasks = self._parts(start, stop)
+        options = {"dtype": self.dtype, "device": self.device}
+        kept = self.xp.empty((stop - start, n_kept), **options)
+        sums = [
+            self.xp.zeros((stop - start, A.shape[1]), **options)
+            for _ in range(self.n_workers)
+        ]
+
+        def task(worker):
+            for rows, columns, K, transposed in tasks[worker :: self.n_workers]:
+                if transposed:  # A' K reads K along its rows, K' A would not
+                    sums[worker][rows, :] += (A[columns, :].T @ K).T
+                else:
+                    sums[worker][rows, :] += K @ A[columns, :]
+                if columns.start < n_kept:
+                    end = min(columns.stop, n_kept)
+                    K = K.T if transposed else K
+                    kept[rows, columns.start : end] = K[:, : end - columns.start]
+
+        run_on_threads(self.pool, task, [(i,) for i in range(self.n_workers)])
+        return sum_of(sums), kept
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of K as an array."""
+        stop = self.shape[0] if stop is None else stop
+        last = self.shape[1] if last is None else last
+        dtype = self.dtype if dtype is None else dtype
+        if out is None:
+            shape = stop - start, last - first
+            out = self.xp.empty(shape, dtype=dtype, device=self.device)
+        out = out[: stop - start, :]
+
+        def task(rows, columns, K, transposed):
+            K = K.T if transposed else K
+            begin, end = max(columns.start, first), min(columns.stop, last)
+            if begin < end:
+                part = K[:, begin - columns.start : end - columns.start]
+                part = self.xp.astype(part, dtype, copy=False)
+                out[rows, begin - first : end - first] = part
+
+        run_on_threads(self.pool, task, self._parts(start, stop))
+        return out
+
+    def _whole_rows(self, rows):
+        """Return rows of K, copied in this thread."""
+        K = self.xp.empty(
+            (rows.stop - rows.start, self.shape[1]),
+            dtype=self.dtype,
+            device=self.device,
+        )
+        for part, columns, entries, transposed in self._parts(rows.start, rows.stop):
+            K[part, columns] = entries.T if transposed else entries
+        return K
+
+    def _parts(self, start, stop):
+        """Return what the lower triangle of K holds of rows [start:stop].
+
+        Row r is block[r, :end] followed by the column r of the later blocks.
+
+        Returns
+        -------
+        list of tuples (rows, columns, K, transposed)
+            Rows from `start` on, columns, and the entries, or their transpose.
+        """
+        blocks, size, parts = self._blocks, self._size, []
+        for i in range(start // size, -(-stop // size)):
+            own = slice(max(start, i * size), min(stop, (i + 1) * size))
+            rows = slice(own.start - start, own.stop - start)
+            K = blocks[i][own.start - i * size : own.stop - i * size, :]
+            for j in range(0, K.shape[1], 8 * size):
+                columns = slice(j, min(j + 8 * size, K.shape[1]))
+                parts.append((rows, columns, K[:, columns], False))
+            for j in range(i + 1, len(blocks)):
+                columns = slice(j * size, j * size + blocks[j].shape[0])
+                parts.append((rows, columns, blocks[j][:, own], True))
+        return parts

@@ -1,0 +1,254 @@
+"""What every operator offers: a matrix that is known by its products."""
+
+from contextlib import nullcontext
+
+import numpy as np
+
+from ..backend.array import device_of, namespace
+from ..backend.machine import CPU
+from ..backend.threads import run_on_threads, single_threaded_blas
+
+
+class Matrix:
+    """A matrix K of shape (m, p), known by its products.
+
+    A subclass for every kind of storage: `GivenMatrix` is an array, `TiledKernel`
+    computes its entries tile by tile, `CachedTriangle` has computed them once,
+    `ShardedKernel` has its columns on several devices, `CenteredFeatures` is a matrix
+    of features. Each defines `product` and `block`; those on kernels also `rows`.
+
+    Attributes
+    ----------
+    shape : tuple (m, p)
+    xp, device, dtype, itemsize
+        Namespace, device, data type and its bytes.
+    symmetric : bool
+        Whether K is a kernel matrix of rows with themselves.
+    n_workers : int
+        Threads that a product runs on.
+    pool : ThreadPoolExecutor or None
+        None: the array library does as it likes.
+    """
+
+    symmetric = False
+    n_workers, pool = 1, None
+    #: Whether `block` returns a view, and needs no memory.
+    in_memory = False
+    #: Whether `cached` may compute it once and keep it.
+    can_be_cached = True
+    #: Whether products are as cheap as those of the rows: no need to keep K.
+    factored = False
+    #: Numbers of a row on its way into K, beside K itself.
+    row_width = 0
+    #: Bytes that the blocks of rows of `gram` and `normal_product` may take.
+    budget = CPU.tile_bytes
+
+    def _describe(self, like):
+        """Take namespace, device and data type of an array."""
+        self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
+        self.itemsize = self.xp.finfo(like.dtype).bits // 8
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return rows [start:stop] of K @ A, and of the first columns of K.
+
+        Parameters
+        ----------
+        A : array of shape (p, l)
+        start, stop : int
+            Range of rows, m of them.
+        n_kept : int, default=0
+            Leading columns of K to return beside the product, computed once for both.
+
+        Returns
+        -------
+        F : array of shape (m, l)
+        kept : array of shape (m, n_kept)
+        """
+        raise NotImplementedError
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of K as an array.
+
+        Parameters
+        ----------
+        start, stop, first, last : int
+        dtype : data type, default=None
+            Of the array only: values are computed in that of the operator.
+        out : array, default=None
+            Where to write, to the first rows of it, if K is not in memory.
+        """
+        raise NotImplementedError
+
+    def rows(self, X):
+        """Return the matrix of other rows: K(X, Z), where this one is of a kernel."""
+        raise ValueError("a matrix that is given has no kernel to compare rows with")
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return K' G of the rows [start:stop], shape (p, l), block by block."""
+        stop = self.shape[0] if stop is None else stop
+        size, total = self.gram_rows(), 0.0
+        for i in range(start, stop, size):
+            end = min(i + size, stop)
+            total = total + self.block(i, end).T @ G[i - start : end - start, :]
+        return total
+
+    def evaluated(self, A):
+        """Return K @ A, and K as an operator that keeps what was computed for it."""
+        return self @ A, self
+
+    def row_kernel(self, start, stop):
+        """Return the kernel matrix of some rows with themselves, (m, m)."""
+        return self.block(start, stop, start, stop)
+
+    def __matmul__(self, A):
+        """Return K @ A, shape (m, l)."""
+        return self.product(A)[0]
+
+    def exclusive_threads(self):
+        """Return a context for loops that mix products with other linear algebra.
+
+        In it BLAS runs one thread a call. Otherwise the threads of a BLAS call go on
+        spinning for some 30 ms after it, on the cores of the next product's tiles:
+        measured, they double its time.
+        """
+        return nullcontext() if self.pool is None else single_threaded_blas
+
+    def gram_rows(self, budget=None):
+        """Return how many rows of K fit into `budget` bytes in float64.
+
+        None: `self.budget`. `gram` holds as many, or with weights or a `transform`
+        twice as many.
+        """
+        budget = self.budget if budget is None else budget
+        return int(min(max(budget // (8 * self.shape[1]), 16), max(self.shape[0], 1)))
+
+    def gram(self, T, weights=None, *, transform=None):
+        """Return C' W C and C' W T in float64, C = K.
+
+        Summing in float64 is what keeps C' W C positive definite: its eigenvalues are
+        the squares of those of C. Costs m p^2 multiply-adds beside K itself.
+
+        Parameters
+        ----------
+        T : array of shape (m, l)
+            In float64.
+        weights : array of shape (m,), default=None
+            Diagonal of W, not negative, in float64.
+        transform : array of shape (p, r), default=None
+            Take C = K @ transform, which costs another m p r.
+
+        Returns
+        -------
+        gram : array of shape (p, p), or (r, r)
+        cross : array of shape (p, l), or (r, l)
+        """
+        xp, m = self.xp, self.shape[0]
+        if weights is not None and bool(xp.all(weights == 1)):
+            weights = None
+        size = self.shape[1] if transform is None else transform.shape[1]
+        options = {"dtype": xp.float64, "device": self.device}
+        G = xp.zeros((size, size), **options)
+        c = xp.zeros((size, T.shape[1]), **options)
+        n_rows = self.gram_rows()
+        # One buffer: touching new memory takes as long as computing what goes there.
+        buffer = None
+        if not self.in_memory:
+            buffer = xp.empty((n_rows, self.shape[1]), **options)
+        for i in range(0, m, n_rows):
+            end = min(i + n_rows, m)
+            C = self.block(i, end, dtype=xp.float64, out=buffer)
+            if transform is not None:
+                C = _product_on(self.pool, C, transform)
+            T_b = T[i:end, :]
+            if weights is not None:
+                root = xp.sqrt(weights[i:end])[:, None]
+                C, T_b = C * root, T_b * root
+            self._add_gram(G, c, C, T_b)
+        if self.pool is not None:  # `_add_gram` filled the lower triangle
+            G = np.tril(G) + np.tril(G, -1).T
+        return G, c
+
+    def _add_gram(self, G, c, C, T):
+        """Add C' C to G, on threads only to its lower triangle, and C' T to c."""
+        if self.pool is None:
+            G += C.T @ C
+            c += C.T @ T
+            return
+
+        def task(rows, columns):
+            G[rows, columns] += C[:, rows].T @ C[:, columns]
+            if rows == columns:
+                c[rows, :] += C[:, rows].T @ T
+
+        # Wide panels are fast; as many as workers at least, so that they end together.
+        width = max(min(512, -(-len(G) // self.n_workers)), 64)
+        panels = [slice(i, min(i + width, len(G))) for i in range(0, len(G), width)]
+        tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
+        # On the diagonal half the work suffices: these fill up at the end.
+        run_on_threads(self.pool, task, tasks + [(a, a) for a in panels])
+
+    def normal_product(self, V, targets=None, weights=None):
+        """Return K' W (K V - targets) in float64.
+
+        One pass: a block of rows is computed (or read) once and used twice. Both
+        products are in float64, whatever the type of K: coefficients of centers that
+        are nearly dependent are large and cancel.
+
+        Parameters
+        ----------
+        V : array of shape (p, l)
+            In float64, as `targets` and `weights`.
+        targets : array of shape (m, l), default=None
+            None: zero.
+        weights : array of shape (m,), default=None
+            Diagonal of W; None: ones.
+        """
+        xp, (m, p) = self.xp, self.shape
+        n_rows = max(-(-m // self.n_workers), 1)
+        if self.pool is not None:  # what stays in a core's cache between the products
+            n_rows = min(n_rows, max(int(CPU.core_cache_bytes // (8 * p)), 16))
+        else:
+            row_bytes = 8 * p + 5 * self.row_width * self.itemsize
+            n_rows = min(n_rows, max(int(0.5 * self.budget // row_bytes), 16))
+        parts = [
+            xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
+            for _ in range(self.n_workers)
+        ]
+        starts = range(0, m, n_rows)
+
+        def task(part):
+            for i in starts[part :: self.n_workers]:
+                rows = slice(i, min(i + n_rows, m))
+                K = xp.astype(self._whole_rows(rows), xp.float64, copy=False)
+                U = K @ V if targets is None else K @ V - targets[rows, :]
+                U = U if weights is None else U * weights[rows, None]
+                # U' K reads K along its rows, K' U would not.
+                parts[part][...] += (U.T @ K).T
+
+        run_on_threads(self.pool, task, [(part,) for part in range(self.n_workers)])
+        return sum_of(parts)
+
+    def _whole_rows(self, rows):
+        """Return rows of K, read or computed in this thread."""
+        return self.block(rows.start, rows.stop)
+
+
+def _product_on(pool, C, B):
+    """Return C @ B, on the threads of a pool if there is one."""
+    if pool is None:
+        return C @ B
+    out = np.empty((C.shape[0], B.shape[1]), dtype=B.dtype)
+
+    def task(i):
+        np.matmul(C[i : i + 512, :], B, out=out[i : i + 512, :])
+
+    run_on_threads(pool, task, [(i,) for i in range(0, C.shape[0], 512)])
+    return out
+
+
+def sum_of(parts):
+    """Return the sum of arrays, in the first of them."""
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total

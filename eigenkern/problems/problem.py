@@ -1,0 +1,121 @@
+"""What every training problem offers."""
+
+import numpy as np
+
+from ..backend import memory
+from ..backend.array import device_of, move, namespace
+from ..backend.devices import compute_device, compute_devices
+from ..backend.memory import n_bytes
+
+
+class Problem:
+    """A training problem: its arrays on the device that computes, complete once made.
+
+    The rows and targets that a model is trained with, the rows that it is scored on,
+    and the operators between them. A solver needs its operators and targets; the
+    training loop and the estimator need no more than the methods below. Coefficients
+    are what the solver works with; only `fitted_attributes` brings them into the order
+    of X and to where X lives.
+
+    Parameters
+    ----------
+    device : str or list
+        The parameter of the estimator.
+    X : array of shape (n, d)
+        As the user gave it, validated.
+    several : bool, default=True
+        Whether several devices may share the computation.
+
+    Attributes
+    ----------
+    xp, device
+        Namespace and device of the computation; of several devices the first, where
+        everything but the kernel's centers is.
+    devices : list of (namespace, device)
+    targets : array of shape (n, l)
+        Of the training rows, in the solver's order; less the intercept.
+    weights : array of shape (n,) or None
+        With mean 1.
+    n_features : int
+    rng : numpy.random.RandomState
+    """
+
+    def __init__(self, device, X, *, several=True):
+        self._source = namespace(X), device_of(X)
+        self._X = X
+        choose = compute_devices if several else compute_device
+        self.devices = choose(device, X) if several else [choose(device, X)]
+        self.xp, self.device = self.devices[0]
+        self.n_features = X.shape[1]
+
+    def initial_coef(self):
+        """Return the coefficients of the constant model."""
+        raise NotImplementedError
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean loss of the first training rows, or of all."""
+        raise NotImplementedError
+
+    def validation_values(self, coef):
+        """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
+        raise NotImplementedError
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction needs, arrays where X lives."""
+        raise NotImplementedError
+
+    def to_compute(self, X):
+        """Return X on the device that computes."""
+        return move(X, self.xp, self.device)
+
+    def to_compute_if_small(self, X):
+        """Return X on the device that computes, or as it is if it needs half of that.
+
+        With its rows in another order it takes twice as much. Operators move the rows
+        of an X that stays when they use them.
+        """
+        if self._source == self.devices[0]:
+            return X
+        free = memory.available(self.xp, self.device)
+        return X if 4 * n_bytes(X) > free else self.to_compute(X)
+
+    def to_source(self, values):
+        """Return `values`, of the computation or of the host, where X lives."""
+        if isinstance(values, np.ndarray):
+            values = self.xp.asarray(values, device=self.device)
+        return move(values, *self._source)
+
+    def array(self, values):
+        """Return `values` of the host in the data type and on the device to compute."""
+        values = self.xp.asarray(values, device=self.device)
+        return self.xp.astype(values, self.dtype, copy=False)
+
+    def kernel_attributes(self, dual_coef, intercept, centers):
+        """Return the attributes of a model K(x, centers) dual_coef + intercept."""
+        return {
+            "dual_coef_": self.to_source(dual_coef),
+            "intercept_": self.to_source(self.array(intercept)),
+            "kernel_": self.kernel,
+            "bandwidth_": getattr(self.kernel, "bandwidth", None),
+            "centers_": None if self.kernel is None else centers,
+        }
+
+
+def take(values, index, axis=0):
+    """Return some rows (or columns) of an array, by indices of the host."""
+    xp = namespace(values)
+    return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
+
+
+def scatter(values, index, n):
+    """Return `n` rows: `values` at the rows `index`, zero in the others."""
+    xp, source = namespace(values), np.full(n, len(index))
+    source[index] = np.arange(len(index))
+    return take(xp.concat([values, xp.zeros_like(values[:1, :])]), source)
+
+
+def weighted_mean_square(residual, weights=None):
+    """Return the weighted mean, over rows and outputs, of squared residuals."""
+    xp = namespace(residual)
+    squares = xp.mean(residual * residual, axis=1)
+    return float(xp.mean(squares if weights is None else squares * weights))
