@@ -2,6 +2,7 @@
 
 import sys
 from functools import cache
+from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
@@ -12,6 +13,7 @@ from array_api_compat import is_cupy_namespace as is_cupy
 from array_api_compat import is_numpy_namespace as is_numpy
 
 __all__ = [
+    "Location",
     "cut_off_at_zero",
     "device_of",
     "has_vector_math",
@@ -121,8 +123,15 @@ def _cuda_kernel(operation):
     return cupy.ElementwiseKernel("T t", "T k", operation, "eigenkern_finish")
 
 
+class Location(NamedTuple):
+    """Where arrays live: their namespace and device."""
+
+    xp: Any
+    device: Any
+
+
 def location_of(X):
-    """Return the namespace and device of validated rows, which may be sparse."""
+    """Return the `Location` of validated rows, which may be sparse."""
     if scipy.sparse.issparse(X):
         X = np.empty(0)
-    return namespace(X), device_of(X)
+    return Location(namespace(X), device_of(X))

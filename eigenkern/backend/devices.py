@@ -5,11 +5,11 @@ from contextlib import nullcontext
 import array_api_compat
 import numpy as np
 
-from .array import device_of, is_cupy, namespace
+from .array import Location, is_cupy, location_of
 
 
 def compute_device(device, X):
-    """Return the namespace and device that the parameter `device` asks for.
+    """Return the `Location` that the parameter `device` asks for.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def compute_device(device, X):
 
 
 def compute_devices(device, X):
-    """Return namespace and device of every device of a list, or of the one."""
+    """Return the `Location` of every device of a list, or of the one."""
     if not isinstance(device, list | tuple):
         device = [device]
     elif not device or "auto" in device:
@@ -57,9 +57,9 @@ def compute_devices(device, X):
 
 def _location(device, X):
     if device == "auto":
-        return namespace(X), device_of(X)
+        return location_of(X)
     if device == "cpu":
-        return array_api_compat.array_namespace(np.empty(0)), "cpu"
+        return Location(array_api_compat.array_namespace(np.empty(0)), "cpu")
     name, _, index = str(device).partition(":")
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(
@@ -80,7 +80,7 @@ def _location(device, X):
         raise ValueError(f"device={device!r} is not there: {n_gpus} GPU(s) found")
     import array_api_compat.cupy as xp
 
-    return xp, cupy.cuda.Device(int(index or 0))
+    return Location(xp, cupy.cuda.Device(int(index or 0)))
 
 
 def working_device(device, X):
@@ -91,11 +91,11 @@ def working_device(device, X):
     named = isinstance(device, list | tuple) or str(device).startswith("cuda")
     if named or array_api_compat.is_cupy_array(X):
         try:
-            xp, place = compute_devices(device, X)[0]
+            location = compute_devices(device, X)[0]
         except ValueError:  # it is raised where the device is asked for
             return nullcontext()
-        if is_cupy(xp):
-            return place
+        if is_cupy(location.xp):
+            return location.device
     return nullcontext()
 
 

@@ -32,6 +32,9 @@ class Machine:
         Rows and centers of a tile.
     core_cache_bytes : float
         What a thread finds again in its cache.
+    narrow_product_work : float
+        A multiply-add of a product with few columns takes as long as so many of a large
+        one: each number of the matrix is read for a few columns only.
     """
 
     product: float
@@ -44,6 +47,7 @@ class Machine:
     row_tile: int
     center_tile: int
     core_cache_bytes: float
+    narrow_product_work: float
 
     def product_seconds(self, n_multiply_adds, itemsize, n_threads):
         """Return the seconds of large matrix products."""
@@ -93,6 +97,7 @@ CPU = Machine(
     row_tile=1024,
     center_tile=512,
     core_cache_bytes=2e6,
+    narrow_product_work=20,
 )
 # From data sheets of an A100, not measured. A tile is one call of the library for each
 # of the product, the function and the product by A: it must be large beside their
@@ -108,4 +113,5 @@ GPU = Machine(
     row_tile=0,
     center_tile=0,
     core_cache_bytes=0.0,
+    narrow_product_work=20,
 )

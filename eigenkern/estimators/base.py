@@ -128,14 +128,14 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(self, problem, data, held_out):
+    def _epoch_rule(self, problem, data, held_out, kind=EpochRule):
         """Return the rule of an iteration over epochs, with early stopping or not."""
         score = None
         if held_out is not None:
             weights = None if data.weights is None else data.weights[held_out]
             labels = data.labels[held_out]
             score = partial(self._score_values, labels=labels, weights=weights)
-        return EpochRule(
+        return kind(
             type(self).__name__,
             self._failure_hint,
             problem,
@@ -175,7 +175,7 @@ def is_precomputed(estimator):
 
 
 def check_epochs(estimator):
-    """Raise a ValueError unless the parameters of an iteration over epochs are right."""
+    """Raise a ValueError unless the parameters of the epochs are right."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
     check_flag("early_stopping", estimator.early_stopping)

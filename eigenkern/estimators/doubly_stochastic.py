@@ -1,8 +1,10 @@
 """Doubly stochastic gradients: kernel models of any convex loss by random features."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from ..backend.array import location_of, move
+from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_device
 from ..backend.linalg import largest_eigenvalues
 from ..backend.transfer import StreamedRows
@@ -11,49 +13,43 @@ from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
-from ..problems.fourier import FeatureProblem
-from ..solvers.doubly_stochastic import doubly_stochastic
-from .base import EpochModel
+from ..problems.fourier import FourierProblem, Start
+from ..problems.problem import take
+from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
+from .base import Model, check_epochs, split
+from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
-from .validation import check_kernel_parameters, check_number, is_auto, warn_user
+from .validation import (
+    check_kernel_parameters,
+    check_number,
+    is_auto,
+    warn_user,
+)
 
 _ALPHA = 1e-6
-
-
 # Rows and features of a step that evaluates every block anew, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
-
-
 # Rows times features of a step with running values: below, calls of NumPy cost as much.
 _STEP_WORK = 2e6
-
-
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
-
-
-# Steps of an epoch, at least.
+# Steps of an epoch, at least: fewer tell too little of the loss.
 _N_STEPS = 32
-
-
 # Rows that the largest eigenvalue of the kernel is measured on.
 _N_MEASURED = 2000
-
-
-# The step over the largest stable one.
+# The step over the largest stable one, as in `tuning.step`.
 _SAFETY = 0.8
-
-
 # Bytes of frequencies to keep, at most.
 _FREQUENCY_BYTES = 256e6
-
-
 # Rows that are sent to another device at a time.
 _N_SENT = 65536
 
 
-class _DoublyStochastic(EpochModel):
+class _DoublyStochastic(Streaming, Model):
+    _task = "epoch"
     _coef_attribute = "coef_"
+    _min_piece_rows = 2
+    _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
 
     def __init__(
@@ -102,6 +98,7 @@ class _DoublyStochastic(EpochModel):
         self.verbose = verbose
 
     def _check_parameters(self):
+        check_kernel_parameters(self)
         check_spectral_law(self.kernel)
         algorithms = ("dsg", "udsg", "cdsg")
         if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
@@ -122,7 +119,7 @@ class _DoublyStochastic(EpochModel):
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)
-        self._check_epochs()
+        check_epochs(self)
 
     def _check_step_size(self):
         step = self.step_size
@@ -148,39 +145,45 @@ class _DoublyStochastic(EpochModel):
     def _alpha(self):
         return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
-    def _make_problem(self, data, train, held_out):
-        problem = self._open_problem(data, train, held_out)
-        problem.choose(self.kernel, self.bandwidth)
-        return problem
-
-    def _open_problem(self, data, train, held_out=None):
-        loss, center = self._make_loss(data.targets.shape[1]), self._center_targets
-        return FeatureProblem(self, data, train, held_out, loss, center=center)
-
-    def _make_solver(self, problem):
-        (n, _), n_columns = problem.rows.shape, problem.targets.shape[1]
-        cache = cache_budget(self.cache_size, problem)
-        # float64 is what the values may be computed in.
-        needed = 8.0 * n * n_columns
+    def _prepare(self, data):
+        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        n, n_columns = len(train), data.targets.shape[1]
+        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
+        needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
         keep = needed <= cache
-        seed = int(problem.rng.randint(2**31 - 1))
         block_size, batch_size = self._choose_sizes(n, keep_values=keep)
         room = cache - needed if keep else cache
-        problem.draw_features(seed, block_size, min(room, _FREQUENCY_BYTES))
-        n_passes = -(-_N_STEPS // -(-n // batch_size))
+        problem = self._problem(data, train, held_out, block_size, room)
         schedule = self._schedule(problem, batch_size, n)
-        solver = self._solver_of(
+        solver = self._solver(
             problem,
             problem.initial_coef(),
             self._alpha,
             batch_size,
             schedule,
             keep_values=keep,
-            n_passes=n_passes,
+            n_passes=-(-_N_STEPS // -(-n // batch_size)),
         )
-        return solver, self._chosen(block_size, batch_size, schedule) | {
-            "cache_size_": needed / 1e6 if keep else 0.0
-        }
+        chosen = self._chosen(block_size, batch_size, schedule)
+        chosen["cache_size_"] = needed / 1e6 if keep else 0.0
+        rule = self._epoch_rule(problem, data, held_out)
+        return problem, solver, chosen, rule
+
+    def _problem(self, data, train, held_out, block_size, room, start=None):
+        """Return the problem; `room` bytes are left for frequencies."""
+        return FourierProblem(
+            data,
+            train,
+            held_out,
+            self._make_loss(data.targets.shape[1]),
+            numbers=self._numbers,
+            kernel=self.kernel,
+            bandwidth=self.bandwidth,
+            device=self.device,
+            block_size=block_size,
+            frequency_bytes=min(room, _FREQUENCY_BYTES),
+            start=start,
+        )
 
     def _choose_sizes(self, n, *, keep_values):
         """Return F and B.
@@ -244,9 +247,9 @@ class _DoublyStochastic(EpochModel):
         n / B steps was seen to grow where ``gamma L n / B > 6 F beta``.
         """
         xp, block_size = problem.xp, problem.features.block_size
-        m = min(problem.rows.shape[0], _N_MEASURED)
-        index = problem.rng.permutation(problem.rows.shape[0])[:m]
-        rows, weights = problem.take(index)
+        m = min(problem.rows.X.shape[0], _N_MEASURED)
+        index = problem.rng.permutation(problem.rows.X.shape[0])[:m]
+        rows, weights = take(problem.rows.X, index), take(problem.weights, index)
         weights = weights / xp.mean(weights)
         weights = weights[:, None]
         root = weights**0.5
@@ -270,7 +273,7 @@ class _DoublyStochastic(EpochModel):
             return 1.0 / inverse, noise
         return 1.0 / (inverse + noise * (n / batch_size - 1.0)), 0.0
 
-    def _solver_of(self, problem, expansion, alpha, batch_size, schedule, **options):
+    def _solver(self, problem, expansion, alpha, batch_size, schedule, **options):
         longest, decay = schedule
         max_blocks = None
         if self.max_features is not None:
@@ -278,18 +281,12 @@ class _DoublyStochastic(EpochModel):
         return doubly_stochastic(
             problem.features,
             problem.rows,
-            problem.targets,
             problem.loss_function,
             expansion=expansion,
-            weights=problem.weights,
-            algorithm=self.algorithm,
             alpha=alpha,
             batch_size=batch_size,
-            gamma=self._gamma(longest, decay),
-            longest_step=longest,
-            n_new=self.n_new,
-            n_old=self.n_old,
-            max_blocks=max_blocks,
+            steps=Steps(self._gamma(longest, decay), longest),
+            blocks=BlockRule(self.algorithm, self.n_new, self.n_old, max_blocks),
             rng=problem.rng,
             **options,
         )
@@ -312,67 +309,57 @@ class _DoublyStochastic(EpochModel):
             "step_decay_": schedule[1],
         }
 
-    def _partial_fit(self, X, y, sample_weight, classes=None):
-        check_kernel_parameters(self)
-        self._check_parameters()
-        first = not hasattr(self, "coef_")
-        if first and classes is not None:
-            self.classes_ = np.unique(classes)
-        if not first and self.max_features is not None:
-            check_number("max_features", self.max_features, self.block_size_)
-        n_outputs = None if first else self.coef_.shape[2]
-        data = self._encode_next(X, y, sample_weight, n_outputs)
+    def _prepare_piece(self, data, first):
+        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         rows = data.rows_with_weight()
-        problem = self._open_problem(data, rows)
-        cache = min(cache_budget(self.cache_size, problem), _FREQUENCY_BYTES)
         if first:
-            problem.choose(self.kernel, self.bandwidth)
-            seed = int(data.rng.randint(2**31 - 1))
-            block_size, batch_size = self._choose_sizes(len(rows), keep_values=False)
-            problem.draw_features(seed, block_size, cache)
-            expansion = problem.initial_coef()
-            schedule = self._schedule(problem, batch_size, None)
-            chosen = self._chosen(block_size, batch_size, schedule)
-            vars(self).update(chosen, loss_curve_=[], n_step_halvings_=0, n_iter_=0)
-            self.validation_scores_ = None
+            sizes = self._choose_sizes(len(rows), keep_values=False)
+            problem = self._problem(data, rows, None, sizes[0], cache)
+            schedule = self._schedule(problem, sizes[1], None)
+            chosen = self._chosen(*sizes, schedule)
+            expansion, halvings = problem.initial_coef(), 0
         else:
-            problem.go_on(self)
+            if self.max_features is not None:
+                check_number("max_features", self.max_features, self.block_size_)
             # With the steps so far: else every call would draw the same old blocks.
-            problem.rng = np.random.RandomState([self.seed_, self.t_])
-            problem.draw_features(self.seed_, self.block_size_, cache)
-            expansion = problem.expansion_of(self)
-            schedule = self.step_size_, self.step_decay_
-        state = next(
-            self._solver_of(
-                problem,
-                expansion,
-                self.alpha_,
-                self.batch_size_,
-                schedule,
-                keep_values=False,
-                shuffle=False,
-                n_halvings=self.n_step_halvings_,
+            data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
+            start = self._fitted_start()
+            problem = self._problem(data, rows, None, self.block_size_, cache, start)
+            schedule, chosen = (self.step_size_, self.step_decay_), {}
+            expansion = problem.coef_of(
+                self.coef_, self.feature_mean_, self.block_sums_, self.t_
             )
+            halvings = self.n_step_halvings_
+        solver = self._solver(
+            problem,
+            expansion,
+            chosen["alpha_"] if first else self.alpha_,
+            chosen["batch_size_"] if first else self.batch_size_,
+            schedule,
+            keep_values=False,
+            shuffle=False,
+            n_halvings=halvings,
         )
-        if state.failed:
-            warn_user(
-                f"{type(self).__name__} found no step size that keeps the iteration "
-                "bounded: this piece of the data changed nothing"
-            )
-        else:
-            self.n_step_halvings_ = state.n_step_halvings
-        vars(self).update(problem.model(state.coef))
-        self.loss_curve_ = [*self.loss_curve_, state.loss]
-        self.n_iter_ += 1
-        return self
+        return problem, solver, chosen
+
+    def _fitted_start(self):
+        """Return what the first rows have chosen."""
+        parts = (self.intercept_, self.feature_mean_)
+        return Start(
+            self.kernel_,
+            self.seed_,
+            self.offset_,
+            to_numpy(self.target_scale_).astype(np.float64),
+            sum(to_numpy(part).astype(np.float64) for part in parts),
+        )
 
     def _expand(self, X):
-        xp, device = place = compute_device(self.device, X)
+        xp, device = location = compute_device(self.device, X)
         coef = move(self.coef_, xp, device)
         n_blocks, size, n_columns = coef.shape
         offset = move(self.offset_, xp, device)
-        n, rows = X.shape[0], StreamedRows(X, *place)
-        n_sent = n if place == location_of(X) else _N_SENT
+        n, rows = X.shape[0], StreamedRows(X, *location)
+        n_sent = n if location == location_of(X) else _N_SENT
         features = FourierBlocks(
             self.kernel_,
             self.seed_,
@@ -387,11 +374,6 @@ class _DoublyStochastic(EpochModel):
             piece = xp.astype(piece, coef.dtype, copy=False)
             values.append(features.product(piece, range(n_blocks), coefs, n_columns))
         return xp.concat(values)
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = False
-        return tags
 
 
 class DSGRegressor(RegressionTargets, _DoublyStochastic):
@@ -544,7 +526,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     True
     """
 
-    _center_targets = True
+    _numbers = True
     _losses = ("squared_error", "huber", "epsilon_insensitive")
 
     def __init__(
@@ -623,7 +605,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return super().fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -650,7 +632,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
         """
-        return self._or_restore(self._partial_fit, X, y, sample_weight)
+        return self._partial_fit(X, y, sample_weight)
 
     def _check_parameters(self):
         super()._check_parameters()
@@ -818,7 +800,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
     (297, 10)
     """
 
-    _center_targets = False
+    _numbers = False
     _losses = ("log_loss", "hinge", "squared_error")
 
     def __init__(
@@ -897,7 +879,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return super().fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -927,7 +909,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
             If the data or a parameter are wrong; the model stays as it was.
         """
         self._check_classes(classes)
-        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
+        return self._partial_fit(X, y, sample_weight, classes)
 
     def _make_loss(self, n_columns):
         if self.loss == "log_loss":

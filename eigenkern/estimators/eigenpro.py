@@ -1,103 +1,48 @@
 """EigenPro estimators: preconditioned gradient descent on kernel machines."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..backend.array import namespace
+from ..backend.array import to_numpy
 from ..backend.devices import working_device
 from ..centers import METHODS, distinct_rows
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
 from ..problems.data import Data
 from ..problems.general import GeneralProblem
+from ..problems.kernel import KernelProblem
 from ..solvers.eigenpro import eigenpro
-from ..solvers.projected import projected_exactly
-from ..solvers.projection import ExactProjection
+from ..solvers.projected import Iterate, projected_exactly
+from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import check_sizes, max_batch_size, n_sampled_rows, tuning_bytes
 from ..tuning.step import tune
-from .base import EpochModel
-from .streaming import Learner, Stream
+from .base import Model, is_precomputed, split
+from .learner import Learner, ProjectedRule, warn_of_projections
+from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
-from .training import ProgressLine
+from .training import EpochRule, ProgressLine, Report, train
+from .tuned import check_tuning, tuned_attributes
 from .validation import (
+    all_or_nothing,
     check_centers,
-    check_flag,
-    check_labels,
+    check_kernel_parameters,
     check_number,
     is_auto,
-    warn_user,
+    publish,
 )
 
 # Algorithms of kernel machines, and of models with centers of their own.
 _MACHINES = ("eigenpro1", "eigenpro2", "sgd")
-
-
 _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
-
-
-# Projections after which the guard looks back, in a stream.
+# Projections after which the guard looks back, in a stream: some thousand rows, that
+# few are lost where it goes back.
 _ROUND = 32
-
-
-# Relative residual of a projection that is worth a warning.
-_LARGEST_RESIDUAL = 0.5
-
-
-# How the solver takes rows that come once, and few at a time.
+# How the solver takes rows that come once, and few at a time: the first thousand count
+# with the loss of f = 0, that an unlike batch among them does not halve the step.
 _IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
-
-
-class EigenProModel(EpochModel):
-    """What EigenPro on kernels and on features share: parameters, solver, results."""
-
-    def _check_iteration(self):
-        """Raise a ValueError unless the parameters of the iteration are right."""
-        smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
-        for name, low in smallest.items():
-            if not is_auto(getattr(self, name)):
-                check_number(name, getattr(self, name), low, integer=True)
-        step = self.step_size
-        if not isinstance(step, str):
-            check_number("step_size", step, 0, open_ends=True)
-        elif step not in ("auto", "bound"):
-            raise ValueError(
-                f"step_size must be 'auto', 'bound' or a number > 0; got {step!r}"
-            )
-        check_number("damping", self.damping, 0, 1, open_low=True)
-        check_flag("warm_start", self.warm_start)
-        self._check_epochs()
-
-    def _solver(self, problem, tuning):
-        return eigenpro(
-            problem.operator,
-            problem.targets,
-            tuning.preconditioner,
-            coef=problem.initial_coef(self._previous_coef(problem)),
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-            try_steps=is_auto(self.step_size),
-        )
-
-    def _tuned(self, tuning, problem):
-        """Return the fitted attributes that tell what was chosen."""
-        return {
-            "batch_size_": tuning.batch_size,
-            "step_size_": tuning.step_size,
-            "n_components_": tuning.preconditioner.n_components,
-            "subsample_size_": tuning.subsample_size,
-            "max_batch_size_": tuning.max_batch_size,
-            "critical_batch_size_": tuning.plain.critical_batch_size,
-            "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
-            "beta_": tuning.adapted.beta,
-            "top_eigenvalue_": tuning.adapted.top_eigenvalue,
-            "eigenvalues_": problem.to_source(tuning.preconditioner.eigenvalues),
-            "acceleration_": tuning.acceleration,
-            "tuning_results_": tuning.results,
-        }
 
 
 def _has_centers(estimator):
@@ -110,7 +55,10 @@ def _has_centers(estimator):
     )
 
 
-class _EigenPro(EigenProModel):
+class _EigenPro(Streaming, Model):
+    _task = "epoch"
+    _stream_attribute = "t_"
+
     def __init__(
         self,
         kernel="laplacian",
@@ -159,6 +107,7 @@ class _EigenPro(EigenProModel):
         self.verbose = verbose
 
     def _check_parameters(self):
+        check_kernel_parameters(self)
         algorithms = ("auto", *_MACHINES, *_GENERAL)
         if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
             names = ", ".join(repr(name) for name in algorithms[:-1])
@@ -171,7 +120,7 @@ class _EigenPro(EigenProModel):
             raise ValueError(
                 f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
             )
-        self._check_iteration()
+        check_tuning(self)
         if self.algorithm == "sgd" and not (
             is_auto(self.n_components) or self.n_components == 0
         ):
@@ -192,11 +141,6 @@ class _EigenPro(EigenProModel):
             return self.n_centers is not None or self._given_centers
         return self.algorithm in _GENERAL
 
-    def __getstate__(self):
-        # What a learner holds is large, and made again when it is needed.
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_learner"}
-
     def _check_general(self):
         """Raise a ValueError unless centers and algorithm suit each other."""
         if self.n_centers is not None:
@@ -208,11 +152,149 @@ class _EigenPro(EigenProModel):
                     f"algorithm={self.algorithm!r}, where every training row is a "
                     "center; choose 'eigenpro3' or 'eigenpro4' for fewer centers"
                 )
-        elif self._precomputed:
+        elif is_precomputed(self):
             raise ValueError(
                 "kernel='precomputed' must go with n_centers=None and algorithm='auto',"
                 " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
             )
+
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32. In a kernel machine they
+            become the centers, and the fitted model refers to X, it makes no copy. In
+            kernel="precomputed": the kernel matrix of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def _prepare(self, data):
+        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        prepare = self._prepare_machine
+        if self.algorithm == "eigenpro3-exact":
+            prepare = self._prepare_exact
+        elif self._general:
+            prepare = self._prepare_general
+        problem, solver, chosen = prepare(data, train, held_out)
+        kind = ProjectedRule if self._general else EpochRule
+        rule = self._epoch_rule(problem, data, held_out, kind)
+        return problem, solver, chosen, rule
+
+    def _prepare_machine(self, data, train, held_out):
+        """Return problem, solver and what was chosen, where every row is a center."""
+        problem = KernelProblem(
+            data,
+            train,
+            held_out,
+            kernel=self.kernel,
+            bandwidth=self.bandwidth,
+            device=self.device,
+        )
+        n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
+        if self.algorithm == "eigenpro1":  # one more for its eigenvectors
+            n_products += 1
+            make_preconditioner = self._global_preconditioner(problem)
+        q = 0 if self.algorithm == "sgd" else self.n_components
+        check_sizes(n, self.subsample_size, q, self.batch_size)
+        largest_batch = max_batch_size(
+            problem.operator, problem.n_features, problem.targets.shape[1]
+        )
+        # The tuning reads blocks of the kernel matrix: better of one that is cached, if
+        # that leaves it enough memory.
+        needed = tuning_bytes(n, self.subsample_size)
+        first = self.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
+        if first:
+            problem = problem.cached(self.cache_size, n_products)
+        tuning = self._tune(
+            problem, problem.operator, make_preconditioner, largest_batch, q
+        )
+        if not first:
+            problem = problem.cached(self.cache_size, n_products)
+        coef = self._previous_coef(problem)
+        solver = eigenpro(
+            problem.operator,
+            problem.targets,
+            tuning.preconditioner,
+            coef=problem.initial_coef() if coef is None else coef,
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            try_steps=is_auto(self.step_size),
+        )
+        cached = {"cache_size_": problem.cache_megabytes}
+        return problem, solver, tuned_attributes(tuning, problem) | cached
+
+    def _global_preconditioner(self, problem):
+        return partial(GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng)
+
+    def _tune(self, problem, operator, make_preconditioner, largest_batch, q, m=None):
+        return tune(
+            operator,
+            largest_batch,
+            make_preconditioner=make_preconditioner,
+            weights=problem.weights,
+            subsample_size=self.subsample_size,
+            n_components=q,
+            batch_size=self.batch_size if m is None else m,
+            step_size=self.step_size,
+            damping=self.damping,
+        )
+
+    def _previous_coef(self, problem):
+        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        shape = (problem.n_coefficients, problem.targets.shape[1])
+        same = tuple(self.dual_coef_.shape) == shape
+        if not same or not problem.has_centers(self.centers_):
+            raise ValueError(
+                "warm_start=True goes on with the coefficients of the previous fit and "
+                f"needs the same X (or centers) and outputs: coefficients of shape "
+                f"{shape}; got a previous fit with shape {tuple(self.dual_coef_.shape)}"
+                + (" and other rows" if same else "")
+            )
+        return problem.coef_of(self.dual_coef_)
+
+    def _general_problem(self, data, train, held_out=None):
+        """Return the problem of a model with centers of its own."""
+        centers = self._fitted_or_given_centers(data.X)
+        p = self.n_centers if centers is None else None
+        if (p or 0) > len(train):
+            raise ValueError(
+                f"n_centers must be at most {len(train)}, the number of training rows; "
+                f"got {p}"
+            )
+        return GeneralProblem.chosen(
+            data,
+            train,
+            held_out,
+            kernel=self.kernel,
+            bandwidth=self.bandwidth,
+            centers=self.centers if centers is None else centers,
+            n_centers=p,
+            device=self.device,
+        )
 
     def _fitted_or_given_centers(self, X):
         """Return the centers that are given, or go on, or None."""
@@ -232,126 +314,104 @@ class _EigenPro(EigenProModel):
             return self.centers_
         return None
 
-    def _make_problem(self, data, train, held_out):
-        if not self._general:
-            return super()._make_problem(data, train, held_out)
-        centers = self._fitted_or_given_centers(data.X)
-        p = self.n_centers if centers is None else None
-        if (p or 0) > len(train):
-            raise ValueError(
-                f"n_centers must be at most {len(train)}, the number of training rows; "
-                f"got {p}"
-            )
-        return GeneralProblem(self, data, train, held_out, centers)
-
-    def _make_projected_solver(self, problem):
-        """Return the solver of a general kernel model, and its fitted attributes."""
-        problem.start(self._previous_coef(problem))
-        if self.algorithm == "eigenpro3-exact":
-            return self._make_exact_solver(problem)
-        learner = Learner(self, problem, problem.n_rows, self.max_iter)
-        cached = problem.fill_caches(self.cache_size, self.max_iter)
+    def _prepare_general(self, data, train, held_out):
+        """Return the same of a model with centers of its own: EigenPro 3 and 4."""
+        problem = self._general_problem(data, train, held_out)
+        coef = self._previous_coef(problem)
+        learner = Learner.make(
+            self, problem, coef, n_rows=problem.n_rows, n_epochs=self.max_iter
+        )
+        problem = problem.cached(self.cache_size, self.max_iter)
         solver = learner.solver(
             partial(problem.batches, learner.tuning.batch_size),
-            problem.iterate,
             try_half_steps=is_auto(self.step_size),
         )
-        attributes = self._tuned(learner.tuning, problem) | {"cache_size_": cached}
-        return solver, attributes | {"projection_interval_": learner.interval}
+        cached = {"cache_size_": problem.cache_megabytes}
+        return problem, solver, learner.chosen_attributes() | cached
 
-    def _run(self, solver, problem, *others):
-        attributes = super()._run(solver, problem, *others)
-        self._warn_of_projections(attributes)
-        return attributes
-
-    def _warn_of_projections(self, attributes):
-        """Warn if the projections of a fit were no projections."""
-        residual = attributes.get("projection_residual_", 0.0)
-        if residual > _LARGEST_RESIDUAL:
-            warn_user(
-                f"{type(self).__name__} did not solve the system of the centers: a "
-                f"relative residual of {residual:.2g} was left, in the mean; pass a "
-                "larger cache_size, for a Cholesky factor, or fewer centers"
+    def _prepare_exact(self, data, train, held_out):
+        """Return the same of EigenPro 3 with exact projections of full-batch steps."""
+        problem = self._general_problem(data, train, held_out)
+        n, coef = problem.n_rows, self._previous_coef(problem)
+        if not is_auto(self.batch_size) and self.batch_size != n:
+            raise ValueError(
+                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+                f"steps take all {n} training rows; got {self.batch_size}"
             )
+        make_preconditioner, q = self._global_preconditioner(problem), self.n_components
+        tuning = self._tune(
+            problem, problem.row_operator(), make_preconditioner, n, q, m=n
+        )
+        K = problem.matrix()
+        solver = projected_exactly(
+            K,
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(CenterFactor(problem.centers)),
+            iterate=Iterate.of(problem.initial_coef() if coef is None else coef),
+            step_size=tuning.step_size,
+        )
+        megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.centers.itemsize
+        chosen = {"cache_size_": megabytes, "projection_interval_": 1}
+        return problem, solver, tuned_attributes(tuning, problem) | chosen
+
+    def __getstate__(self):
+        # What a learner holds is large, and made again when it is needed.
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_learner"}
 
     def _check_stream(self):
-        """Raise a ValueError unless the parameters suit data that come in pieces."""
-        self._check_shared_parameters()
-        self._check_parameters()
+        super()._check_stream()
         if self.early_stopping:
             raise ValueError(
                 "early_stopping must be False for data that come in pieces, of which "
                 "none are held out; got True"
             )
 
-    def _open_learner(self, data):
-        """Return a `Learner` of the first rows, or that goes on from a fitted model."""
-        # Whatever is chosen by them is chosen by rows in random order.
-        rows = data.rng.permutation(data.rows_with_weight())
-        fitted = self if hasattr(self, "t_") else None
-        centers = None
-        if fitted is None:
-            centers = self._fitted_or_given_centers(data.X)
-            if centers is None and self.n_centers > len(rows):
-                raise ValueError(
-                    f"n_centers must be at most {len(rows)}, the rows that came first; "
-                    f"got {self.n_centers}"
-                )
-        problem = GeneralProblem(self, data, rows, None, centers, fitted)
-        if fitted is not None:
-            problem.start(self.dual_coef_, self.t_)
-        return Learner(self, problem)
-
-    def _learned(self, learner, losses):
-        """Return the fitted attributes of a `Learner`."""
-        tuned = self._tuned(learner.tuning, learner.problem)
-        return (
-            tuned
-            | learner.problem.model(learner.iterate.mean)
-            | {
-                "projection_interval_": learner.interval,
-                "cache_size_": 0.0,
-                "n_iter_": len(losses),
-                "loss_curve_": losses,
-                "validation_scores_": None,
-                "n_step_halvings_": learner.n_halvings,
-            }
-        )
-
-    def _partial_fit(self, X, y, sample_weight, classes=None):
-        self._check_stream()
-        first = not hasattr(self, "t_")
-        if first and classes is not None:
-            self.classes_ = np.unique(classes)
-        n_outputs = None if first else self.dual_coef_.shape[1]
-        data = self._encode_next(
-            X, y, sample_weight, n_outputs, min_rows=2 if first else 1
-        )
+    def _prepare_piece(self, data, first):
         learner = None if first else getattr(self, "_learner", None)
         if learner is None or not learner.suits(self):
-            learner = self._open_learner(data)
+            learner = self._open_learner(data, None if first else self)
+        else:  # the one of the pieces so far stays as it is until this one is learned
+            iterate, n = learner.iterate.copy(), self.n_step_halvings_
+            learner = replace(learner, iterate=iterate, n_halvings=n)
+        problem, m = learner.problem, learner.tuning.batch_size
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
-        m = learner.tuning.batch_size
 
         def batches():
             for start in range(0, len(weights), m):
                 b = slice(start, min(start + m, len(weights)))
-                yield learner.problem.batch(data.X[b, :], data.targets[b], weights[b])
+                yield problem.batch(data.X[b, :], data.targets[b], weights[b])
 
-        # The learner stays as it is until the piece is learned.
-        iterate = learner.iterate.copy()
-        state = next(learner.solver(batches, iterate, **_IN_PIECES))
-        if state.failed:
-            warn_user(
-                f"{type(self).__name__} found no step size that keeps the iteration "
-                "bounded: this piece of the data changed nothing"
-            )
-        else:
-            learner.problem.iterate = iterate
-            learner.n_halvings = state.n_step_halvings
-        losses = [] if first else self.loss_curve_
-        self._take_over(learner, [*losses, state.loss])
-        return self
+        chosen = {"cache_size_": 0.0, "_learner": learner}
+        solver = learner.solver(batches, **_IN_PIECES)
+        return problem, solver, learner.chosen_attributes() | chosen
+
+    def _open_learner(self, data, fitted=None):
+        """Return a `Learner` of the first rows, or that goes on from a fitted model."""
+        # Whatever is chosen by them is chosen by rows in random order.
+        rows = data.rng.permutation(data.rows_with_weight())
+        if fitted is None:
+            if not self._given_centers and self.n_centers > len(rows):
+                raise ValueError(
+                    f"n_centers must be at most {len(rows)}, the rows that came first; "
+                    f"got {self.n_centers}"
+                )
+            return Learner.make(self, self._general_problem(data, rows))
+        problem = GeneralProblem(
+            data,
+            rows,
+            None,
+            kernel=fitted.kernel_,
+            centers=fitted.centers_,
+            device=self.device,
+            intercept=to_numpy(fitted.intercept_).astype(np.float64),
+            weight_scale=fitted.weight_scale_,
+        )
+        learner = Learner.make(self, problem, problem.coef_of(fitted.dual_coef_))
+        learner.iterate.n_projections = fitted.t_
+        return learner
 
     @available_if(_has_centers)
     def fit_batches(self, batches, *, classes=None):
@@ -392,193 +452,77 @@ class _EigenPro(EigenProModel):
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
-        stream, learner = self._or_restore(self._open_stream, batches, classes)
-        losses = []
-        try:
-            self._read(stream, learner, losses)
-        except BaseException:
-            if learner.iterate.n_projections:
-                self._take_over(learner, losses)
-            else:
-                vars(self).clear()
-                vars(self).update(before)
-            raise
-        self._take_over(learner, losses)
-        return self
-
-    def _take_over(self, learner, losses):
-        attributes = self._learned(learner, losses)
-        self._warn_of_projections(attributes)
-        vars(self).update(attributes)
-        self._learner = learner
-
-    def _open_stream(self, batches, classes):
-        """Return a `Stream` and a `Learner` made from its first rows."""
-        self._check_stream()
-        if not callable(batches) and not hasattr(batches, "__iter__"):
-            raise ValueError(
-                "batches must be an iterable of pieces (X, y), or a callable that "
-                f"returns one; got {batches!r}"
-            )
-        stream = Stream(batches, self._encode_stream)
-        n_first = n_sampled_rows(np.inf)
-        if not self._given_centers:
-            n_first = max(n_first, self.n_centers)
-        pieces = stream.head(n_first)
-        if not pieces:
-            raise ValueError("batches must yield pieces (X, y); got none")
-        for name in ("dual_coef_", "t_", "_learner"):
-            vars(self).pop(name, None)
-        self._set_classes(classes, [piece[1] for piece in pieces])
-        encoded = [
-            self._encode_stream(piece, first=i == 0) for i, piece in enumerate(pieces)
-        ]
-        X, Y, weights = (
-            namespace(parts[0]).concat(parts) for parts in zip(*encoded, strict=True)
-        )
-        if len(Y) < 2:
-            raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
-        stream.put_back((X, Y, weights))
-        # Always as many, whatever the sizes of the pieces.
-        n_first = min(n_first, len(Y))
-        X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
-        learner = self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
-        return stream, learner
-
-    def _encode_stream(self, piece, *, first=False):
-        """Return rows where they are, targets and weights of a piece of a stream."""
-        n_outputs = None if first else self._n_outputs
-        weights = piece[2] if len(piece) == 3 else None
-        data = self._encode_next(*piece[:2], weights, n_outputs, min_rows=1)
-        self._n_outputs = data.targets.shape[1]
-        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
-        return data.X, data.targets, weights
-
-    def _read(self, stream, learner, losses):
-        """Learn the passes of a stream; append the loss of each."""
-        m = learner.tuning.batch_size
+        stream, learner = self._open_stream(batches, classes)
+        m, name = learner.tuning.batch_size, type(self).__name__
 
         def next_round():
             for batch in stream.batches(m, _ROUND * learner.interval):
                 yield learner.problem.batch(*batch)
 
-        solver = learner.solver(next_round, learner.iterate, **_IN_PIECES)
+        passes = stream.passes(learner.solver(next_round, **_IN_PIECES), learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
-        progress = ProgressLine(type(self).__name__, n_epochs, self.verbose)
-        progress.start_epochs()
-        best, waited = np.inf, 0
-        for epoch in range(n_epochs):
-            if epoch:
-                stream.restart()
-            total = n_rows = 0
-            while not stream.at_end:
-                state = next(solver)
-                learner.n_halvings = state.n_step_halvings
-                if state.failed:
-                    warn_user(
-                        f"{type(self).__name__} found no step size that keeps the "
-                        f"iteration bounded: halved {state.n_step_halvings} times; what"
-                        f" was learned before that is kept. {self._failure_hint}"
-                    )
-                    return
-                total, n_rows = (
-                    total + state.loss * stream.n_rows,
-                    n_rows + stream.n_rows,
-                )
-            if stream.n_rows_of_pass == 0:
-                raise ValueError(
-                    "batches must yield rows in every epoch: a callable must return a "
-                    "new iterable; got none"
-                )
-            if n_rows == 0:
-                warn_user(
-                    f"{type(self).__name__} learned nothing from a pass over the "
-                    f"stream: it diverged, and the step was halved "
-                    f"{state.n_step_halvings} times; pass a smaller step_size"
-                )
-                continue
-            loss = total / n_rows
-            losses.append(loss)
-            progress.update(losses, [])
-            better = loss < best - self.tol * losses[0]
-            best, waited = min(best, loss), 0 if better else waited + 1
-            if waited >= self.n_iter_no_change:
-                break
-        progress.close()
-
-    def _make_exact_solver(self, problem):
-        n = problem.n_rows
-        if not is_auto(self.batch_size) and self.batch_size != n:
-            raise ValueError(
-                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
-                f"steps take all {n} training rows; got {self.batch_size}"
-            )
-        tuning = tune(
-            problem.row_operator(),
-            n,
-            make_preconditioner=partial(
-                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
-            ),
-            weights=problem.weights,
-            subsample_size=self.subsample_size,
-            n_components=self.n_components,
-            batch_size=n,
-            step_size=self.step_size,
-            damping=self.damping,
+        rule = PassRule(
+            name, self._failure_hint, n_epochs, self.tol, self.n_iter_no_change
         )
-        solver = projected_exactly(
-            problem.matrix(),
-            problem.targets,
-            problem.weights,
-            tuning.preconditioner,
-            ExactProjection(problem.centers),
-            iterate=problem.iterate,
-            step_size=tuning.step_size,
-        )
-        cached = problem.matrix().shape[0] * problem.centers.shape[0] / 1e6
-        cached *= problem.centers.itemsize
-        attributes = self._tuned(tuning, problem) | {"cache_size_": cached}
-        return solver, attributes | {"projection_interval_": 1}
+        progress = ProgressLine(name, n_epochs) if self.verbose else None
+        try:
+            train(passes, rule, Report(progress=progress))
+        except BaseException:
+            if learner.iterate.n_projections:
+                self._publish_learned(learner, rule.losses)
+            else:
+                vars(self).clear()
+                vars(self).update(before)
+            raise
+        self._publish_learned(learner, rule.losses)
+        return self
 
-    def _make_solver(self, problem):
-        # A model of another kind may have been fitted before.
-        of_centers = "projection_interval_", "projection_residual_", "weight_scale_"
-        for name in ("_learner", "t_", *of_centers):
+    def _publish_learned(self, learner, losses):
+        attributes = learner.chosen_attributes() | learner.learned_attributes()
+        attributes |= {
+            "cache_size_": 0.0,
+            "n_iter_": len(losses),
+            "loss_curve_": losses,
+            "validation_scores_": None,
+            "n_step_halvings_": learner.n_halvings,
+        }
+        warn_of_projections(type(self).__name__, attributes)
+        publish(self, attributes | {"_learner": learner})
+
+    def _open_stream(self, batches, classes):
+        """Return a `Stream` and a `Learner` made from its first rows."""
+        self._check_stream()
+        stream = Stream(batches, self._encode_stream)
+        n_first = n_sampled_rows(np.inf)
+        if not self._given_centers:
+            n_first = max(n_first, self.n_centers)
+        return self._open_with(stream.head(n_first), stream, n_first, classes)
+
+    @all_or_nothing
+    def _open_with(self, pieces, stream, n_first, classes):
+        """Return the stream, and a `Learner` made from its first pieces."""
+        for name in ("dual_coef_", "t_", "_learner"):
             vars(self).pop(name, None)
-        if self._general:
-            return self._make_projected_solver(problem)
-        n_products, make_preconditioner = self.max_iter, Spectral.of
-        if self.algorithm == "eigenpro1":  # one more for its eigenvectors
-            n_products += 1
-            make_preconditioner = partial(
-                GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng
-            )
-        operator, n = problem.operator, problem.operator.shape[0]
-        q = 0 if self.algorithm == "sgd" else self.n_components
-        check_sizes(n, self.subsample_size, q, self.batch_size)
-        largest_batch = max_batch_size(
-            operator, problem.n_features, problem.targets.shape[1]
+        self._set_classes(classes, [piece[1] for piece in pieces])
+        X, Y, weights = arrays = joined(
+            [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
         )
-        # The tuning reads blocks of the kernel matrix: better of one that is cached, if
-        # that leaves it enough memory.
-        cached, needed = None, tuning_bytes(n, self.subsample_size)
-        if self.algorithm == "eigenpro1" or problem.can_cache_beside(needed):
-            cached = problem.fill_caches(self.cache_size, n_products)
-        tuning = tune(
-            operator,
-            largest_batch,
-            make_preconditioner=make_preconditioner,
-            weights=problem.weights,
-            subsample_size=self.subsample_size,
-            n_components=q,
-            batch_size=self.batch_size,
-            step_size=self.step_size,
-            damping=self.damping,
-        )
-        if cached is None:
-            cached = problem.fill_caches(self.cache_size, n_products)
-        solver = self._solver(problem, tuning)
-        return solver, self._tuned(tuning, problem) | {"cache_size_": cached}
+        if len(Y) < 2:
+            raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
+        stream.put_back(arrays)
+        # Always as many, whatever the sizes of the pieces.
+        n_first = min(n_first, len(Y))
+        X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
+        return stream, self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
+
+    def _encode_stream(self, piece, first=False):
+        """Return rows where they are, targets and weights of a piece of a stream."""
+        weights = piece[2] if len(piece) == 3 else None
+        n_outputs = None if first else self._n_outputs
+        data = self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
+        self._n_outputs = data.targets.shape[1]
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        return data.X, data.targets, weights
 
 
 class EigenProRegressor(RegressionTargets, _EigenPro):
@@ -798,11 +742,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._or_restore(self._partial_fit, X, y, sample_weight)
-
-    def _set_classes(self, classes, labels):
-        if classes is not None:
-            raise ValueError(f"classes must be None for a regressor; got {classes!r}")
+        return self._partial_fit(X, y, sample_weight)
 
 
 class EigenProClassifier(ClassificationTargets, _EigenPro):
@@ -1073,19 +1013,4 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             If no step size keeps the iteration bounded.
         """
         self._check_classes(classes)
-        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
-
-    def _check_stream(self):
-        super()._check_stream()
-        if isinstance(self.class_weight, str):
-            raise ValueError(
-                f"class_weight={self.class_weight!r} needs all rows at once; pass a "
-                "dict of weights for data that come in pieces"
-            )
-
-    def _set_classes(self, classes, labels):
-        """Set `classes_` to those that are given, or of the first labels."""
-        check_labels(classes)
-        if classes is None:
-            classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
-        self.classes_ = np.unique(classes)
+        return self._partial_fit(X, y, sample_weight, classes)

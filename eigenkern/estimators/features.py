@@ -1,14 +1,113 @@
 """Explicit features whose products stand for a kernel, to put before linear models."""
 
 import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
-from ..backend.array import device_of, move, namespace
+from ..backend.array import device_of, location_of, move, namespace
+from ..backend.devices import compute_device
+from ..backend.transfer import StreamedRows
 from ..centers import kmeans, uniform
-from ..kernels import check_kernel, check_spectral_law, make_kernel
+from ..kernels import check_bandwidth, check_kernel, check_spectral_law, make_kernel
 from ..operators.fourier import fourier_features
 from ..operators.tiled import TiledKernel
-from .base import FeatureMap
-from .validation import check_centers
+from .validation import (
+    all_or_nothing,
+    check_centers,
+    check_number,
+    check_rows,
+    check_same_location,
+    floats,
+    on_its_device,
+    publish,
+)
+
+# Bytes of features that are computed at a time on another device than that of X.
+_SLAB_BYTES = 256e6
+
+
+class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Features phi(x) whose products stand for a kernel.
+
+    A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
+    dict of fitted attributes, and ``_features(X)``, which returns phi of the rows of X
+    where they are.
+    """
+
+    _accept_sparse = False
+
+    def fit(self, X, y=None):
+        """Choose the features.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong; a model fitted before stays usable.
+        """
+        return self._fit(X)
+
+    @all_or_nothing
+    def _fit(self, X):
+        check_bandwidth(self.bandwidth)
+        check_number("n_components", self.n_components, 1, integer=True)
+        self._check_parameters()
+        X = validate_data(self, X, dtype=floats(X), ensure_min_samples=2)
+        compute_device(self.device, X)
+        publish(self, self._fitted(X, check_random_state(self.random_state)))
+        return self
+
+    @on_its_device
+    def transform(self, X):
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Rows; float32 is computed in float32.
+
+        Returns
+        -------
+        phi : array of shape (n_samples, n_components)
+            In the library and data type of X.
+        """
+        X = check_rows(self, X)
+        source, compute = location_of(X), compute_device(self.device, X)
+        check_same_location(self, source, "transform")
+        return self._features(X) if compute == source else self._in_slabs(X, compute)
+
+    def _in_slabs(self, X, compute):
+        """Return the features of rows, computed on another device."""
+        xp, device = source = location_of(X)
+        shape = (X.shape[0], self._n_features_out)
+        phi = xp.empty(shape, dtype=X.dtype, device=device)
+        size = max(int(_SLAB_BYTES // (8 * shape[1])), 1)
+        rows = StreamedRows(X, *compute)
+        for start in range(0, shape[0], size):
+            stop = min(start + size, shape[0])
+            phi[start:stop, :] = move(self._features(rows[start:stop, :]), *source)
+        return phi
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
 
 
 class RandomFourierFeatures(FeatureMap):

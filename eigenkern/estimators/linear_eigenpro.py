@@ -7,37 +7,26 @@ import scipy.sparse
 
 from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
-from ..problems.linear import LinearProblem
-from ..solvers.eigenpro import eigenpro
-from ..tuning.sizes import default_subsample_size, filling_work
+from ..problems.linear import LinearProblem, Seen
+from ..solvers.eigenpro import eigenpro, step_on_features
+from ..tuning.sizes import MIN_ROWS, default_subsample_size, filling_work
 from ..tuning.step import tune
-from .eigenpro import EigenProModel
+from .base import Model, split
+from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
-from .validation import check_flag, is_auto, warn_user
+from .tuned import check_tuning, tuned_attributes
+from .validation import check_flag, check_rows, check_same_location, is_auto
 
-# Rows of a step, at least: the preconditioner costs what a few hundred rows do.
-_MIN_ROWS = 256
-
-
-# A multiply-add of a step takes as long as so many of a large matrix product: each
-# feature is read for a few outputs only.
-_SLOWNESS = 20
-
-
-# Halvings of the step in a piece.
-_MAX_HALVINGS = 40
-
-
-# Rows of the subsample for each feature.
+# Rows of the subsample for each feature: of fewer, the last directions are noise.
 _ROWS_A_FEATURE = 8
 
 
-class _LinearEigenPro(EigenProModel):
+class _LinearEigenPro(Streaming, Model):
+    _task = "epoch"
     _coef_attribute = "coef_"
     _accept_sparse = "csr"
-    _precomputed = False
-    _one_dimensional = False
     _failure_hint = "Scale X, or pass a shorter step_size."
 
     def __init__(
@@ -75,11 +64,8 @@ class _LinearEigenPro(EigenProModel):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _check_shared_parameters(self):
-        """Nothing is shared with the kernel machines."""
-
     def _check_parameters(self):
-        self._check_iteration()
+        check_tuning(self)
         check_flag("fit_intercept", self.fit_intercept)
 
     def fit(self, X, y, sample_weight=None):
@@ -108,19 +94,54 @@ class _LinearEigenPro(EigenProModel):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._or_restore(self._fit, X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
-    def _make_problem(self, data, train, held_out):
-        return LinearProblem(self, data, train, held_out, center=self.fit_intercept)
-
-    def _make_solver(self, problem):
+    def _prepare(self, data):
+        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        problem = self._problem(data, train, held_out, self.fit_intercept)
         tuning = self._tune(problem)
-        return self._solver(problem, tuning), self._tuned(tuning, problem)
+        coef = self._previous_coef(problem)
+        solver = self._solver(
+            problem,
+            tuning.preconditioner,
+            problem.initial_coef() if coef is None else coef,
+            tuning.batch_size,
+            tuning.step_size,
+            try_steps=is_auto(self.step_size),
+        )
+        rule = self._epoch_rule(problem, data, held_out)
+        return problem, solver, self._chosen(tuning, problem), rule
+
+    def _problem(self, data, train, held_out, center, seen=None):
+        return LinearProblem(
+            data,
+            train,
+            held_out,
+            device=self.device,
+            center=center,
+            one_dimensional=getattr(self, "_one_dimensional", False),
+            seen=seen,
+        )
+
+    def _solver(self, problem, preconditioner, coef, batch_size, step_size, **options):
+        return eigenpro(
+            problem.operator,
+            problem.targets,
+            preconditioner,
+            coef=coef,
+            weights=problem.weights,
+            batch_size=batch_size,
+            step_size=step_size,
+            rng=problem.rng,
+            step=step_on_features,
+            **options,
+        )
 
     def _tune(self, problem, *, in_pieces=False):
         (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
         work = filling_work(problem.xp, problem.device, problem.operator.dtype)
-        largest = max(int(work / (_SLOWNESS * d * n_columns)), _MIN_ROWS)
+        narrow = machine_of(problem).narrow_product_work
+        largest = max(int(work / (narrow * d * n_columns)), MIN_ROWS)
         m, q = self.batch_size, self.n_components
         if in_pieces and not is_auto(m):
             m = min(m, n)  # later pieces may be larger
@@ -150,15 +171,17 @@ class _LinearEigenPro(EigenProModel):
             damping=self.damping,
         )
 
-    def _tuned(self, tuning, problem):
+    def _chosen(self, tuning, problem):
+        """Return the fitted attributes that tell what was chosen."""
         vectors = tuning.preconditioner.vectors
-        return super()._tuned(tuning, problem) | {
+        return tuned_attributes(tuning, problem) | {
             "components_": problem.to_source(problem.xp.asarray(vectors.T, copy=True)),
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
 
     def _previous_coef(self, problem):
+        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
         if not self.warm_start or not hasattr(self, "coef_"):
             return None
         (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
@@ -169,83 +192,50 @@ class _LinearEigenPro(EigenProModel):
                 f"needs as many features and outputs: {d} and {n_outputs}; "
                 f"got coef_ of shape {shape}"
             )
-        return self.coef_
+        return problem.coef_of(self.coef_)
 
-    def _partial_fit(self, X, y, sample_weight, classes=None):
-        self._check_parameters()
-        first = not hasattr(self, "coef_")
-        if first and classes is not None:
-            self.classes_ = np.unique(classes)
-        n_outputs = None if first else self.target_mean_.shape[0]
-        data = self._encode_next(
-            X, y, sample_weight, n_outputs, min_rows=2 if first else 1
-        )
+    def _prepare_piece(self, data, first):
         rows = data.rng.permutation(data.rows_with_weight())
-        center, seen = self.fit_intercept, None
-        if not first:
-            center = self.fit_intercept_
-            seen = (
+        if first:
+            problem = self._problem(data, rows, None, self.fit_intercept)
+            tuning = self._tune(problem, in_pieces=True)
+            preconditioner, chosen = (
+                tuning.preconditioner,
+                self._chosen(tuning, problem),
+            )
+            coef, halvings = problem.initial_coef(), 0
+        else:
+            seen = Seen(
+                self.n_samples_seen_,
                 self.weight_seen_,
                 self.mean_,
                 to_numpy(self.target_mean_).astype(np.float64),
-                self.n_samples_seen_,
             )
-        problem = LinearProblem(self, data, rows, None, center=center, seen=seen)
-        if first:
-            tuning = self._tune(problem, in_pieces=True)
-            vars(self).update(self._tuned(tuning, problem))
-            vars(self).update(loss_curve_=[], n_step_halvings_=0, n_iter_=0)
-            self.validation_scores_ = None
-            preconditioner = tuning.preconditioner
-        else:
+            problem = self._problem(data, rows, None, self.fit_intercept_, seen)
+            names = "batch_size_", "step_size_"
             preconditioner = self._previous_preconditioner(problem)
-        with np.errstate(over="ignore", invalid="ignore"):
-            coef, loss = self._pass_over(problem, preconditioner)
-        vars(self).update(problem.model(coef))
-        self.loss_curve_ = [*self.loss_curve_, loss]
-        self.n_iter_ += 1
-        return self
-
-    def _pass_over(self, problem, preconditioner):
-        """Return the coefficients after one epoch over a piece, and its loss.
-
-        A step that leaves the piece worse off than before, and than predicting the
-        mean does, is halved: an epoch of few steps can end badly unnoticed. Of the
-        halvings before one is taken back for every piece, for one of them may have been
-        unlike the others.
-        """
-        before = problem.initial_coef(getattr(self, "coef_", None))
-        loss = problem.loss(before)
+            chosen = {name: getattr(self, name) for name in names}
+            coef = problem.coef_of(self.coef_)
+            # One is taken back for every piece: an earlier one may have been unlike
+            # the others.
+            halvings = max(self.n_step_halvings_ - 1, 0)
+        # A piece may be all near the mean of the targets, and its few steps may end
+        # badly unnoticed: it must not be worse off than before, or than with zero.
+        loss = problem.loss(coef)
         limit = max(loss, problem.loss(problem.initial_coef()))
-        halvings = max(self.n_step_halvings_ - 1, 0)
-        for _ in range(_MAX_HALVINGS):
-            solver = eigenpro(
-                problem.operator,
-                problem.targets,
-                preconditioner,
-                coef=problem.xp.asarray(before, copy=True),
-                weights=problem.weights,
-                batch_size=self.batch_size_,
-                step_size=self.step_size_ * 0.5**halvings,
-                rng=problem.rng,
-                try_steps=False,
-                # A piece may be all near the mean of the targets.
-                zero_loss=loss * problem.targets.shape[1],
-                may_restart=False,
-            )
-            state = next(solver)
-            if state.failed:
-                break
-            halvings += state.n_step_halvings
-            if problem.loss(state.coef) <= limit:
-                self.n_step_halvings_ = halvings
-                return state.coef, state.loss
-            halvings += 1
-        warn_user(
-            f"{type(self).__name__} found no step size that keeps the iteration "
-            "bounded: this piece of the data changed nothing"
+        solver = self._solver(
+            problem,
+            preconditioner,
+            coef,
+            chosen["batch_size_"],
+            chosen["step_size_"],
+            try_steps=False,
+            zero_loss=loss * problem.targets.shape[1],
+            n_halvings=halvings,
+            may_restart=False,
+            accepts=lambda coef: problem.loss(coef) <= limit,
         )
-        return before, state.loss
+        return problem, solver, chosen
 
     def _previous_preconditioner(self, problem):
         xp, dtype = problem.xp, problem.operator.dtype
@@ -257,18 +247,18 @@ class _LinearEigenPro(EigenProModel):
         return made.truncate(self.n_components_)
 
     def _values(self, X, method):
-        X = self._check_rows(X)
-        n_outputs, home = self.target_mean_.shape[0], location_of(X)
-        self._check_same_namespace(home, method)
+        X = check_rows(self, X)
+        n_outputs, location = self.target_mean_.shape[0], location_of(X)
+        check_same_location(self, location, method)
         coef, intercept = self.coef_, self.intercept_
         if not scipy.sparse.issparse(X):
-            place = compute_device(self.device, X)
-            X, coef, intercept = (move(array, *place) for array in (X, coef, intercept))
+            device = compute_device(self.device, X)
+            X, coef, intercept = (move(part, *device) for part in (X, coef, intercept))
         xp = namespace(coef)
         coef = xp.reshape(coef, (n_outputs, X.shape[1]))
         if not scipy.sparse.issparse(X):
             X = xp.astype(X, coef.dtype, copy=False)
-        return move(X @ coef.T + intercept, *home)
+        return move(X @ coef.T + intercept, *location)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -432,7 +422,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._or_restore(self._partial_fit, X, y, sample_weight)
+        return self._partial_fit(X, y, sample_weight)
 
 
 class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
@@ -632,9 +622,4 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
             If no step size keeps the iteration bounded.
         """
         self._check_classes(classes)
-        if isinstance(self.class_weight, str):
-            raise ValueError(
-                f"class_weight={self.class_weight!r} needs all rows at once; pass a "
-                "dict of weights to use partial_fit"
-            )
-        return self._or_restore(self._partial_fit, X, y, sample_weight, classes)
+        return self._partial_fit(X, y, sample_weight, classes)

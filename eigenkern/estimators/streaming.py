@@ -1,113 +1,105 @@
-"""Data that come in pieces."""
+"""Data that come in pieces: one partial_fit, and streams of batches."""
 
-from ..backend.array import namespace
-from ..solvers.projected import projected
-from ..solvers.projection import make_projection, projection_interval
-from ..tuning.sizes import check_at_most, max_batch_size
-from ..tuning.step import tune_on_centers
+import math
+from dataclasses import replace
 
-# Rows of a step, where there are as many.
-_MIN_ROWS = 256
+import numpy as np
 
-
-# Rows for each center that a stream is supposed to have.
-_LONG = 100
-
-
-def _prepare(estimator, problem, n_rows, n_epochs):
-    """Return projection, T and tuning of a general kernel model."""
-    p, width = problem.centers.shape[0], (problem.n_features, problem.targets.shape[1])
-    to_learn = min(n_rows * n_epochs, _LONG * p)
-    projection = make_projection(
-        problem.centers, *width, to_learn, estimator.cache_size
-    )
-    largest = max_batch_size(problem.centers, *width, n_rows=min(n_rows, 1e9))
-    m = estimator.batch_size
-    if m == "auto":
-        # Fewer centers than rows leave a residual, whose noise larger batches lower. Of
-        # a stream as many as of the rows that come first.
-        n = problem.n_rows
-        m = min(largest, max(n // 8, min(n, _MIN_ROWS)))
-    else:
-        check_at_most("batch_size", m, n_rows, "training rows")
-    interval = 1
-    if estimator.algorithm != "eigenpro3":
-        interval = projection_interval(projection, p, m, *width)
-    # What is projected at once may take longer steps.
-    cheap = interval == 1 and p <= problem.n_rows
-    sample, weights = problem.sample(projection.whiten if cheap else None)
-    tuning = tune_on_centers(
-        problem.centers,
-        sample,
-        n_rows,
-        weights=weights,
-        subsample_size=estimator.subsample_size,
-        n_components=estimator.n_components,
-        batch_size=m,
-        max_batch_size=largest,
-        step_size=estimator.step_size,
-        damping=estimator.damping,
-    )
-    projection.precondition(tuning.preconditioner)
-    return projection, interval, tuning
+from ..backend.array import location_of, namespace
+from ..problems.data import Data
+from .training import Plateau
+from .validation import (
+    all_or_nothing,
+    check_same_location,
+    publish,
+    total_weights,
+    warn_user,
+)
 
 
-class Learner:
-    """What a general kernel model learns with: projection, preconditioner, step.
+class Streaming:
+    """A model that learns from pieces of the data.
 
-    Parameters
-    ----------
-    estimator : EigenProRegressor or EigenProClassifier
-    problem : GeneralProblem
-        Of all rows, or the first ones.
-    n_rows : float, default=inf
-        Rows of an epoch; infinite for a stream.
-    n_epochs : int, default=1
-
-    Attributes
-    ----------
-    problem, tuning, interval
-    n_halvings : int
+    A family defines ``_prepare_piece(data, first)``, which returns a problem, a solver
+    whose first state is that after the piece, and fitted attributes.
     """
 
-    def __init__(self, estimator, problem, n_rows=float("inf"), n_epochs=1):
-        self.problem, self._parameters = problem, _parameters(estimator)
-        problem.projection, self.interval, self.tuning = _prepare(
-            estimator, problem, n_rows, n_epochs
+    #: Attribute of a model that can go on.
+    _stream_attribute = "coef_"
+    #: Rows of a piece, at least, after the first.
+    _min_piece_rows = 1
+    #: Whether class_weight="balanced" means the classes of a piece.
+    _balances_pieces = False
+
+    @all_or_nothing
+    def _partial_fit(self, X, y, sample_weight, classes=None):
+        """Learn from a piece: validate, prepare, train for an epoch, publish."""
+        self._check_stream()
+        first = not hasattr(self, self._stream_attribute)
+        if first and classes is not None:
+            self.classes_ = np.unique(classes)
+        min_rows = 2 if first else self._min_piece_rows
+        n_outputs = None if first else math.prod(self.intercept_.shape)
+        data = self._validate_piece(X, y, sample_weight, n_outputs, min_rows)
+        problem, solver, chosen = self._prepare_piece(data, first)
+        state = next(solver)
+        halvings = 0 if first else self.n_step_halvings_
+        if state.failed:
+            warn_user(
+                f"{type(self).__name__} found no step size that keeps the iteration "
+                "bounded: this piece of the data changed nothing"
+            )
+        else:
+            halvings = state.n_step_halvings
+        losses = [state.loss] if first else [*self.loss_curve_, state.loss]
+        attributes = (
+            chosen
+            | problem.fitted_attributes(state.coef)
+            | state.counts
+            | {
+                "n_iter_": len(losses),
+                "loss_curve_": losses,
+                "validation_scores_": None,
+                "n_step_halvings_": halvings,
+            }
         )
-        self.n_halvings = 0
+        if first:
+            publish(self, attributes)
+        vars(self).update(attributes)
+        return self
 
-    def suits(self, estimator):
-        """Whether the parameters are those that this was made with."""
-        return self._parameters == _parameters(estimator)
+    def _check_stream(self):
+        """Raise a ValueError unless the parameters suit data that come in pieces."""
+        self._check_parameters()
+        weights = getattr(self, "class_weight", None)
+        if isinstance(weights, str) and not self._balances_pieces:
+            raise ValueError(
+                f"class_weight={weights!r} needs all rows at once; pass a dict of "
+                "weights for data that come in pieces"
+            )
 
-    @property
-    def iterate(self):
-        """Where the iteration is."""
-        return self.problem.iterate
+    def _validate_piece(self, X, y, sample_weight, n_outputs=None, min_rows=2):
+        """Return a validated piece of the training data.
 
-    def solver(self, next_epoch, iterate, **options):
-        """Return `projected` on batches, from an iterate on."""
-        return projected(
-            next_epoch,
-            self.problem.centers,
-            self.tuning.preconditioner,
-            self.problem.projection,
-            iterate=iterate,
-            batch_size=self.tuning.batch_size,
-            interval=self.interval,
-            step_size=self.tuning.step_size,
-            zero_loss=self.problem.zero_loss,
-            n_halvings=self.n_halvings,
-            **options,
-        )
-
-
-def _parameters(estimator):
-    """Return the parameters that a `Learner` depends on."""
-    names = "algorithm", "n_components", "subsample_size", "batch_size", "step_size"
-    others = "damping", "cache_size", "device"
-    return [getattr(estimator, name) for name in (*names, *others)]
+        `n_outputs` is None for the first piece of all.
+        """
+        first = n_outputs is None
+        X, Y, labels = self._encode(X, y, reset=first, name="y")
+        if len(Y) < min_rows:
+            raise ValueError(
+                f"X must have at least {min_rows} rows in a piece; got {len(Y)}"
+            )
+        if not first:
+            if hasattr(self, self._coef_attribute):
+                check_same_location(self, location_of(X), "partial_fit")
+            if Y.shape[1] != n_outputs:
+                raise ValueError(
+                    f"y must have {n_outputs} output(s), as in the first call of "
+                    f"partial_fit; got {Y.shape[1]}"
+                )
+        class_weights = self._weights_of_classes(labels)
+        weights = total_weights(sample_weight, class_weights, len(Y))
+        return Data(X, Y, labels, weights, self._make_rng())
 
 
 class Stream:
@@ -131,6 +123,11 @@ class Stream:
     """
 
     def __init__(self, pieces, encode):
+        if not callable(pieces) and not hasattr(pieces, "__iter__"):
+            raise ValueError(
+                "batches must be an iterable of pieces (X, y), or a callable that "
+                f"returns one; got {pieces!r}"
+            )
         self._pieces, self._encode = pieces, encode
         self._open = self._start()
         self.n_passes = 1 if self._open is pieces else float("inf")
@@ -145,6 +142,8 @@ class Stream:
         while n < n_rows and (piece := next(self._open, None)) is not None:
             pieces.append(piece)
             n += _n_rows(piece)
+        if not pieces:
+            raise ValueError("batches must yield pieces (X, y); got none")
         return pieces
 
     def put_back(self, arrays):
@@ -177,9 +176,77 @@ class Stream:
         while n < size and (piece := next(self._open, None)) is not None:
             _n_rows(piece)
             arrays = self._encode(piece)
-            self._rest = arrays if n == 0 else _joined(self._rest, arrays)
+            self._rest = arrays if n == 0 else joined([self._rest, arrays])
             n = self._rest[0].shape[0]
         return n
+
+    def passes(self, solver, learner):
+        """Yield the state of a solver after each pass; its loss is that of all rows.
+
+        The solver takes a few batches of the stream for an epoch; its loss is None
+        where it has learned from no row of the pass. The learner takes over how often
+        the step was halved.
+        """
+        while True:
+            total = n_rows = 0
+            while not self.at_end:
+                state = next(solver)
+                learner.n_halvings = state.n_step_halvings
+                if state.failed:
+                    yield state
+                    return
+                total, n_rows = total + state.loss * self.n_rows, n_rows + self.n_rows
+            if self.n_rows_of_pass == 0:
+                raise ValueError(
+                    "batches must yield rows in every epoch: a callable must return a "
+                    "new iterable; got none"
+                )
+            yield replace(state, loss=total / n_rows if n_rows else None)
+            self.restart()
+
+
+class PassRule:
+    """Stop when the loss of a pass over a stream no longer improves.
+
+    Parameters
+    ----------
+    name, hint : str
+        Of the estimator, and what to do where no step is stable, for warnings.
+    max_iter : int
+    tol : float
+        Of the loss of the first pass.
+    n_iter_no_change : int
+
+    Attributes
+    ----------
+    losses, scores : list of float
+        One a pass; no scores.
+    """
+
+    scores = ()
+
+    def __init__(self, name, hint, max_iter, tol, n_iter_no_change):
+        self._name, self._hint, self.max_iter = name, hint, max_iter
+        self._plateau, self.losses = Plateau(tol, n_iter_no_change), []
+
+    def update(self, state):
+        """Take in a pass; return whether training is over."""
+        if state.failed:
+            warn_user(
+                f"{self._name} found no step size that keeps the "
+                f"iteration bounded: halved {state.n_step_halvings} times; what"
+                f" was learned before that is kept. {self._hint}"
+            )
+            return True
+        if state.loss is None:
+            warn_user(
+                f"{self._name} learned nothing from a pass over the "
+                f"stream: it diverged, and the step was halved "
+                f"{state.n_step_halvings} times; pass a smaller step_size"
+            )
+            return False
+        self.losses.append(state.loss)
+        return self._plateau.update(state.loss, self.losses[0])
 
 
 def _n_rows(piece):
@@ -193,6 +260,8 @@ def _n_rows(piece):
     return y.shape[0] if hasattr(y, "shape") else len(y)
 
 
-def _joined(one, other):
-    pairs = zip(one, other, strict=True)
-    return tuple(namespace(a).concat([a, b]) for a, b in pairs)
+def joined(pieces):
+    """Return tuples of arrays as one tuple, joined along their rows."""
+    return tuple(
+        namespace(parts[0]).concat(list(parts)) for parts in zip(*pieces, strict=True)
+    )

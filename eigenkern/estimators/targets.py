@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 
 from ..backend.array import device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
-from .validation import floats, check_labels, on_its_device
+from .validation import check_labels, floats, on_its_device
 
 
 class RegressionTargets(RegressorMixin):
@@ -43,6 +43,10 @@ class RegressionTargets(RegressorMixin):
         if reset:
             self._one_dimensional = y.ndim == 1
         return X, y.reshape(len(y), -1), y
+
+    def _set_classes(self, classes, labels):
+        if classes is not None:
+            raise ValueError(f"classes must be None for a regressor; got {classes!r}")
 
     def _weights_of_classes(self, y):
         return None
@@ -131,6 +135,13 @@ class ClassificationTargets(ClassifierMixin):
                     "classes must be None, or those of the first call of partial_fit, "
                     f"{self.classes_.tolist()}; got {np.unique(classes).tolist()}"
                 )
+
+    def _set_classes(self, classes, labels):
+        """Set `classes_` to those that are given, or of the first labels."""
+        check_labels(classes)
+        if classes is None:
+            classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
+        self.classes_ = np.unique(classes)
 
     def _columns_of(self, codes):
         if len(self.classes_) <= 2:

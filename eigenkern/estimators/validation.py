@@ -9,10 +9,9 @@ import numpy as np
 from array_api_compat import is_array_api_obj
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from ..backend.array import namespace
-from ..backend.array import location_of, to_numpy
+from ..backend.array import location_of, namespace, to_numpy
 from ..backend.devices import working_device
 from ..kernels import check_bandwidth, check_kernel
 

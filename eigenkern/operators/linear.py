@@ -27,7 +27,7 @@ class CenteredFeatures(Matrix):
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
         F = self._X[start:stop, :] @ A - self._mean @ A
-        return F, self.block(start, stop, 0, n_kept)
+        return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of X - mean as an array."""

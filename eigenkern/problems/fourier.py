@@ -1,5 +1,7 @@
 """The training problem of a model of random features."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from ..backend.array import move, to_numpy
@@ -7,156 +9,175 @@ from ..backend.transfer import move_what_fits
 from ..kernels import make_kernel
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
-from ..solvers.doubly_stochastic import Expansion
-from .data import _Located
+from ..solvers.doubly_stochastic import Expansion, Rows
+from .problem import Problem, take
 
 
-class FeatureProblem(_Located):
-    """The training problem of a model of random features.
+class Start(NamedTuple):
+    """What the first rows choose, and more rows go on with.
 
-    `choose` or `go_on`, then `draw_features`, complete it.
+    Attributes
+    ----------
+    kernel : Kernel
+    seed : int
+        Of the frequencies.
+    offset : array of shape (d,)
+        Subtracted from all rows.
+    target_scale, constant : ndarray of shape (l,)
+        The unit of the targets, and the constant to start from in the unit of y.
+    """
+
+    kernel: Any
+    seed: int
+    offset: Any
+    target_scale: np.ndarray
+    constant: np.ndarray
+
+
+class FourierProblem(Problem):
+    """Any convex loss of f = b + sum_k (phi_k - mu_k)' A_k, phi_k random features.
 
     Parameters
     ----------
-    estimator : estimator with device
     data : Data
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
     loss : Loss
-    center : bool
-        Whether the targets are numbers, to be centered and scaled.
+    numbers : bool
+        Whether targets are numbers, to be centered and scaled, and not labels.
+    kernel, bandwidth, device
+        Parameters of the estimator.
+    block_size : int
+        F.
+    frequency_bytes : float
+        Memory for frequencies that were drawn.
+    start : Start, default=None
+        Of a fitted model, to go on with it. None: chosen by the training rows.
 
     Attributes
     ----------
-    xp, device
-        Where the computation is.
+    rows : Rows
+        Training rows; their targets are shifted and scaled.
     kernel : Kernel
-    rows : array of shape (n, d)
-        Training rows.
-    targets : array of shape (n, l)
-    weights : array of shape (n,)
-        With mean 1.
     loss_function : Loss
     features : FourierBlocks
-    rng : numpy.random.RandomState
     """
 
-    def __init__(self, estimator, data, train, held_out, loss, *, center):
-        super().__init__(estimator.device, data.X, several=False)
-        X = move_what_fits(data.X, self.xp, self.device)
-        self.rng, self.loss_function, self._center = data.rng, loss, center
-        self._set_rows(self._take(X, train))
-        weights = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self.weights = self.array(weights / weights.mean())
-        self._targets = data.targets[train]
-        self._held_out = None if held_out is None else self._take(X, held_out)
+    def __init__(
+        self,
+        data,
+        train,
+        held_out,
+        loss,
+        *,
+        numbers,
+        kernel,
+        bandwidth,
+        device,
+        block_size,
+        frequency_bytes,
+        start=None,
+    ):
+        super().__init__(device, data.X, several=False)
+        all_rows = move_what_fits(data.X, self.xp, self.device)
+        self.rng, self.loss_function = data.rng, loss
+        X, Y = take(all_rows, train), data.targets[train]
+        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        w = w / w.mean()
+        if start is None:
+            start = self._choose(kernel, bandwidth, X, Y, w, numbers)
+        else:
+            dtype = move(start.offset, self.xp, self.device).dtype
+            X = self.xp.astype(X, dtype, copy=False)
+        self.dtype, self.kernel = X.dtype, start.kernel
+        self.weights = self.array(w)
+        self._offset = move(start.offset, self.xp, self.device)
+        self._target_scale, constant = start.target_scale, start.constant
+        # A loss of numbers depends on y - f alone: they are shifted by the constant,
+        # and scaled so that its threshold means the same in every unit.
+        self._shift = np.zeros_like(constant)
+        if numbers:
+            Y, self._shift = (Y - constant) / self._target_scale, constant
+            constant = np.zeros_like(constant)
+        self.targets, self._constant = self.array(Y), self.array(constant)
+        self.rows = Rows(X, self.targets, self.weights)
+        self._held_out = None if held_out is None else take(all_rows, held_out)
+        self.features = FourierBlocks(
+            self.kernel,
+            start.seed,
+            block_size,
+            X,
+            self._offset,
+            cache_bytes=frequency_bytes,
+        )
 
-    def _set_rows(self, rows):
-        self.rows, self._dtype = rows, rows.dtype
-
-    def take(self, index):
-        """Return some rows, and their weights."""
-        return self._take(self.rows, index), self._take(self.weights, index)
-
-    def choose(self, kernel, bandwidth):
-        """Choose the kernel, the offset of the rows, constant and scale of targets."""
-        w, Y = to_numpy(self.weights).astype(np.float64), self._targets
-        self.kernel = make_kernel(kernel, bandwidth, self.rows, self.rng)
-        self._offset = self.xp.mean(self.rows, axis=0)
+    def _choose(self, kernel, bandwidth, X, Y, w, numbers):
+        """Return the `Start` for the training rows."""
+        kernel = make_kernel(kernel, bandwidth, X, self.rng)
         constant = self.loss_function.baseline(Y, w)
-        self._target_scale = np.ones(Y.shape[1])
-        if self._center:
+        scale = np.ones(Y.shape[1])
+        if numbers:
             # The standard deviation, of normal targets: outliers don't change it.
             deviation = 1.4826 * weighted_median(np.abs(Y - constant), w)
             spread = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
             # Of targets that are nearly all equal it is rounding, as their spread is.
             deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
             rounding = 1e-12 * np.abs(Y).max(axis=0)
-            self._target_scale = np.where(deviation > rounding, deviation, 1.0)
-        self._set_targets(constant)
-
-    def go_on(self, fitted):
-        """Take from a fitted estimator what `choose` chooses."""
-        dtype = move(fitted.offset_, self.xp, self.device).dtype
-        self._set_rows(self.xp.astype(self.rows, dtype, copy=False))
-        self.weights = self.xp.astype(self.weights, dtype, copy=False)
-        self.kernel = fitted.kernel_
-        self._offset = move(fitted.offset_, self.xp, self.device)
-        self._target_scale = to_numpy(fitted.target_scale_).astype(np.float64)
-        parts = (fitted.intercept_, fitted.feature_mean_)
-        self._set_targets(sum(to_numpy(part).astype(np.float64) for part in parts))
-
-    def _set_targets(self, constant):
-        """Set the targets, and the constant to start from.
-
-        A loss of numbers depends on y - f alone: they are shifted by the constant, and
-        scaled so that its threshold means the same in every unit.
-        """
-        Y, self._shift = self._targets, np.zeros_like(constant)
-        if self._center:
-            Y, self._shift = (Y - constant) / self._target_scale, constant
-            constant = np.zeros_like(constant)
-        self.targets, self._start = self.array(Y), self.array(constant)
-
-    def draw_features(self, seed, block_size, cache_bytes):
-        """Set `features`."""
-        self.features = FourierBlocks(
-            self.kernel,
-            seed,
-            block_size,
-            self.rows,
-            self._offset,
-            cache_bytes=cache_bytes,
-        )
+            scale = np.where(deviation > rounding, deviation, 1.0)
+        seed = int(self.rng.randint(2**31 - 1))
+        return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
 
     def initial_coef(self):
         """Return the model that is the constant alone."""
-        return Expansion(self._start, self.xp.zeros_like(self._start))
+        return Expansion(self._constant, self.xp.zeros_like(self._constant))
 
-    def expansion_of(self, fitted):
-        """Return the expansion of a fitted estimator, after `go_on`."""
+    def coef_of(self, coef, feature_mean, block_sums, n_steps):
+        """Return the expansion of a fitted model, of its attributes."""
         scale = self.array(self._target_scale)
-        coef = move(fitted.coef_, self.xp, self.device)
+        coef = move(coef, self.xp, self.device)
         return Expansion(
-            self._start,
-            move(fitted.feature_mean_, self.xp, self.device) / scale,
+            self._constant,
+            move(feature_mean, self.xp, self.device) / scale,
             [coef[k, :, :] / scale for k in range(coef.shape[0])],
-            list(to_numpy(fitted.block_sums_).astype(np.float64)),
-            n_steps=fitted.t_,
+            list(to_numpy(block_sums).astype(np.float64)),
+            n_steps=n_steps,
         )
 
-    def values(self, rows, expansion):
+    def _values(self, X, expansion):
         """Return f on some rows."""
         blocks, n_columns = range(len(expansion.coef)), self.targets.shape[1]
-        product = self.features.product(rows, blocks, expansion.coef, n_columns)
+        product = self.features.product(X, blocks, expansion.coef, n_columns)
         return product * expansion.scale + expansion.intercept
 
-    def validation_values(self, expansion):
-        """Return f on the validation rows in the unit of y, on the host, (m, l)."""
-        F = to_numpy(self.values(self._held_out, expansion))
+    def validation_values(self, coef):
+        """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
+        F = to_numpy(self._values(self._held_out, coef))
         return F * self._target_scale + self._shift
 
-    def loss(self, expansion, n_rows=None):
+    def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first rows, or of all."""
-        rows = slice(0, min(n_rows or len(self._targets), len(self._targets)))
-        F = self.values(self.rows[rows, :], expansion)
+        n = self.rows.X.shape[0]
+        rows = slice(0, min(n_rows or n, n))
+        F = self._values(self.rows.X[rows, :], coef)
         losses = self.loss_function.value(self.targets[rows, :], F)
         return float(self.xp.mean(losses * self.weights[rows]))
 
-    def model(self, expansion):
+    def fitted_attributes(self, coef):
         """Return the attributes that prediction and further steps need."""
-        xp, n_blocks = self.xp, len(expansion.coef)
-        size, n_columns = 2 * self.features.block_size, self.targets.shape[1]
+        xp, n_blocks, n_columns = self.xp, len(coef.coef), self.targets.shape[1]
         scale = self.array(self._target_scale)
-        options = {"dtype": self._dtype, "device": self.device}
-        coef = xp.zeros((n_blocks, size, n_columns), **options)
-        for k, A in enumerate(expansion.coef):
-            coef[k, :, :] = expansion.scale * scale * A
-        constant = to_numpy(expansion.constant) * self._target_scale + self._shift
-        mean = expansion.scale * to_numpy(expansion.mean) * self._target_scale
-        sums = expansion.block_sums().reshape(n_blocks, n_columns)
+        blocks = xp.zeros(
+            (n_blocks, 2 * self.features.block_size, n_columns),
+            dtype=self.dtype,
+            device=self.device,
+        )
+        for k, A in enumerate(coef.coef):
+            blocks[k, :, :] = coef.scale * scale * A
+        constant = to_numpy(coef.constant) * self._target_scale + self._shift
+        mean = coef.scale * to_numpy(coef.mean) * self._target_scale
+        sums = coef.block_sums().reshape(n_blocks, n_columns)
         return {
-            "coef_": self.to_source(coef),
+            "coef_": self.to_source(blocks),
             "intercept_": self.to_source(self.array(constant - mean)),
             "feature_mean_": self.to_source(self.array(mean)),
             "target_scale_": self.to_source(scale),
@@ -164,9 +185,9 @@ class FeatureProblem(_Located):
             "kernel_": self.kernel,
             "bandwidth_": self.kernel.bandwidth,
             "seed_": self.features.seed,
-            "seeds_": self._host_to_source(self.features.seed + np.arange(n_blocks)),
+            "seeds_": self.to_source(self.features.seed + np.arange(n_blocks)),
             "block_sums_": self.to_source(self.array(sums)),
             "n_blocks_": n_blocks,
             "n_features_used_": n_blocks * self.features.block_size,
-            "t_": expansion.n_steps,
+            "t_": coef.n_steps,
         }

@@ -1,92 +1,115 @@
-"""The training problem of a kernel machine."""
+"""The training problem of a kernel machine: every training row is a center."""
+
+from copy import copy
 
 import numpy as np
 
 from ..backend import memory
 from ..backend.array import move, to_numpy
 from ..kernels import make_kernel
+from ..operators.cached import cached_bytes, kept
 from ..operators.given import GivenMatrix
-from ..operators.plan import fill_caches
 from ..operators.sharded import kernel_operator
-from .data import _Located
+from .problem import Problem, scatter, take, weighted_mean_square
 
 
-class Problem(_Located):
-    """A kernel machine's training problem: arrays, operators, kernel.
+class KernelProblem(Problem):
+    """Least squares with f = K(., X) a + intercept on all training rows.
+
+    Parameters
+    ----------
+    data : Data
+    train, held_out : ndarray of int
+        Rows to train with, in the solver's order; rows to score (or None).
+    kernel, bandwidth, device
+        Parameters of the estimator.
 
     Attributes
     ----------
-    xp, device
-        Where the computation is.
-    targets : array of shape (n, l)
-        Centered, of the training rows in the solver's order.
-    weights : array of shape (n,) or None
-        With mean 1.
+    operator : Matrix
+        K(X, X) of the training rows.
+    validation : Matrix or None
+        K(X_val, X) of the held-out rows.
+    kernel : Kernel or None
+        None for "precomputed".
     intercept : ndarray of shape (l,)
         Weighted mean of the targets, on the host.
-    operator : TiledKernel
-        K(X, X) of the training rows.
-    validation : TiledKernel or None
-        K(X_val, X) of the validation rows.
-    n_features : int
-    rng : numpy.random.RandomState
+    cache_megabytes : float
+        What the operators keep.
     """
 
-    def __init__(self, estimator, data, train, held_out):
-        super().__init__(estimator.device, data.X)
-        X, Y, weights = data.X, data.targets, data.weights
-        self._train = train
-        self.rng = rng = data.rng
-        w = None if weights is None else weights[train]
-        self.intercept = np.average(Y[train], axis=0, weights=w)
-        rows = self._take(X, train)
-        validation_rows = None if held_out is None else self._take(X, held_out)
+    cache_megabytes = 0.0
+
+    def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
+        super().__init__(device, data.X)
+        self._train, self.rng = train, data.rng
+        w = None if data.weights is None else data.weights[train]
+        self.intercept = np.average(data.targets[train], axis=0, weights=w)
+        rows = take(data.X, train)
+        scored = None if held_out is None else take(data.X, held_out)
         self.kernel = self.validation = None
-        if estimator.kernel == "precomputed":
-            K = self._to_compute(self._take(rows, train, axis=1))
+        if data.precomputed:
+            K = self.to_compute(take(rows, train, axis=1))
             self.operator = GivenMatrix(K)
             if held_out is not None:
-                K = self._to_compute(self._take(validation_rows, train, axis=1))
+                K = self.to_compute(take(scored, train, axis=1))
                 self.validation = GivenMatrix(K)
         else:
-            self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, rows, rng)
-            self.operator = kernel_operator(self.kernel, rows, self._devices)
+            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng)
+            self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
-                self.validation = self.operator.rows(validation_rows)
-        self._dtype = self.operator.dtype
-        self.targets = self.array(Y[train] - self.intercept)
+                self.validation = self.operator.rows(scored)
+        self.dtype = self.operator.dtype
+        self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
+
+    def cached(self, cache_size, n_products):
+        """Return the problem with kernel matrices that are kept, if that pays."""
+        other = copy(self)
+        operators, other.cache_megabytes = kept(
+            self._operators, cache_size, n_products, self.n_features
+        )
+        other.operator = operators[0]
+        other.validation = operators[1] if len(operators) > 1 else None
+        return other
+
+    def can_be_cached_beside(self, n_bytes):
+        """Whether the free memory holds the kernel matrices and `n_bytes` besides."""
+        needed = sum(cached_bytes(operator) for operator in self._operators) + n_bytes
+        return needed <= memory.available(self.xp, self.device)
+
+    @property
+    def _operators(self):
+        """The kernel matrices, the more often used one first."""
+        scored = () if self.validation is None else (self.validation,)
+        return [self.operator, *scored]
+
+    def initial_coef(self):
+        """Return coefficients of zero."""
+        return self.xp.zeros(
+            tuple(self.targets.shape), dtype=self.dtype, device=self.device
+        )
 
     @property
     def n_coefficients(self):
-        """Rows of X, those without weight included."""
+        """Rows of the `dual_coef_` of a model: of X, those without weight included."""
         return self._X.shape[0]
 
-    def has_rows(self, centers):
-        """Whether X has the values of `centers`."""
+    def coef_of(self, dual_coef):
+        """Return the coefficients of a fitted model, in the solver's order."""
+        dual_coef = move(dual_coef, self.xp, self.device)
+        return take(self.xp.astype(dual_coef, self.dtype, copy=False), self._train)
+
+    def has_centers(self, centers):
+        """Whether X has the values of the centers of a fitted model."""
         if centers is None:
             return self.kernel is None
         if centers is self._X:
             return True
         return np.array_equal(to_numpy(centers), to_numpy(self._X))
 
-    def fill_caches(self, cache_size, n_epochs):
-        """Keep the kernel matrices in memory where they fit and pay; return the MB."""
-        return fill_caches(self._operators, cache_size, n_epochs, self.n_features)
-
-    def can_cache_beside(self, n_bytes):
-        """Whether the free memory holds the kernel matrices and `n_bytes` besides."""
-        needed = sum(operator.cache_bytes for operator in self._operators) + n_bytes
-        return needed <= memory.available(self.xp, self.device)
-
-    @property
-    def _operators(self):
-        """The kernel matrices, the more often used one first."""
-        held_out = () if self.validation is None else (self.validation,)
-        return [self.operator, *held_out]
-
     def validation_values(self, coef):
-        """Return f on the validation rows, on the host, shape (m, l)."""
+        """Return f on the held-out rows, on the host, shape (m, l)."""
         return to_numpy(self.validation @ coef) + self.intercept
 
     def loss(self, coef, n_rows=None):
@@ -95,20 +118,10 @@ class Problem(_Located):
         residual = self.targets[rows, :]
         if bool(self.xp.any(coef != 0)):
             residual = self.operator.product(coef, 0, rows.stop)[0] - residual
-        squares = self.xp.mean(residual * residual, axis=1)
-        if self.weights is not None:
-            squares = squares * self.weights[rows]
-        return float(self.xp.mean(squares))
+        weights = None if self.weights is None else self.weights[rows]
+        return weighted_mean_square(residual, weights)
 
-    def initial_coef(self, dual_coef=None):
-        """Return coefficients of the training rows in the solver's order."""
-        shape = tuple(self.targets.shape)
-        if dual_coef is None:
-            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
-        moved = move(dual_coef, self.xp, self.device)
-        return self._take(self.xp.astype(moved, self._dtype, copy=False), self._train)
-
-    def model(self, coef):
+    def fitted_attributes(self, coef):
         """Return the attributes that prediction needs; rows follow those of X."""
-        dual_coef = self._scatter(coef, self._train, self.n_coefficients)
-        return self._model(dual_coef, self.intercept, self._X)
+        dual_coef = scatter(coef, self._train, self.n_coefficients)
+        return self.kernel_attributes(dual_coef, self.intercept, self._X)

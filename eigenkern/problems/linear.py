@@ -1,6 +1,7 @@
-"""The training problem of a linear model."""
+"""The training problem of a linear model on explicit features."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -8,126 +9,141 @@ import scipy.sparse
 from ..backend.array import move, to_numpy
 from ..backend.transfer import move_what_fits
 from ..operators.linear import CenteredFeatures
-from .data import _Located
+from .problem import Problem, take, weighted_mean_square
 
 
-class LinearProblem(_Located):
-    """The training problem of a linear model on given features.
+class Seen(NamedTuple):
+    """The rows seen before, which count in the means.
+
+    Attributes
+    ----------
+    n_rows : int
+    weight : float
+        Of all of them.
+    mean : array of shape (d,)
+        Of their features, where X lives.
+    target_mean : ndarray of shape (l,)
+        In float64, on the host.
+    """
+
+    n_rows: int
+    weight: float
+    mean: Any
+    target_mean: np.ndarray
+
+
+class LinearProblem(Problem):
+    """Least squares with f = (x - mean) w + intercept.
 
     Parameters
     ----------
-    estimator : estimator with device
     data : Data
         Its X may be sparse, in CSR.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
+    device : str
+        The parameter of the estimator.
     center : bool
         Whether there is an intercept.
-    seen : tuple (weight, mean, target_mean, n_rows), default=None
-        Of the rows seen before, which count in the means: their total weight, the mean
-        of their features (where X lives) and of their targets, their number.
+    one_dimensional : bool
+        Whether the fitted coefficients are those of one output, of shape (d,).
+    seen : Seen, default=None
+        Rows of earlier pieces.
 
     Attributes
     ----------
-    xp, device
-        Where the computation is.
     operator : CenteredFeatures
         The training rows.
-    targets : array of shape (n, l)
-        Centered, if there is an intercept.
     weights : array of shape (n,) or None
         With mean 1 over all rows seen.
-    rng : numpy.random.RandomState
     """
 
-    def __init__(self, estimator, data, train, held_out, *, center, seen=None):
-        X, Y = data.X, data.targets
+    def __init__(
+        self, data, train, held_out, *, device, center, one_dimensional, seen=None
+    ):
+        X = data.X
         if scipy.sparse.issparse(X):
-            if estimator.device not in ("auto", "cpu"):
+            if device not in ("auto", "cpu"):
                 raise ValueError(
-                    "device must be 'auto' or 'cpu' for a sparse X; "
-                    f"got {estimator.device!r}"
+                    f"device must be 'auto' or 'cpu' for a sparse X; got {device!r}"
                 )
-            super().__init__(
-                "auto", np.empty((0, X.shape[1]), dtype=X.dtype), several=False
-            )
-            take = X.__getitem__
-            self._dtype = X.dtype
+            like = np.empty((0, X.shape[1]), dtype=X.dtype)
+            super().__init__("auto", like, several=False)
+            rows_of = X.__getitem__
         else:
-            super().__init__(estimator.device, X, several=False)
-            moved = move_what_fits(X, self.xp, self.device)
-            self._dtype, take = moved.dtype, partial(self._take, moved)
-        self.rng = data.rng
-        self._one_dimensional = estimator._one_dimensional
-        rows = take(train)
+            super().__init__(device, X, several=False)
+            X = move_what_fits(X, self.xp, self.device)
+            rows_of = partial(take, X)
+        self.dtype, self.rng = X.dtype, data.rng
+        self._one_dimensional = one_dimensional
+        rows = rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self._sum_up(rows, Y[train], w, seen, center)
+        self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
+        self._mean = self._seen.mean
         self._check_scale(rows)
-        self.weights, relative = None, self._n_seen / self._weight
+        self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
-        self.targets = self.array(Y[train] - self._target_mean)
+        self.targets = self.array(data.targets[train] - self._seen.target_mean)
         self.operator = CenteredFeatures(rows, self._mean)
-        self._held_out = None if held_out is None else take(held_out)
+        self._held_out = None if held_out is None else rows_of(held_out)
 
-    def _sum_up(self, rows, Y, w, seen, center):
-        """Set the means of features and targets, and what they are the means of."""
-        total = w.sum()
-        self._weight, self._n_seen = total, len(w)
-        mean = self.array(np.zeros(rows.shape[1]))
-        target_mean = np.zeros(Y.shape[1])
+    def _sum_up(self, rows, Y, w, center, seen):
+        """Return what is known of these rows and of those seen before."""
+        total, n = w.sum(), len(w)
+        mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
         if center:
             mean = self.array(w / total) @ rows
             target_mean = np.average(Y, axis=0, weights=w)
-        if seen is not None:
-            weight, old_mean, old_target_mean, n_rows = seen
-            self._weight, self._n_seen = weight + total, n_rows + len(w)
-            part = float(total / self._weight)
-            old_mean = self.xp.astype(
-                move(old_mean, self.xp, self.device), self._dtype, copy=False
-            )
-            mean = old_mean + part * (mean - old_mean)
-            target_mean = old_target_mean + part * (target_mean - old_target_mean)
-        self._mean, self._target_mean = mean, target_mean
+        if seen is None:
+            return Seen(n, total, mean, target_mean)
+        weight = seen.weight + total
+        part = float(total / weight)
+        old = move(seen.mean, self.xp, self.device)
+        old = self.xp.astype(old, self.dtype, copy=False)
+        target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
+        return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
 
     def _check_scale(self, rows):
         """Raise a ValueError if products of rows would leave the data type's range."""
         values = rows.data if scipy.sparse.issparse(rows) else rows
-        limits, size = self.xp.finfo(self._dtype), 0.0
+        limits, size = self.xp.finfo(self.dtype), 0.0
         if 0 not in values.shape:
             size = float(self.xp.max(self.xp.abs(values)))
         low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
         if size and not low <= size <= high:
             raise ValueError(
                 f"X must be scaled: its largest entry must be between {low:.0e} and "
-                f"{high:.0e} in {self._dtype}; got {size:.3g}"
+                f"{high:.0e} in {self.dtype}; got {size:.3g}"
             )
 
-    def initial_coef(self, coef=None):
-        """Return coefficients (d, l): zeros, or those of a fitted `coef_`."""
+    def initial_coef(self):
+        """Return coefficients of zero, (d, l)."""
         shape = self.operator.shape[1], self.targets.shape[1]
-        if coef is None:
-            return self.xp.zeros(shape, dtype=self._dtype, device=self.device)
-        coef = self.xp.reshape(move(coef, self.xp, self.device), (shape[1], shape[0]))
-        return self.xp.asarray(self.xp.astype(coef, self._dtype).T, copy=True)
+        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def coef_of(self, coef):
+        """Return the coefficients (d, l) of the `coef_` of a fitted model."""
+        d, n_outputs = self.operator.shape[1], self.targets.shape[1]
+        coef = self.xp.reshape(move(coef, self.xp, self.device), (n_outputs, d))
+        return self.xp.asarray(self.xp.astype(coef, self.dtype).T, copy=True)
 
     def validation_values(self, coef):
-        """Return f on the validation rows, on the host, shape (m, l)."""
+        """Return f on the held-out rows, on the host, shape (m, l)."""
         F = self._held_out @ coef - self._mean @ coef
-        return to_numpy(F) + self._target_mean
+        return to_numpy(F) + self._seen.target_mean
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean squared residual of the first rows, or of all."""
         n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
         residual = self.operator.product(coef, 0, n)[0] - self.targets[:n, :]
-        squares = self.xp.mean(residual * residual, axis=1)
-        if self.weights is not None:
-            squares = squares * self.weights[:n]
-        return float(self.xp.mean(squares))
+        weights = None if self.weights is None else self.weights[:n]
+        return weighted_mean_square(residual, weights)
 
-    def model(self, coef):
+    def fitted_attributes(self, coef):
         """Return the attributes that prediction and further steps need."""
-        intercept = self.array(self._target_mean) - self._mean @ coef
+        target_mean = self.array(self._seen.target_mean)
+        intercept = target_mean - self._mean @ coef
         coef = coef.T
         if self._one_dimensional:
             coef, intercept = coef[0, :], intercept[0]
@@ -135,7 +151,7 @@ class LinearProblem(_Located):
             "coef_": self.to_source(self.xp.asarray(coef, copy=True)),
             "intercept_": self.to_source(intercept),
             "mean_": self.to_source(self._mean),
-            "target_mean_": self.to_source(self.array(self._target_mean)),
-            "n_samples_seen_": self._n_seen,
-            "weight_seen_": float(self._weight),
+            "target_mean_": self.to_source(target_mean),
+            "n_samples_seen_": self._seen.n_rows,
+            "weight_seen_": float(self._seen.weight),
         }

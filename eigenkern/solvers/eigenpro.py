@@ -158,15 +158,15 @@ def eigenpro(
         if sides.shape[1] != search.n_sides * n_outputs:  # the race is over
             sides = a
         # Sides that diverge may overflow before the guard sees it.
-        quiet = np.errstate(over="ignore", invalid="ignore")
-        with A.exclusive_threads(), quiet:
+        with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
             watch, late, mean = run_steps(sides)
             search.choose(watch.losses, late, lambda: judge(mean))
-        if search.n_sides > 1:
-            a[...] = search.chosen_columns(sides)
-        mean, least = search.chosen_columns(mean), watch.losses.min(axis=0).sum() / n
-        if accepts is not None and np.isfinite(least) and not accepts(mean):
-            least = np.inf
+            if search.n_sides > 1:
+                a[...] = search.chosen_columns(sides)
+            mean = search.chosen_columns(mean)
+            least = watch.losses.min(axis=0).sum() / n
+            if accepts is not None and np.isfinite(least) and not accepts(mean):
+                least = np.inf
         return Epoch(mean, search.chosen(watch.losses) / n, least, watch.n_steps)
 
     def restore(good):

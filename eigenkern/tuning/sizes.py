@@ -13,12 +13,13 @@ from ..operators.tiled import TiledKernel
 _FIXED_COST = 0.05
 
 
-# Rows per thread below which the matrix product of a step loses speed.
-_MIN_ROWS = 256
+# Rows per thread below which the matrix product of a step loses speed. A
+# preconditioner costs as much as a few hundred rows do.
+MIN_ROWS = 256
 
 
 # Rows on which beta and lambda are measured.
-_N_MEASURED = 4000
+N_MEASURED = 4000
 
 
 # Bytes that r rows take to measure: half the free memory may be six matrices of r x r
@@ -31,7 +32,7 @@ def n_sampled_rows(n_rows):
 
     The eigenfunctions are fitted to some and the step is measured on others.
     """
-    return min(n_rows, 2 * _N_MEASURED)
+    return min(n_rows, 2 * N_MEASURED)
 
 
 def max_batch_size(operator, n_features, n_columns, n_rows=None):
@@ -43,7 +44,7 @@ def max_batch_size(operator, n_features, n_columns, n_rows=None):
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
-    filling = max(work / (width * n), _MIN_ROWS * operator.n_workers)
+    filling = max(work / (width * n), MIN_ROWS * operator.n_workers)
     free = memory.available(operator.xp, operator.device)
     holding = free / operator.itemsize / n - width
     return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
@@ -57,11 +58,11 @@ def filling_work(xp, device, dtype):
     process, in some 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
     measurement seldom changes what is chosen.
     """
-    place = xp.__name__, str(device), str(dtype)
-    if place not in _measured_work:
+    key = xp.__name__, str(device), str(dtype)
+    if key not in _measured_work:
         work = _measure_filling_work(xp, device, dtype)
-        _measured_work[place] = 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
-    return _measured_work[place]
+        _measured_work[key] = 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
+    return _measured_work[key]
 
 
 _measured_work = {}
@@ -104,7 +105,7 @@ def check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
-def _affordable_rows(operator):
+def affordable_rows(operator):
     """Return how many rows the free memory allows to measure."""
     free = memory.available(operator.xp, operator.device)
     return int((free / _BYTES_A_SQUARE) ** 0.5)
@@ -113,7 +114,7 @@ def _affordable_rows(operator):
 def tuning_bytes(n, subsample_size):
     """Return the free memory in which `tune` need not take fewer rows."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
-    return _BYTES_A_SQUARE * max(s, min(n, _N_MEASURED)) ** 2
+    return _BYTES_A_SQUARE * max(s, min(n, N_MEASURED)) ** 2
 
 
 def default_subsample_size(n):
@@ -123,7 +124,7 @@ def default_subsample_size(n):
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
 
 
-def _max_components(n, s, weights):
+def max_components(n, s, weights):
     """Return the most eigenvectors to try: half of what the subsample can support.
 
     A quarter where they are fitted to it and used on other rows. Rows of weight w count

@@ -3,7 +3,7 @@
 The papers choose m as what the resource holds and fills, and q as the largest for which
 the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
 Here m is chosen likewise, and q where the step that beta and lambda predict stops
-growing; `preconditioners.HeldOutSpectrum` measures these, and the step itself.
+growing; `spectrum.HeldOutSpectrum` measures these, and the step itself.
 """
 
 from dataclasses import dataclass, fields
@@ -12,12 +12,12 @@ from typing import Any
 from ..preconditioners.centers import CenterSpectral
 from ..preconditioners.eigenpro2 import Spectral
 from .sizes import (
-    _N_MEASURED,
-    _affordable_rows,
-    _max_components,
+    N_MEASURED,
+    affordable_rows,
     check_at_most,
     check_sizes,
     default_subsample_size,
+    max_components,
 )
 from .spectrum import HeldOutSpectrum
 
@@ -32,7 +32,7 @@ _ROWS_A_CENTER = 40
 
 @dataclass(frozen=True)
 class Measured:
-    """Step and critical batch size of one preconditioner, as the rows at large have it.
+    """Step and critical batch size of one preconditioner, estimated on held-out rows.
 
     Attributes
     ----------
@@ -93,10 +93,10 @@ class Tuning:
     def results(self):
         """The candidates as a dict of columns, with the predicted step."""
         columns = {
-            field.name: [getattr(here, field.name) for here in self.candidates]
+            field.name: [getattr(one, field.name) for one in self.candidates]
             for field in fields(Measured)
         }
-        steps = [here.step_size(self.batch_size) for here in self.candidates]
+        steps = [one.step_size(self.batch_size) for one in self.candidates]
         return columns | {"step_size": steps}
 
     @property
@@ -122,7 +122,7 @@ def tune(
 
     Parameters
     ----------
-    operator : TiledKernel or CenteredFeatures
+    operator : Matrix
         Its rows in random order.
     largest_batch : int
         Rows that the resource can hold and fill.
@@ -143,16 +143,16 @@ def tune(
         If a given size is impossible for so many rows.
     """
     n = operator.shape[0]
-    affordable = _affordable_rows(operator)
+    n_affordable = affordable_rows(operator)
     s = subsample_size
     if s == "auto":
-        s = max(min(default_subsample_size(n), affordable), 1)
+        s = max(min(default_subsample_size(n), n_affordable), 1)
     check_sizes(n, s, n_components, batch_size)
     m = min(largest_batch, max(n // 8, 1)) if batch_size == "auto" else batch_size
     weights_s = None if weights is None else weights[:s]
-    q = _max_components(n, s, weights_s) if n_components == "auto" else n_components
+    q = max_components(n, s, weights_s) if n_components == "auto" else n_components
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
-    n_measured = max(min(n, _N_MEASURED, affordable), 1)
+    n_measured = max(min(n, N_MEASURED, n_affordable), 1)
     spectrum = _spectrum(operator, n, s, full, weights, n_measured)
     return _choose_step(
         spectrum,
@@ -184,7 +184,7 @@ def tune_on_centers(
 
     Parameters
     ----------
-    centers : TiledKernel
+    centers : Matrix
         K(Z, Z), in random order.
     sample : Sample
         Rows of the data in random order; `n_sampled_rows` of them suffice.
@@ -208,12 +208,12 @@ def tune_on_centers(
         If a given size is impossible for so many centers.
     """
     p, n_sampled = centers.shape[0], sample.shape[0]
-    affordable = max(_affordable_rows(centers), 1)
+    n_affordable = max(affordable_rows(centers), 1)
     c = subsample_size
     if c == "auto":
-        c = min(p, 2000 if n_rows < 100_000 else 4000, affordable)
+        c = min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
     check_at_most("subsample_size", c, p, "centers")
-    n_measured = min(n_sampled, _N_MEASURED, affordable)
+    n_measured = min(n_sampled, N_MEASURED, n_affordable)
     q = n_components
     if q == "auto":
         q = min(c - 1, max(n_measured // 4, 1), 500)
@@ -267,7 +267,9 @@ def _choose_step(
         Measured(q, *measured, float(full.eigenvalues[q]))
         for q, measured in zip(grid, spectrum.measure(grid), strict=True)
     )
-    adapted = _choose(candidates, m, n) if n_components == "auto" else candidates[-1]
+    adapted = (
+        _best_candidate(candidates, m, n) if n_components == "auto" else candidates[-1]
+    )
     if step_size == "bound":
         bound = spectrum.bound(adapted.n_components, m)
         step_size = 1.0 / bound if bound > 0 else 1.0
@@ -302,14 +304,14 @@ def _spectrum(operator, n, s, preconditioner, weights, n_measured):
     start = s - int(n_measured * s / n)
     stop = start + n_measured
     return HeldOutSpectrum(
-        operator.block(start, stop, start, stop),
+        operator.row_kernel(start, stop),
         preconditioner.features(operator, start, stop),
         preconditioner,
         None if weights is None else weights[start:stop],
     )
 
 
-def _choose(candidates, m, n):
+def _best_candidate(candidates, m, n):
     """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
@@ -317,10 +319,10 @@ def _choose(candidates, m, n):
     taken; the leading ones, brought down to lambda_{q+1}, must still make 1 an epoch.
     """
     able = [
-        here
-        for here in candidates
-        if here.n_components == 0
-        or n * here.step_size(m) / m * here.in_sample_eigenvalue >= 1.0
+        one
+        for one in candidates
+        if one.n_components == 0
+        or n * one.step_size(m) / m * one.in_sample_eigenvalue >= 1.0
     ]
-    longest = max(here.step_size(m) for here in able)
-    return next(here for here in able if here.step_size(m) >= 0.95 * longest)
+    longest = max(one.step_size(m) for one in able)
+    return next(one for one in able if one.step_size(m) >= 0.95 * longest)
