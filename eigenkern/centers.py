@@ -14,8 +14,6 @@ from .operators.tiled import TiledKernel
 # (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means have 96.7 %
 # accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
 _MAX_PLUS_PLUS = 1000
-
-
 #: How centers can be chosen among rows.
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 

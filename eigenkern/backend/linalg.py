@@ -10,8 +10,6 @@ from .array import device_of, is_numpy, namespace, to_numpy
 
 # OpenBLAS 0.3.30 on two threads crashes in dpotrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
-
-
 _PANEL = 2048
 
 

@@ -8,8 +8,6 @@ import psutil
 from .array import is_cupy, namespace
 
 _CGROUP = Path("/sys/fs/cgroup")
-
-
 # Part of a GPU's free memory that may be planned with: its libraries need some too.
 _GPU_SHARE = 0.9
 

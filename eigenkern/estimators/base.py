@@ -128,7 +128,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(self, problem, data, held_out, kind=EpochRule):
+    def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
         """Return the rule of an iteration over epochs, with early stopping or not."""
         score = None
         if held_out is not None:
@@ -143,6 +143,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
             self.tol,
             self.n_iter_no_change,
             score,
+            start,
         )
 
     def _values(self, X, method):

@@ -197,7 +197,8 @@ class _EigenPro(Streaming, Model):
             prepare = self._prepare_general
         problem, solver, chosen = prepare(data, train, held_out)
         kind = ProjectedRule if self._general else EpochRule
-        rule = self._epoch_rule(problem, data, held_out, kind)
+        start = self._previous_coef(problem)
+        rule = self._epoch_rule(problem, data, held_out, kind, start)
         return problem, solver, chosen, rule
 
     def _prepare_machine(self, data, train, held_out):

@@ -109,7 +109,8 @@ class _LinearEigenPro(Streaming, Model):
             tuning.step_size,
             try_steps=is_auto(self.step_size),
         )
-        rule = self._epoch_rule(problem, data, held_out)
+        start = self._previous_coef(problem)
+        rule = self._epoch_rule(problem, data, held_out, start=start)
         return problem, solver, self._chosen(tuning, problem), rule
 
     def _problem(self, data, train, held_out, center, seen=None):

@@ -131,6 +131,8 @@ class EpochRule:
     n_iter_no_change : int
     score : callable, default=None
         ``score(F)`` of values on the held-out rows; the best epoch becomes the model.
+    start : object, default=None
+        Coefficients that the iteration starts from. None: the constant model.
 
     Attributes
     ----------
@@ -139,7 +141,15 @@ class EpochRule:
     """
 
     def __init__(
-        self, name, hint, problem, max_iter, tol, n_iter_no_change, score=None
+        self,
+        name,
+        hint,
+        problem,
+        max_iter,
+        tol,
+        n_iter_no_change,
+        score=None,
+        start=None,
     ):
         self._name, self._hint = name, hint
         self._problem, self._score = problem, score
@@ -147,7 +157,8 @@ class EpochRule:
         self.losses, self.scores = [], []
         self._coef = self._state = None
         # Where an epoch with the least loss began; the last one can end badly.
-        self._begin = self._fallback = problem.initial_coef()
+        self._begin = problem.initial_coef() if start is None else start
+        self._fallback = self._begin
 
     def update(self, state):
         """Take in an epoch; return whether training is over."""

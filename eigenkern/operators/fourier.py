@@ -9,20 +9,12 @@ from ..backend.threads import n_blas_threads, run_on_threads
 
 # Bytes of frequencies that a product draws at a time.
 _GROUP_BYTES = 32e6
-
-
 # Frequencies of blocks that are multiplied together.
 _SLAB_WIDTH = 512
-
-
 # Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
 # that the threads seldom wait for each other between two calls of NumPy.
 _TILE_SIZE = 2**18
-
-
 _TILE_ROWS = 8192
-
-
 # Numbers of a tile where there are no threads, as on a GPU.
 _WHOLE_TILE_SIZE = 2**24
 

@@ -30,13 +30,9 @@ from .guard import Epoch, Guard, guarded
 
 # Shrinking coefficients are rewritten when their common factor is as small.
 _SMALLEST_SCALE = 1e-6
-
-
 # Part of Newton's step that the constant makes at least, and with how many rows it
 # makes the whole.
 _CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
-
-
 # Rows that a batch shall have of a class: fewer tell little of the second derivative.
 _ROWS_OF_CLASS = 10
 

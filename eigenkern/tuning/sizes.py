@@ -11,17 +11,11 @@ from ..operators.tiled import TiledKernel
 
 # Part of a step's time that its fixed cost may be.
 _FIXED_COST = 0.05
-
-
 # Rows per thread below which the matrix product of a step loses speed. A
 # preconditioner costs as much as a few hundred rows do.
 MIN_ROWS = 256
-
-
 # Rows on which beta and lambda are measured.
 N_MEASURED = 4000
-
-
 # Bytes that r rows take to measure: half the free memory may be six matrices of r x r
 # in float64.
 _BYTES_A_SQUARE = 2 * 6 * 8

@@ -24,8 +24,6 @@ from .spectrum import HeldOutSpectrum
 # theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
 # epochs on problems of the kind of benchmarks/robustness.py.
 _SAFETY = 0.8
-
-
 # Rows for each center from which all eigenfunctions in their span can be told.
 _ROWS_A_CENTER = 40
 
