@@ -19,6 +19,7 @@ from .estimators.nystrom import NystromClassifier, NystromRegressor
 from .estimators.nytro import NytroClassifier, NytroRegressor
 
 __version__ = "0.1.0.dev0"
+
 __all__ = [
     "ConvergenceDisplay",
     "DSGClassifier",

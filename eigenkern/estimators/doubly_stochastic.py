@@ -8,12 +8,12 @@ from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_device
 from ..backend.linalg import largest_eigenvalues
 from ..backend.transfer import StreamedRows
-from ..kernels import check_spectral_law
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
 from ..problems.fourier import FourierProblem, Start
+from ..problems.parameters import check_spectral_law
 from ..problems.problem import take
 from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
 from .base import Model, check_epochs, split

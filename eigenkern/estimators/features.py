@@ -13,9 +13,14 @@ from ..backend.array import device_of, location_of, move, namespace
 from ..backend.devices import compute_device
 from ..backend.transfer import StreamedRows
 from ..centers import kmeans, uniform
-from ..kernels import check_bandwidth, check_kernel, check_spectral_law, make_kernel
 from ..operators.fourier import fourier_features
 from ..operators.tiled import TiledKernel
+from ..problems.parameters import (
+    check_bandwidth,
+    check_kernel,
+    check_spectral_law,
+    make_kernel,
+)
 from .validation import (
     all_or_nothing,
     check_centers,

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ..backend.array import location_of, namespace, to_numpy
 from ..backend.devices import working_device
-from ..kernels import check_bandwidth, check_kernel
+from ..problems.parameters import check_bandwidth, check_kernel
 
 
 def floats(X, name="X"):

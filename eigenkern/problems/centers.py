@@ -7,11 +7,11 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..centers import choose, distinct_rows, masses, uniform
-from ..kernels import make_kernel
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from .data import _Located
+from .parameters import make_kernel
 
 
 class Rows(NamedTuple):

@@ -6,10 +6,10 @@ import numpy as np
 
 from ..backend.array import move, to_numpy
 from ..backend.transfer import move_what_fits
-from ..kernels import make_kernel
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
 from ..solvers.doubly_stochastic import Expansion, Rows
+from .parameters import make_kernel
 from .problem import Problem, take
 
 

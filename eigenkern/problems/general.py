@@ -7,7 +7,6 @@ import numpy as np
 from .. import centers as choice_of_centers
 from ..backend.array import move, slices, to_numpy
 from ..backend.transfer import StreamedRows
-from ..kernels import make_kernel
 from ..operators.cached import kept
 from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays
@@ -16,6 +15,7 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
+from .parameters import make_kernel
 from .problem import Problem, take
 
 

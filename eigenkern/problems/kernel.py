@@ -6,10 +6,10 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import move, to_numpy
-from ..kernels import make_kernel
 from ..operators.cached import cached_bytes, kept
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
+from .parameters import make_kernel
 from .problem import Problem, scatter, take, weighted_mean_square
 
 

@@ -132,7 +132,7 @@ class RunningValues:
 
     def __init__(self, features, expansion, n_columns, keep):
         self._features, self._expansion = features, expansion
-        self._n_columns, self._keep = n_columns, keep
+        self._n_columns, self.keep = n_columns, keep
         self.forget()
 
     def forget(self):
@@ -150,7 +150,7 @@ class RunningValues:
         elif self._seen[key] < self._n_dropped + len(self._log):
             blocks, coef = self._changes_since(self._seen[key])
             values += self._features.product(X, blocks, coef, self._n_columns)
-        if self._keep:
+        if self.keep:
             self._values[key] = values
             self._seen[key] = self._n_dropped + len(self._log)
         return values
@@ -165,7 +165,7 @@ class RunningValues:
             values[rows, :] += phi[rows, :] @ change
 
         self._features.map_tiles(task, values.shape[0], phi.shape[1])
-        if self._keep:
+        if self.keep:
             self._log.append((k, change))
             self._seen[key] = self._n_dropped + len(self._log)
 
@@ -358,116 +358,147 @@ def doubly_stochastic(
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
     values = RunningValues(features, expansion, rows.targets.shape[1], keep_values)
-    # A constant that lags behind keeps old blocks from being checked with success. That
-    # is a loss only where they save time: with kept values a new one costs no more.
-    quick = loss.moves_constant and not keep_values
+    iteration = Iteration(
+        features, rows, loss, expansion, values, alpha, batch_size, steps, blocks, rng
+    )
 
-    def make_step(b, V, G, squares, curvatures):
-        """Change the expansion, and its values `V`, by one step on a batch."""
-        m = G.shape[0]
-        sums = xp.sum(G, axis=0)
-        total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
-        if total_weight == 0.0:
-            return
-        step = guard.factor * steps.at(expansion.n_steps + 1)
-        step *= min(m / batch_size, 1.0)  # a row counts as much in a shorter batch
-        noise = squares / (8.0 * features.block_size * m**2)
-        k, step = blocks.choose(
-            expansion, mean_gradient, noise, step, steps.longest, rng
-        )
-        expansion.scale *= 1.0 - step * alpha
-        factor = -step / expansion.scale
-        phi, sums = features.adjoint(rows.X[b, :], k, G)
-        mu = sums[:, -1] / total_weight
-        change = factor * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
-        expansion.add(k, change, mu @ change, factor * _host(mean_gradient))
-        values.record(k, change, b.start, phi, V)
-        least = min(_ROWS_OF_CLASS / m, loss.curvature)
-        rate = constant_rate(batch_size, quick) * step / steps.longest
-        rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
-        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
-        expansion.constant = expansion.constant - rate * mean_gradient
-        expansion.n_steps += 1
-
-    def run_epoch():
-        """Run one epoch, or the part of it until it diverges."""
+    def epoch():
         total = baseline = 0.0
         diverged = Epoch(None, np.full(1, np.nan), np.nan, 0)
         order = np.tile(starts, n_passes)
         for start in rng.permutation(order) if shuffle else order:
             b = slice(int(start), stops[int(start)])
             V = values.at(rows.X[b, :], b.start)
-            batch_loss, G, *moments = gradients(features, rows, loss, expansion, b, V)
+            batch_loss, G, *moments = iteration.gradients(b, V)
             total += batch_loss
             of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * V.shape[0])
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
                 return diverged
-            make_step(b, V, G, *moments)
+            iteration.step(b, V, G, *moments, guard.factor)
             if not keep_values:
                 # The rows may never come again: a step that is too long shows on its
                 # own batch, whose loss it raises.
-                after = total_loss(features, rows, loss, expansion, b, V)
+                after = iteration.total_loss(b, V)
                 if guard.trips(after, of_zero) and not after < batch_loss:
                     return diverged
             if expansion.scale < _SMALLEST_SCALE:
                 expansion.fold()
                 values.forget()
         values.drop_known()
-        loss_of_rows = np.full(1, total / (n_passes * n))
-        return Epoch(expansion.copy(), loss_of_rows, loss_of_rows[0], 1)
+        mean_loss = np.full(1, total / (n_passes * n))
+        return Epoch(expansion.copy(), mean_loss, mean_loss[0], 1)
 
     def restore(good):
         expansion.restore(good)
         values.forget()
 
-    return guarded(run_epoch, guard, snapshot=expansion.copy, restore=restore)
+    return guarded(epoch, guard, snapshot=expansion.copy, restore=restore)
 
 
-def total_loss(features, rows, loss, expansion, b, V):
-    """Return the loss of a batch of rows, of the values V of `RunningValues`."""
-    xp, intercept, scale = features.xp, expansion.intercept, expansion.scale
-    Y, w = rows.targets[b, :], rows.weights[b]
+@dataclass
+class Iteration:
+    """One step on a batch, and the losses before and after it.
 
-    def task(tile):
-        losses = loss.value(Y[tile, :], V[tile, :] * scale + intercept)
-        return float(xp.sum(w[tile] * losses))
-
-    return sum(features.map_tiles(task, V.shape[0], V.shape[1]))
-
-
-def gradients(features, rows, loss, expansion, b, V):
-    """Return the loss of a batch, its gradients, and their sums.
-
-    Returns
-    -------
-    total : float
-    G : array of shape (m, l + 1)
-        Gradients in f, and the weights of the rows beside them.
-    squares : float
-        Sum of the squares of the gradients.
-    curvatures : ndarray of shape (l,)
-        Sum of the second derivatives.
+    The attributes are those of `doubly_stochastic`, and the `RunningValues` of the
+    expansion.
     """
-    xp, intercept, scale = features.xp, expansion.intercept, expansion.scale
-    Y, W = rows.targets[b, :], rows.weights[b]
-    G = xp.empty((V.shape[0], V.shape[1] + 1), **features.array_options)
 
-    def task(tile):
-        F, w, Y_t = V[tile, :] * scale + intercept, W[tile], Y[tile, :]
-        gradient = loss.gradient(Y_t, F)
-        second = w[:, None] * loss.second_derivative(gradient)
-        G[tile, -1] = w
-        G[tile, :-1] = gradient = w[:, None] * gradient
-        return (
-            float(xp.sum(w * loss.value(Y_t, F))),
-            float(xp.sum(gradient * gradient)),
-            _host(xp.sum(second, axis=0)),
+    features: Any
+    rows: Rows
+    loss: Any
+    expansion: Expansion
+    values: RunningValues
+    alpha: float
+    batch_size: int
+    steps: Steps
+    blocks: BlockRule
+    rng: Any
+
+    def step(self, b, V, G, squares, curvatures, factor):
+        """Change the expansion, and its values `V`, by one step on a batch `b`.
+
+        The others are what `gradients` returns, and what the guard makes of the step.
+        """
+        xp, m, expansion, steps = (
+            self.features.xp,
+            G.shape[0],
+            self.expansion,
+            self.steps,
         )
+        sums = xp.sum(G, axis=0)
+        total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
+        if total_weight == 0.0:
+            return
+        gamma = factor * steps.at(expansion.n_steps + 1)
+        gamma *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
+        noise = squares / (8.0 * self.features.block_size * m**2)
+        k, gamma = self.blocks.choose(
+            expansion, mean_gradient, noise, gamma, steps.longest, self.rng
+        )
+        expansion.scale *= 1.0 - gamma * self.alpha
+        rate = -gamma / expansion.scale
+        phi, sums = self.features.adjoint(self.rows.X[b, :], k, G)
+        mu = sums[:, -1] / total_weight
+        change = rate * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
+        expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
+        self.values.record(k, change, b.start, phi, V)
+        least = min(_ROWS_OF_CLASS / m, self.loss.curvature)
+        # A constant that lags behind keeps old blocks from being checked with success.
+        # That is a loss only where they save time: with kept values a new one costs no
+        # more.
+        quick = self.loss.moves_constant and not self.values.keep
+        rate = constant_rate(self.batch_size, quick) * gamma / steps.longest
+        rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
+        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
+        expansion.constant = expansion.constant - rate * mean_gradient
+        expansion.n_steps += 1
 
-    tiles = features.map_tiles(task, V.shape[0], V.shape[1])
-    total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
-    return total, G, squares, curvatures
+    def total_loss(self, b, V):
+        """Return the loss of a batch of rows, of the values V of `RunningValues`."""
+        xp, loss = self.features.xp, self.loss
+        intercept, scale = self.expansion.intercept, self.expansion.scale
+        Y, w = self.rows.targets[b, :], self.rows.weights[b]
+
+        def task(tile):
+            losses = loss.value(Y[tile, :], V[tile, :] * scale + intercept)
+            return float(xp.sum(w[tile] * losses))
+
+        return sum(self.features.map_tiles(task, V.shape[0], V.shape[1]))
+
+    def gradients(self, b, V):
+        """Return the loss of a batch, its gradients, and their sums.
+
+        Returns
+        -------
+        total : float
+        G : array of shape (m, l + 1)
+            Gradients in f, and the weights of the rows beside them.
+        squares : float
+            Sum of the squares of the gradients.
+        curvatures : ndarray of shape (l,)
+            Sum of the second derivatives.
+        """
+        xp, loss = self.features.xp, self.loss
+        intercept, scale = self.expansion.intercept, self.expansion.scale
+        Y, W = self.rows.targets[b, :], self.rows.weights[b]
+        G = xp.empty((V.shape[0], V.shape[1] + 1), **self.features.array_options)
+
+        def task(tile):
+            F, w, Y_t = V[tile, :] * scale + intercept, W[tile], Y[tile, :]
+            gradient = loss.gradient(Y_t, F)
+            second = w[:, None] * loss.second_derivative(gradient)
+            G[tile, -1] = w
+            G[tile, :-1] = gradient = w[:, None] * gradient
+            return (
+                float(xp.sum(w * loss.value(Y_t, F))),
+                float(xp.sum(gradient * gradient)),
+                _host(xp.sum(second, axis=0)),
+            )
+
+        tiles = self.features.map_tiles(task, V.shape[0], V.shape[1])
+        total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
+        return total, G, squares, curvatures
 
 
 def _host(values):

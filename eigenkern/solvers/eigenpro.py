@@ -40,7 +40,7 @@ def eigenpro(
     zero_loss=0.0,
     n_halvings=0,
     may_restart=True,
-    accepts=None,
+    accepts=lambda model: True,
 ):
     """Minimise sum_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -93,7 +93,7 @@ def eigenpro(
         How often the guard has halved the step before.
     may_restart : bool, default=True
         Whether to start from zero where the given coefficients trip the guard.
-    accepts : callable, default=None
+    accepts : callable
         ``accepts(coef)`` of the model of an epoch: an epoch that it refuses diverged.
 
     Yields
@@ -108,78 +108,93 @@ def eigenpro(
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: algorithm 1.
     """
-    xp, a = namespace(coef), coef
-    n, n_outputs = y.shape
+    xp, (n, n_outputs) = namespace(coef), y.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     starts = np.arange(0, n, batch_size)
     zero_losses = w * xp.sum(y * y, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
     search = StepSearch(n_outputs, len(starts), tries=try_steps)
-    sides = search.side_by_side(a)
+    sides = search.side_by_side(coef)
 
-    def run_steps(a):
-        """Visit every batch once, with a step for each column of a.
-
-        Returns what `EpochWatch` has seen, the losses of the second half of the batches
-        and the mean of the iterates there.
-        """
-        rates = guard.factor * step_size / batch_size * search.factors.reshape(-1)
-        rates = xp.asarray(rates, dtype=a.dtype, device=device_of(a))
-        watch = EpochWatch(guard, zero_loss, search.factors.shape)
-        late, mean = np.zeros_like(watch.losses), xp.zeros_like(a)
-        first = len(starts) // 2
-        for start in rng.permutation(starts):
-            b = slice(int(start), min(int(start) + batch_size, n))
-            F, K_bs = A.product(a, b.start, b.stop, n_kept=P.n_kept)
-            error = F - search.side_by_side(y[b, :])
-            g = w[b, None] * error
-            squares = search.by_side(xp.sum(g * error, axis=0))
-            if watch.add(squares, float(xp.sum(zero_losses[b])), b.stop - b.start):
-                return watch, late, mean
-            for side in np.flatnonzero(watch.lost):
-                columns = slice(side * n_outputs, (side + 1) * n_outputs)
-                a[:, columns], rates[columns] = 0.0, 0.0
-            step(A, P, a, b, K_bs, rates * g)
-            if watch.n_steps > first:
-                late += squares
-                mean += (a - mean) / (watch.n_steps - first)
-        return watch, late, mean
-
-    def judge(mean):
-        """Return the losses of the sides' models on some rows, and that of f = 0."""
-        rows = slice(n - min(n, _N_JUDGES), n)
-        error = A.product(mean, rows.start, n)[0] - search.side_by_side(y[rows, :])
-        losses = search.by_side(xp.sum(w[rows, None] * error * error, axis=0))
-        return losses, float(xp.sum(zero_losses[rows]))
-
-    def run_epoch():
+    def epoch():
         nonlocal sides
         if sides.shape[1] != search.n_sides * n_outputs:  # the race is over
-            sides = a
+            sides = coef
+        rates = guard.factor * step_size / batch_size * search.factors
+        watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
+        order = rng.permutation(starts).tolist()
+        batches = [slice(i, min(i + batch_size, n)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
-            watch, late, mean = run_steps(sides)
-            search.choose(watch.losses, late, lambda: judge(mean))
-            if search.n_sides > 1:
-                a[...] = search.chosen_columns(sides)
-            mean = search.chosen_columns(mean)
+            mean = run_epoch(
+                A, y, w, P, sides, rates, batches, zero_losses, step, watch
+            )
+            search.choose(
+                watch.losses, watch.late, lambda: _judge(A, y, w, zero_losses, mean)
+            )
+            coef[...] = search.chosen_columns(sides)
+            model = search.chosen_columns(mean)
             least = watch.losses.min(axis=0).sum() / n
-            if accepts is not None and np.isfinite(least) and not accepts(mean):
+            if np.isfinite(least) and not accepts(model):
                 least = np.inf
-        return Epoch(mean, search.chosen(watch.losses) / n, least, watch.n_steps)
+        return Epoch(model, search.chosen(watch.losses) / n, least, watch.n_steps)
 
     def restore(good):
         nonlocal sides
-        a[...] = good
-        sides = search.side_by_side(a)
+        coef[...] = good
+        sides = search.side_by_side(coef)
 
     return guarded(
-        run_epoch,
+        epoch,
         guard,
-        snapshot=lambda: xp.asarray(a, copy=True),
+        snapshot=lambda: xp.asarray(coef, copy=True),
         restore=restore,
         step_size=step_size,
-        origin=xp.zeros_like(a) if may_restart else None,
+        origin=xp.zeros_like(coef) if may_restart else None,
         search=search,
     )
+
+
+def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch):
+    """Visit the batches; return the mean of the iterates a on the second half.
+
+    Parameters
+    ----------
+    A, y, w, P, step
+        As of `eigenpro`.
+    a : array of shape (n, k l) or (d, k l)
+        k iterates side by side; changed in place.
+    rates : ndarray of shape (k, l)
+        eta / m of each column.
+    batches : list of slice
+        In the order to visit.
+    zero_losses : array of shape (n,)
+        Of f = 0.
+    watch : EpochWatch
+    """
+    xp, k = namespace(a), rates.shape[0]
+    mean = xp.zeros_like(a)
+    rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
+    for b in batches:
+        F, K_bs = A.product(a, b.start, b.stop, n_kept=P.n_kept)
+        error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
+        g = w[b, None] * error
+        zero_loss = float(xp.sum(zero_losses[b]))
+        if watch.add(xp.sum(g * error, axis=0), zero_loss, b.stop - b.start):
+            break
+        for columns in watch.lost_columns():
+            a[:, columns], rates[columns] = 0.0, 0.0
+        step(A, P, a, b, K_bs, rates * g)
+        if watch.is_late:
+            mean += (a - mean) / watch.n_late
+    return mean
+
+
+def _judge(A, y, w, zero_losses, mean):
+    """Return the losses of models side by side on some rows, and that of f = 0."""
+    xp, (n, n_outputs) = namespace(y), y.shape
+    rows, k = slice(n - min(n, _N_JUDGES), n), mean.shape[1] // n_outputs
+    error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)
+    losses = xp.sum(w[rows, None] * error * error, axis=0)
+    return losses, float(xp.sum(zero_losses[rows]))

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backend.array import to_numpy
+
 # The loss of an epoch so far over that of f = 0 on the same rows. Batches of noisy
 # targets reach two; four times the loss of predicting the mean is no noise.
 _TRIP = 4.0
@@ -146,6 +148,8 @@ class EpochWatch:
         Mean loss of f = 0, summed over the outputs.
     shape : tuple (k, l)
         Iterates side by side, and outputs of each.
+    n_early : int, default=0
+        Batches before those that are late.
     n_slack_rows : int, default=0
         Rows with the loss of f = 0 to imagine before the first: few rows may be unlike
         the others.
@@ -154,16 +158,19 @@ class EpochWatch:
     ----------
     losses : ndarray of shape (k, l)
         Sums over the rows so far, infinite for an iterate that diverged.
+    late : ndarray of shape (k, l)
+        Those of the late batches.
     lost : ndarray of shape (k,)
         Which iterates diverged.
     n_rows, n_batches : int
         So far.
     """
 
-    def __init__(self, guard, zero_loss, shape, n_slack_rows=0):
-        self._guard, self._zero_loss = guard, zero_loss
+    def __init__(self, guard, zero_loss, shape, n_early=0, n_slack_rows=0):
+        self._guard, self._zero_loss, self._n_early = guard, zero_loss, n_early
         self._baseline = n_slack_rows * zero_loss
-        self.losses, self.lost = np.zeros(shape), np.zeros(shape[0], dtype=bool)
+        self.losses, self.late = np.zeros(shape), np.zeros(shape)
+        self.lost = np.zeros(shape[0], dtype=bool)
         self.n_rows = self.n_batches = 0
 
     @property
@@ -171,19 +178,38 @@ class EpochWatch:
         """Steps made: none on the batch that ended the epoch."""
         return self.n_batches - bool(self.lost.all())
 
+    @property
+    def n_late(self):
+        """Late batches so far."""
+        return self.n_batches - self._n_early
+
+    @property
+    def is_late(self):
+        """Whether the last batch was a late one."""
+        return self.n_late > 0
+
+    def lost_columns(self):
+        """Yield ranges of columns of the iterates that diverged."""
+        width = self.losses.shape[1]
+        for side in np.flatnonzero(self.lost):
+            yield slice(side * width, (side + 1) * width)
+
     def add(self, losses, zero_loss, n_rows):
         """Take in a batch; return whether all iterates have diverged.
 
         Parameters
         ----------
-        losses : ndarray of shape (k, l)
+        losses : array of shape (k l,)
             Sums over its rows.
         zero_loss : float
             That of f = 0 on its rows.
         n_rows : int
         """
+        losses = to_numpy(losses).astype(np.float64).reshape(self.losses.shape)
         self.losses += losses
         self.n_rows, self.n_batches = self.n_rows + n_rows, self.n_batches + 1
+        if self.is_late:
+            self.late += losses
         # Heavy targets raise both sides; a batch of zeros counts as an average one.
         self._baseline += max(zero_loss, self._zero_loss * n_rows)
         for side, total in enumerate(self.losses.sum(axis=1)):

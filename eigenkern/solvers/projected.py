@@ -156,50 +156,17 @@ def projected(
     Abedsoltan, Ma, Pandit, Belkin, "Fast training of large kernel models with delayed
     projections", 2024 (arXiv:2411.16658).
     """
-    xp, n_outputs = namespace(iterate.coef), iterate.coef.shape[1]
+    xp, shape = namespace(iterate.coef), (1, iterate.coef.shape[1])
     guard = Guard(zero_loss, n_halvings)
-    search = StepSearch(n_outputs, tries=try_half_steps)
-    c = P.n_centers
-    no_correction = xp.zeros_like(P.vectors.T @ iterate.coef[:c, :])
+    search = StepSearch(shape[1], tries=try_half_steps)
 
-    def run_steps(watch):
-        """Visit the batches until they end, or the losses diverge."""
+    def epoch():
         rates = guard.factor * step_size / batch_size * search.factors[0, :]
-        rates = xp.asarray(
-            rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef)
-        )
-        rows, steps, h, S = [], [], iterate.rest, no_correction
-        # The iterate itself changes in projections only: it is always a model.
-        a = xp.asarray(iterate.coef, copy=True)
-        for batch in next_epoch():
-            F, K_b = batch.operator.evaluated(a)
-            if rows:
-                temporary = TiledKernel(centers.kernel, xp.concat(rows), batch.rows)
-                F = F - temporary @ xp.concat(steps)
-            error = F - batch.targets
-            g = batch.weights[:, None] * error
-            squares = to_numpy(xp.sum(g * error, axis=0))
-            zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-            if watch.add(squares[None, :], float(xp.sum(zero_losses)), error.shape[0]):
-                return
-            g = rates * g
-            s_b = P.coordinates(K_b.block(last=c), g)
-            P.add_to(a, s_b)
-            S, h = S + s_b, h - K_b.adjoint(g)
-            if interval > 1:
-                rows.append(batch.rows)
-                steps.append(g)
-            if watch.n_batches % interval == 0:
-                iterate.add(*project(h, S))
-                rows, steps, h, S = [], [], iterate.rest, no_correction
-                a = xp.asarray(iterate.coef, copy=True)
-        if watch.n_batches % interval:
-            iterate.add(*project(h, S))
-
-    def run_epoch():
-        watch = EpochWatch(guard, zero_loss, (1, n_outputs), n_slack_rows)
+        watch = EpochWatch(guard, zero_loss, shape, n_slack_rows=n_slack_rows)
         with centers.exclusive_threads():
-            run_steps(watch)
+            run_epoch(
+                next_epoch(), centers, P, project, iterate, rates, interval, watch
+            )
         if watch.n_rows == 0:
             return None
         losses = watch.losses[0, :] / watch.n_rows
@@ -207,7 +174,7 @@ def projected(
         return Epoch(mean, losses, losses.sum(), watch.n_steps)
 
     return guarded(
-        run_epoch,
+        epoch,
         guard,
         snapshot=iterate.copy,
         restore=iterate.go_to,
@@ -217,6 +184,50 @@ def projected(
         search=search,
         counts=lambda: _counts(iterate, project),
     )
+
+
+def run_epoch(batches, centers, P, project, iterate, rates, interval, watch):
+    """Visit the batches until they end, or the losses diverge.
+
+    Parameters
+    ----------
+    batches : iterable of Batch
+    centers, P, project, iterate, interval
+        As of `projected`.
+    rates : ndarray of shape (l,)
+        eta / m of every output.
+    watch : EpochWatch
+    """
+    xp, c = namespace(iterate.coef), P.n_centers
+    rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
+    no_correction = xp.zeros_like(P.vectors.T @ iterate.coef[:c, :])
+    rows, steps, h, S = [], [], iterate.rest, no_correction
+    # The iterate itself changes in projections only: it is always a model.
+    a = xp.asarray(iterate.coef, copy=True)
+    for batch in batches:
+        F, K_b = batch.operator.evaluated(a)
+        if rows:
+            temporary = TiledKernel(centers.kernel, xp.concat(rows), batch.rows)
+            F = F - temporary @ xp.concat(steps)
+        error = F - batch.targets
+        g = batch.weights[:, None] * error
+        zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
+        losses, n_rows = xp.sum(g * error, axis=0), error.shape[0]
+        if watch.add(losses, float(xp.sum(zero_losses)), n_rows):
+            return
+        g = rates * g
+        s_b = P.coordinates(K_b.block(last=c), g)
+        P.add_to(a, s_b)
+        S, h = S + s_b, h - K_b.adjoint(g)
+        if interval > 1:
+            rows.append(batch.rows)
+            steps.append(g)
+        if watch.n_batches % interval == 0:
+            iterate.add(*project(h, S))
+            rows, steps, h, S = [], [], iterate.rest, no_correction
+            a = xp.asarray(iterate.coef, copy=True)
+    if watch.n_batches % interval:
+        iterate.add(*project(h, S))
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):

@@ -73,10 +73,6 @@ class StepSearch:
             return columns
         return namespace(columns).concat([columns] * self.n_sides, axis=1)
 
-    def by_side(self, sums):
-        """Return sums over k l columns as an ndarray of shape (k, l)."""
-        return to_numpy(sums).astype(np.float64).reshape(-1, self._n_outputs)
-
     def choose(self, losses, late, judge):
         """Choose the best side of every output, after an epoch.
 
@@ -90,12 +86,13 @@ class StepSearch:
         losses, late : ndarrays of shape (k, l)
             Losses of the epoch and of its second half.
         judge : callable
-            ``judge()`` returns the losses of the sides' models on those rows, (k, l),
+            ``judge()`` returns the losses of the sides' models on those rows, (k l,),
             and that of f = 0, summed over outputs.
         """
         if self.n_sides == 1:
             return
         scores, zero_loss = judge()
+        scores = to_numpy(scores).astype(np.float64).reshape(losses.shape)
         # Few rows do not show what happens to rare ones that are unlike them.
         able = losses <= _MUCH_WORSE * losses.min(axis=0)
         if self._epoch == 0:

@@ -1,0 +1,96 @@
+"""What the parameters `kernel` and `bandwidth` of an estimator mean."""
+
+from dataclasses import replace
+from numbers import Real
+
+from ..kernels import (
+    CallableKernel,
+    Cauchy,
+    Gaussian,
+    Kernel,
+    Laplacian,
+    Linear,
+    Matern,
+    Polynomial,
+    check_positive_bandwidth,
+    median_distance,
+)
+
+_BY_NAME = {
+    "gaussian": Gaussian(),
+    "rbf": Gaussian(),
+    "laplacian": Laplacian(),
+    "cauchy": Cauchy(),
+    "matern32": Matern(nu=1.5),
+    "matern52": Matern(nu=2.5),
+    "polynomial": Polynomial(),
+    "linear": Linear(),
+}
+
+
+def check_kernel(kernel, *, precomputed=True):
+    """Raise a ValueError unless `kernel` is a name, a kernel object or a callable."""
+    names = (*_BY_NAME, "precomputed") if precomputed else tuple(_BY_NAME)
+    if isinstance(kernel, str) and kernel in names:
+        return
+    if isinstance(kernel, Kernel) or (
+        callable(kernel) and not isinstance(kernel, type)
+    ):
+        return
+    raise ValueError(
+        f"kernel must be one of {', '.join(repr(name) for name in names)}, a kernel "
+        "object such as eigenkern.kernels.Gaussian(bandwidth=5.0), or a callable "
+        f"k(X, Z); got {kernel!r}"
+    )
+
+
+def check_spectral_law(kernel):
+    """Raise a ValueError unless frequencies can be drawn for a name or an object."""
+    made = _BY_NAME.get(kernel) if isinstance(kernel, str) else kernel
+    if isinstance(made, Kernel) and made.shift_invariant:
+        return
+    raise ValueError(
+        "kernel must be a function of x - z with a known spectral law: 'gaussian', "
+        "'laplacian', 'cauchy', 'matern32', 'matern52' or such an object of "
+        f"eigenkern.kernels; got {kernel!r}"
+    )
+
+
+def check_bandwidth(bandwidth):
+    """Raise a ValueError unless `bandwidth` is "median" or a positive number."""
+    if isinstance(bandwidth, str) and bandwidth == "median":
+        return
+    if not isinstance(bandwidth, Real) or isinstance(bandwidth, bool):
+        raise ValueError(
+            f"bandwidth must be a positive number or 'median'; got {bandwidth!r}"
+        )
+    check_positive_bandwidth(bandwidth)
+
+
+def make_kernel(kernel, bandwidth, X, rng):
+    """Return the kernel object that the parameters of an estimator mean.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable
+        As checked by `check_kernel`; not "precomputed".
+    bandwidth : float or "median"
+        Used with a kernel's name; a kernel object brings its own.
+    X : array of shape (n, d)
+        Where the median distance is measured.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    Kernel
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not isinstance(kernel, str):
+        return CallableKernel(kernel)
+    made = _BY_NAME[kernel]
+    if not hasattr(made, "bandwidth"):
+        return made
+    if isinstance(bandwidth, str):
+        bandwidth = median_distance(X, rng)
+    return replace(made, bandwidth=float(bandwidth))
