@@ -25,7 +25,7 @@ class SpectrumDisplay:
     """Eigenvalues that the preconditioner was chosen by.
 
     The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
-    preconditioned kernel as measured on rows at large, and the chosen q. Where the
+    preconditioned kernel as estimated on held-out rows, and the chosen q. Where the
     second curve leaves the first, the eigenvectors fit the subsample and no longer the
     population: the step must suit the second.
 
@@ -118,7 +118,7 @@ class SpectrumDisplay:
         q = self.n_components
         for values, marker, label in (
             (self.in_sample, "o", "on the subsample, $\\lambda_{q+1}$"),
-            (self.held_out, "s", "measured on rows at large"),
+            (self.held_out, "s", "estimated on held-out rows"),
         ):
             ax.plot(q, values, marker=marker, label=label)
         ax.axvline(self.chosen, color="grey", linestyle=":", label=f"q = {self.chosen}")

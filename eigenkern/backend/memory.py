@@ -15,8 +15,8 @@ _GPU_SHARE = 0.9
 def available(xp, device):
     """Bytes that can be allocated on `device` now, the cgroup limit included.
 
-    Of a GPU nine tenths of what is free, after what the library's pool hoards has been
-    given back: blocks that are free but too small are of no use.
+    On a GPU this is nine tenths of what is free, once the library's memory pool has
+    returned its unused blocks.
     """
     if is_cupy(xp):
         import cupy

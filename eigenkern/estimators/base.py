@@ -27,7 +27,7 @@ from .validation import (
 
 
 class Model(CallbackSupportMixin, BaseEstimator):
-    """A model that is fitted wholly or not at all, on arrays that stay where they are.
+    """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
     returns a problem, a solver, the fitted attributes that are chosen already, and a

@@ -763,7 +763,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
     cache_size_ : float
         MB of running values; only after `fit`.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

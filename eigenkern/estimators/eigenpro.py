@@ -511,7 +511,7 @@ class _EigenPro(Streaming, Model):
         if len(Y) < 2:
             raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
         stream.put_back(arrays)
-        # Always as many, whatever the sizes of the pieces.
+        # The same number for any sizes of the pieces.
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
         return stream, self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
@@ -584,7 +584,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        largest step that is stable in a trial run on up to 4000 rows. In a kernel
         machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
         six epochs, and the best goes on; when the residual of an output stalls, half of
         the step is tried for an epoch, and kept if that pays. "bound": by
@@ -671,7 +671,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     t_ : int
         Projections so far.
     projection_residual_ : float
-        The relative residual that projections ended with, in the mean; 0 with a
+        The relative residual that projections ended with, on average; 0 with a
         Cholesky factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
@@ -801,7 +801,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         calibration once a process) and fit its memory, at most an eighth of the rows.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In a kernel
+        largest step that is stable in a trial run on up to 4000 rows. In a kernel
         machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
         six epochs, and the best goes on; when the residual of an output stalls, half of
         the step is tried for an epoch, and kept if that pays. "bound": by
@@ -890,7 +890,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     t_ : int
         Projections so far.
     projection_residual_ : float
-        The relative residual that projections ended with, in the mean; 0 with a
+        The relative residual that projections ended with, on average; 0 with a
         Cholesky factor.
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
@@ -901,7 +901,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

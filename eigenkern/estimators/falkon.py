@@ -358,7 +358,7 @@ class FalkonLikeClassifier(ClassificationTargets, _Falkon):
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

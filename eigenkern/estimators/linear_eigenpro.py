@@ -292,7 +292,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In `fit` up
+        largest step that is stable in a trial run on up to 4000 rows. In `fit` up
         to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
         and the best goes on; when the residual of an output stalls, half of the step is
         tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
@@ -446,7 +446,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         fewer rows than features, and of a piece of the data, an eighth at most.
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that the iteration is seen to bear on up to 4000 rows. In `fit` up
+        largest step that is stable in a trial run on up to 4000 rows. In `fit` up
         to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
         and the best goes on; when the residual of an output stalls, half of the step is
         tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
@@ -525,7 +525,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

@@ -553,7 +553,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
         ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

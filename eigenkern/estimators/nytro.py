@@ -415,7 +415,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         `dual_coef_` after each iteration, fitted to all rows; with
         ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, in NumPy whatever the library of X.
+        Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

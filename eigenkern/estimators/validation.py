@@ -209,7 +209,7 @@ def on_its_device(method):
 
 
 def all_or_nothing(method):
-    """Make a method of an estimator and X change it wholly, or not at all and raise."""
+    """Make a method of an estimator and X change it completely, or not at all."""
 
     @wraps(method)
     def run(self, X, *args, **options):

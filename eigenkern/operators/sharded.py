@@ -137,7 +137,7 @@ class ShardedKernel(Matrix):
             F, kept = zip(*self._on_all(task, rows), strict=True)
             products.append(self._total(F))
             columns.append(self.xp.concat(self._gathered(kept), axis=1))
-        with _on(self._devices[0]):  # before the parts on other devices are let go
+        with _on(self._devices[0]):  # before the parts on other devices are freed
             return self.xp.concat(products), self.xp.concat(columns)
 
     def _n_kept(self, n_kept, k):
@@ -235,7 +235,7 @@ class ShardedKernel(Matrix):
 
         n = len(self._devices)
         futures = [self._device_threads.submit(run, k) for k in range(n)]
-        wait(futures)  # also where one fails: none may go on with what is let go
+        wait(futures)  # also if one fails: the others must not use freed memory
         return [future.result() for future in futures]
 
     def _split(self, A):

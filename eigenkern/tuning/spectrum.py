@@ -45,7 +45,7 @@ class HeldOutSpectrum:
         self._start = xp.asarray(start, dtype=K_hh.dtype, device=device_of(K_hh))
 
     def largest_stable_step(self, q, batch_size, near):
-        """Return the largest step eta that the iteration is seen to bear.
+        """Return the largest step eta that is stable in a trial run.
 
         The iteration for zero targets, ::
 
@@ -79,7 +79,7 @@ class HeldOutSpectrum:
                 below, grid = grid, 4 * grid
             elif not stable[0]:
                 above, grid = grid, grid / 4
-            else:  # the first unstable step ends the range, whatever noise says beyond
+            else:  # beyond the first unstable step it is noise
                 return float(grid[np.argmin(stable) - 1])
             if below is not None and above is not None:
                 return float(below[-1])

@@ -276,7 +276,7 @@ def _choose_step(
         # A full batch has no noise that could be seen, the zero kernel no edge.
         if m < n and adapted.top_eigenvalue > 0:
             # Of fewer rows than all several batches: one alone has no noise. The edge
-            # of larger ones is larger as the formula has it.
+            # of larger ones follows from the formula.
             simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
             edge = spectrum.largest_stable_step(
