@@ -13,7 +13,7 @@ BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-gpu torch lint format docs clean
+.PHONY: help demo test test-gpu torch lint format examples docs-check docs clean
 .NOTPARALLEL:
 
 help:
@@ -23,6 +23,8 @@ help:
 	@echo "make test-gpu  run the tests that need a CUDA device; CUDA=12 or 13"
 	@echo "make lint      check style and formatting"
 	@echo "make format    mend style and formatting"
+	@echo "make examples  run every example once"
+	@echo "make docs-check  build the documentation without the gallery's pictures"
 	@echo "make docs      build the documentation in docs/_build/html"
 	@echo "make clean     remove builds and caches, but not .venv"
 
@@ -45,6 +47,14 @@ lint: .venv/.stamp-test
 format: .venv/.stamp-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+examples: .venv/.stamp-test
+	@for file in examples/plot_*.py; do \
+	  echo "$$file"; MPLBACKEND=agg $(BIN)/python -W error -W ignore:FigureCanvasAgg:UserWarning $$file > /dev/null || exit 1; \
+	done
+
+docs-check: .venv/.stamp-docs
+	$(BIN)/python -m sphinx -W -q -D plot_gallery=0 -b html docs docs/_build/check
 
 docs: .venv/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -23,7 +23,6 @@ _PACKAGES = (
     "torch",
     "cupy-cuda12x",
     "cupy-cuda13x",
-    "dask",
 )
 
 
