@@ -22,12 +22,13 @@ from eigenkern import (
 )
 from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
-from eigenkern.estimators.nytro import _Nytro
+from eigenkern.backend.machine import CPU
 from eigenkern.kernels import Gaussian
 from eigenkern.nystrom.descent import factorising_pays
-from eigenkern.nystrom.filters import descent_filter, ridge_filter
-from eigenkern.nystrom.whitening import NystromPlan, Whitening
-from eigenkern.problems.centers import CenterProblem
+from eigenkern.nystrom.filters import DescentPath, RidgePath, Spectrum
+from eigenkern.nystrom.plan import NystromPlan
+from eigenkern.nystrom.whitening import Whitening
+from eigenkern.problems.least_squares import LeastSquares
 
 SIGMA = 1.5
 FULL, SOME = {}, {"n_centers": 40}
@@ -53,16 +54,19 @@ def weights(rng):
     return rng.integers(0, 4, 160).astype(float)
 
 
+ROUTE = "eigenkern.estimators.nytro.factorises"
+
+
 @pytest.fixture
 def iterate(monkeypatch):
     """Make NYTRO iterate, whatever is cheaper."""
-    monkeypatch.setattr(_Nytro, "_factorises", lambda self, problem: False)
+    monkeypatch.setattr(ROUTE, lambda *args: False)
 
 
 @pytest.fixture
 def factorise(monkeypatch):
     """Make NYTRO factorise, whatever is cheaper."""
-    monkeypatch.setattr(_Nytro, "_factorises", lambda self, problem: True)
+    monkeypatch.setattr(ROUTE, lambda *args: True)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-3])
@@ -441,9 +445,7 @@ def test_both_routes_agree(options, selection, tol, regression, weights, monkeyp
     X, y, X_test, _ = regression
     fitted = []
     for factorises in (True, False):
-        monkeypatch.setattr(
-            _Nytro, "_factorises", lambda self, problem, f=factorises: f
-        )
+        monkeypatch.setattr(ROUTE, lambda *args, f=factorises: f)
         model = NytroRegressor(
             bandwidth=SIGMA,
             max_iter=60,
@@ -477,10 +479,19 @@ def test_relative_decrease_stops(regression, factorise):
 
 
 def test_noise_is_not_fitted(rng, factorise):
-    X, y = rng.standard_normal((200, 5)), rng.standard_normal(200)
-    model = NytroRegressor(random_state=0).fit(X, y)
-    assert model.n_iter_ < 10
-    assert model.validation_path_[0] >= model.validation_path_[model.n_iter_]
+    """The iteration that is selected is that of the least error by the definition."""
+    X, y = rng.standard_normal((300, 5)), rng.standard_normal(300)
+    X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
+    model = NytroRegressor(bandwidth=SIGMA).fit(X, y, X_val=X_val, y_val=y_val)
+    K, K_val, a = kernel(X, X), kernel(X_val, X), np.zeros(200)
+    step, errors = 1 / np.linalg.eigvalsh(K)[-1], []
+    for _ in range(501):
+        errors.append(np.mean((K_val @ a + y.mean() - y_val) ** 2))
+        a -= step * (K @ a - (y - y.mean()))
+    assert_allclose(model.validation_path_, errors, rtol=1e-8)
+    assert model.n_iter_ == np.argmin(errors) < 10
+    # Hardly worse than the mean, where interpolating is far worse.
+    assert errors[model.n_iter_] < 1.05 * np.var(y_val) < errors[-1]
 
 
 @pytest.mark.parametrize("options", [FULL, SOME])
@@ -825,9 +836,7 @@ def test_values_that_overflow(regression, monkeypatch):
     with pytest.raises(ValueError, match="coefficients are not finite"):
         NystromRegressor().fit(X.astype(np.float32), y * 1e40)
     for factorises in (False, True):
-        monkeypatch.setattr(
-            _Nytro, "_factorises", lambda self, problem, f=factorises: f
-        )
+        monkeypatch.setattr(ROUTE, lambda *args, f=factorises: f)
         for options in (FULL, SOME):
             with pytest.raises(ValueError, match="values that are not finite"):
                 NytroRegressor("polynomial", bandwidth=1.0, **options).fit(1e120 * X, y)
@@ -867,16 +876,15 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
     n = 1500 if model.n_centers is None else 8000
     X, Y = rng.standard_normal((n, 4)), rng.standard_normal((n, 4))
     plans = []
-    check = CenterProblem.check_memory
+    check = LeastSquares.check_memory
 
     def remember(self, plan):
         plans.append(plan)
         check(self, plan)
 
-    monkeypatch.setattr(CenterProblem, "check_memory", remember)
+    monkeypatch.setattr(LeastSquares, "check_memory", remember)
     # Blocks that do not hide the matrices.
-    monkeypatch.setattr("eigenkern.nystrom.whitening.BLOCK_BYTES", 2e6)
-    monkeypatch.setattr("eigenkern.nystrom.systems.BLOCK_BYTES", 2e6)
+    monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", 2e6)
     model.set_params(kernel="gaussian", bandwidth=0.5, random_state=0, cache_size=0)
     tracemalloc.start()
     model.fit(X, Y)
@@ -913,20 +921,21 @@ def test_whitening_keeps_what_spans(dtype, rng):
 def test_filters_against_their_definition():
     e = np.asarray([0.0, 1e-12, 1e-3, 0.3, 1.0, 1.7])
     alphas = np.asarray([0.0, 1e-3, 1.0])
-    g = ridge_filter(e, alphas, 1e-10)
+    spectrum = Spectrum(e, None, None, None, 1.0, 1e-10)
+    g = RidgePath(alphas).filters(spectrum)
     assert_allclose(g[2:, :], 1 / (e[2:, None] + alphas))
     assert_array_equal(g[:2, 0], 0)
     for step in (0.5, 1.0):
         for t in (0, 1, 5, 40):
             expected = step * sum((1 - step * e) ** k for k in range(t))
-            found = descent_filter(e, np.asarray([float(t)]), step)[:, 0]
+            found = DescentPath([t], step).filters(spectrum)[:, 0]
             assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_the_cheaper_route_is_taken():
     def pays(n_iter, n_centers, **changed):
         options = {"itemsize": 8, "cached": True, "n_threads": 2} | changed
-        return factorising_pays(20_000, n_centers, 10, 1, n_iter, **options)
+        return factorising_pays(CPU, 20_000, n_centers, 10, 1, n_iter, **options)
 
     assert pays(500, 500)
     assert not pays(5, 5000)

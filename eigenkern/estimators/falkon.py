@@ -1,18 +1,25 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
-from functools import partial
-from itertools import islice
-
-from ..nystrom.whitening import NystromPlan, Whitening, check_finite
-from ..operators.plan import fill_caches
+from ..nystrom.plan import NystromPlan
+from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
-from ..solvers.conjugate_gradient import conjugate_gradient
-from .base import KernelModel
+from ..solvers.falkon import falkon
+from .base import Model
+from .least_squares import make_problem
 from .targets import ClassificationTargets, RegressionTargets
-from .validation import check_flag, check_number, warn_user
+from .validation import (
+    check_flag,
+    check_kernel_parameters,
+    check_number,
+    warn_user,
+)
 
 
-class _Falkon(KernelModel):
+class FalkonLike(Model):
+    """Kernel ridge regression by Falkon: regression and classification."""
+
+    _task = "iteration"
+
     def __init__(
         self,
         kernel="laplacian",
@@ -72,104 +79,119 @@ class _Falkon(KernelModel):
         ConvergenceWarning
             If `max_iter` iterations do not reach `tol`.
         """
-        return self._fit_or_restore(X, y, sample_weight)
+        return self._fit(X, y, sample_weight)
 
     def _check_parameters(self):
+        check_kernel_parameters(self)
         check_number("alpha", self.alpha, 0)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
         check_flag("warm_start", self.warm_start)
 
-    def _max_subtasks(self):
-        return self.max_iter
-
-    def _solve(self, data, context, given):
-        problem = self._make_center_problem(data, one_matrix=False)
-        n = len(problem.all.index)
-        problem.check_memory(NystromPlan.make("falkon", problem.n_centers, n))
-        K_mm = problem.center_matrix()
-        check_finite(K_mm)
-        whitening = Whitening.of(K_mm, problem.dtype)
-        kept, rows, xp = whitening.kept, problem.train, problem.xp
-        del K_mm
-        preconditioner = TwoCholesky.of(
-            whitening.L, self.alpha, problem.weights_of_centers(kept)
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        problem = make_problem(self, data, on_rows=False)
+        n, p = len(problem.train.index), problem.n_centers
+        problem.check_memory(NystromPlan.make("falkon", p, n))
+        L, weights = problem.whitening.L, problem.weights_of_centers()
+        preconditioner = TwoCholesky.of(L, self.alpha, weights)
+        (matrix,), cached = kept(
+            [problem.matrix_of(problem.train)],
+            self.cache_size,
+            2 * self.max_iter,
+            problem.n_features,
         )
-        operator = problem.operator(rows, kept)
-        cached = fill_caches(
-            [operator], self.cache_size, 2 * self.max_iter, problem.n_features
+        solver = falkon(
+            matrix,
+            problem.targets,
+            problem.weights,
+            preconditioner,
+            self.alpha,
+            self.tol,
+            self._start(problem),
         )
-        weight = float(xp.sum(rows.weights))
-        mean = rows.weights @ rows.targets / weight
+        chosen = {"n_centers_": problem.n_coefs, "cache_size_": cached}
+        rule = ResidualRule(type(self).__name__, problem, self.max_iter, self.tol)
+        return problem, solver, chosen, rule
 
-        def gradient(b, targets):
-            """Return R' K_nm' W (K_nm R b - targets) / N."""
-            coef = preconditioner.expand(b)
-            g = operator.normal_product(coef, targets, rows.weights)
-            return preconditioner.reduce(g) / weight
-
-        def apply(c):
-            b = preconditioner.inner(c)
-            return preconditioner.inner_transposed(gradient(b, None) + self.alpha * b)
-
-        shape = (len(kept), rows.targets.shape[1])
-        start = zero = xp.zeros(shape, dtype=xp.float64, device=problem.device)
-        if self.warm_start and hasattr(self, "dual_coef_"):
-            previous = self._previous_coef(problem, rows.targets.shape[1])
-            start = preconditioner.preimage(problem.center_coef(previous, kept))
-        rhs = preconditioner.inner_transposed(-gradient(zero, rows.targets - mean))
-        check_finite(rhs)
-        states = conjugate_gradient(apply, rhs, start, self.tol)
-
-        def model(c):
-            coef = preconditioner.expand(preconditioner.inner(c))
-            return problem.center_model(coef, mean, kept)
-
-        state, residuals = self._iterate(states, model, context, given)
-        return model(state.coef) | {
-            "n_iter_": len(residuals),
-            "residuals_": residuals,
-            "n_centers_": len(kept),
-            "cache_size_": cached,
-        }
-
-    def _previous_coef(self, problem, n_outputs):
-        """Return the coefficients that ``warm_start=True`` goes on from."""
-        same = problem.has_centers(self.centers_, self.center_indices_)
-        shape = self.dual_coef_.shape
-        if not same or shape[1] != n_outputs or shape[0] != problem.n_coefficients:
+    def _start(self, problem):
+        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+        if not self.warm_start or not hasattr(self, "dual_coef_"):
+            return None
+        if not problem.suits(self.dual_coef_, self.centers_, self.center_indices_):
+            n_outputs = problem.targets.shape[1]
             raise ValueError(
                 "warm_start=True goes on with the coefficients of the previous fit and "
                 f"needs the same centers and {n_outputs} output(s): pass centers as an "
                 "array, or an int as random_state and the same X"
             )
-        return self.dual_coef_
+        return problem.kept_coef(self.dual_coef_)
 
-    def _iterate(self, states, model, context, given):
-        """Run the iteration; return its last state and the largest residuals."""
-        residuals = []
-        for state in islice(states, self.max_iter):
-            iteration = context.subcontext(task_name="iteration")
-            iteration.call_on_fit_task_begin(estimator=self, **given)
-            residuals.append(float(state.residuals.max()))
-            self._say(f"iteration {len(residuals)}: residual {residuals[-1]:.2e}")
-            stop = iteration.call_on_fit_task_end(
-                estimator=self,
-                reconstruction_attributes=partial(model, state.coef),
-                **given,
-            )
-            if stop or state.converged:
-                break
-        if not state.converged and not stop:
+    def _progress(self):
+        return ResidualLines(type(self).__name__) if self.verbose else None
+
+
+class ResidualRule:
+    """Stop when every output is done; warn if that takes too many iterations.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator, for the warning.
+    problem : CenterProblem
+    max_iter : int
+    tol : float
+        What the relative residual should fall to.
+
+    Attributes
+    ----------
+    residuals : list of float
+        One an iteration.
+    """
+
+    def __init__(self, name, problem, max_iter, tol):
+        self._name, self._problem, self._tol = name, problem, tol
+        self.max_iter, self.residuals = max_iter, []
+
+    def update(self, state):
+        """Take in an iteration; return whether every output is done."""
+        self.residuals.append(state.residual)
+        self._state = state
+        return state.converged
+
+    def fitted_attributes(self, interrupted=False):
+        """Return those of the model, and of the iterations."""
+        if not self._state.converged and not interrupted:
             warn_user(
-                f"{type(self).__name__} stopped after {len(residuals)} iterations with "
-                f"a relative residual of {residuals[-1]:.1e}, above tol={self.tol}; "
-                "raise max_iter, alpha or n_centers"
+                f"{self._name} stopped after {len(self.residuals)} iterations with "
+                f"a relative residual of {self.residuals[-1]:.1e}, above "
+                f"tol={self._tol}; raise max_iter, alpha or n_centers"
             )
-        return state, residuals
+        return self._problem.fitted_attributes(self._state.coef) | {
+            "n_iter_": len(self.residuals),
+            "residuals_": self.residuals,
+        }
 
 
-class FalkonLikeRegressor(RegressionTargets, _Falkon):
+class ResidualLines:
+    """A line for every iteration, for ``verbose=1``."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def start_iterations(self):
+        """Nothing is told of the setup."""
+
+    def update(self, rule):
+        """Show the residual after an iteration."""
+        text = f"iteration {len(rule.residuals)}: residual {rule.residuals[-1]:.2e}"
+        print(f"{self._name}: {text}", flush=True)  # noqa: T201
+
+    def close(self):
+        """There is no line to end."""
+
+
+class FalkonLikeRegressor(RegressionTargets, FalkonLike):
     """Kernel ridge regression on centers by preconditioned conjugate gradients.
 
     The model of `NystromRegressor` for many centers: the normal equations are solved
@@ -280,7 +302,7 @@ class FalkonLikeRegressor(RegressionTargets, _Falkon):
     """
 
 
-class FalkonLikeClassifier(ClassificationTargets, _Falkon):
+class FalkonLikeClassifier(ClassificationTargets, FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

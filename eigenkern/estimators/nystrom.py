@@ -1,19 +1,57 @@
-"""Nystrom kernel ridge regression and NYTRO, with their regularisation paths."""
+"""Nystrom kernel ridge regression, with its regularisation path."""
 
 import numpy as np
 
-from ..backend.array import device_of, namespace
-from ..nystrom.filters import path_coefs, ridge_filter, ridge_kept
-from ..nystrom.selection import gcv_errors, loo_errors
-from ..nystrom.systems import OnCenters, OnRows
-from ..nystrom.whitening import NystromPlan
-from .base import KernelModel
+from ..nystrom.descent import State
+from ..nystrom.filters import RidgePath
+from .base import Model
+from .least_squares import (
+    check_given_rows,
+    check_selection,
+    make_problem,
+    path_errors,
+    warn_if_indefinite,
+)
 from .targets import ClassificationTargets, RegressionTargets
-from .validation import check_flag, check_number, warn_user
+from .training import SolutionRule
+from .validation import check_flag, check_kernel_parameters, check_number
 
 
-class _PathModel(KernelModel):
-    """Kernel least squares on centers with a path of models to select from."""
+class Nystrom(Model):
+    """Kernel least squares in closed form: regression and classification."""
+
+    def __init__(
+        self,
+        kernel="laplacian",
+        *,
+        bandwidth="median",
+        n_centers=None,
+        centers="uniform",
+        alpha=1e-6,
+        alphas=None,
+        selection="holdout",
+        one_standard_error=False,
+        validation_fraction=0.2,
+        store_coef_path=False,
+        cache_size="auto",
+        device="auto",
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_centers = n_centers
+        self.centers = centers
+        self.alpha = alpha
+        self.alphas = alphas
+        self.selection = selection
+        self.one_standard_error = one_standard_error
+        self.validation_fraction = validation_fraction
+        self.store_coef_path = store_coef_path
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
 
     def fit(
         self,
@@ -60,7 +98,7 @@ class _PathModel(KernelModel):
             If the kernel is not positive semi-definite, and its negative part is
             dropped.
         """
-        return self._fit_or_restore(
+        return self._fit(
             X,
             y,
             sample_weight,
@@ -69,159 +107,9 @@ class _PathModel(KernelModel):
             sample_weight_val=sample_weight_val,
         )
 
-    def _max_subtasks(self):
-        return 0
-
-    def _check_common(self, selections):
-        check_number(
-            "validation_fraction", self.validation_fraction, 0, 1, open_ends=True
-        )
-        check_flag("store_coef_path", self.store_coef_path)
-        named = self.selection is None or isinstance(self.selection, str)
-        if not named or self.selection not in selections:
-            names = ", ".join(repr(name) for name in selections)
-            raise ValueError(
-                f"selection must be one of {names}; got {self.selection!r}"
-            )
-
-    def _make_problem(self, data, held_out):
-        """Return the problem, with validation rows if `held_out` asks for them."""
-        given = data.validation is not None
-        if given and not held_out:
-            raise ValueError(
-                "X_val and y_val must be None unless a model is selected by them, with "
-                f"selection='holdout'; got an array with selection={self.selection!r}"
-                + (f" and alpha={self.alpha!r}" if hasattr(self, "alpha") else "")
-            )
-        fraction = self.validation_fraction if held_out and not given else None
-        return self._make_center_problem(data, fraction=fraction)
-
-    def _memory_plan(self, problem, *, path, n_candidates):
-        n, n_outputs = problem.all.targets.shape
-        size = n if problem.full else problem.n_centers
-        kind = ("full " if problem.full else "") + ("path" if path else "ridge")
-        return NystromPlan.make(
-            kind,
-            size,
-            n,
-            validated=problem.validation is not None and not problem.full,
-            n_kept=3 * size * n_candidates * n_outputs if self.store_coef_path else 0,
-        )
-
-    def _select(self, system, training, filters_of, kept_of):
-        """Return the errors of a path, and what else a refit can use.
-
-        Parameters
-        ----------
-        system : OnCenters or OnRows
-        training : object
-            ``system.training(rows)``.
-        filters_of : callable
-            ``filters_of(spectrum)`` returns filters of shape (p, k).
-        kept_of : callable
-            ``kept_of(spectrum, n)`` returns what they leave of the targets.
-
-        Returns
-        -------
-        errors : ndarray of shape (k,) or None
-        spectrum : Spectrum
-            Of the training rows.
-        everything : object
-            Training and held-out rows; `training` itself if none are.
-        """
-        problem = system.problem
-        everything, rows = training, problem.train
-        if problem.validation is not None:
-            validation = system.validation(problem.validation)
-            if len(problem.validation.index):
-                everything = system.union(training, validation)
-        mean = system.mean(training)
-        spectrum = system.spectrum(training)
-        self._warn_if_indefinite(spectrum)
-        if self.selection is None:
-            return None, spectrum, everything
-        if problem.validation is not None:
-            errors = system.errors(spectrum, filters_of(spectrum), mean, validation)
-        elif self.selection == "gcv":
-            n = problem.n_distinct(problem.train)
-            errors = gcv_errors(spectrum, kept_of(spectrum, n), n)
-        else:
-            kept = kept_of(spectrum, None)
-            width = 3 * (rows.targets.shape[1] + 1) * kept.shape[1]
-            blocks = system.scores(spectrum, rows, width)
-            Y = rows.targets - mean
-            errors = loo_errors(spectrum, kept, blocks, Y, rows.weights)
-        if not np.isfinite(errors).any():
-            raise ValueError(
-                f"selection={self.selection!r} found no model with a finite error: "
-                "scale y, X or sample_weight, or choose another selection"
-            )
-        return errors, spectrum, everything
-
-    def _coef_path(self, system, spectrum, filters):
-        """Return the coefficients of a path where X lives, (k, p, l)."""
-        xp, rows = namespace(filters), system.problem.all
-        pieces = []
-        for b in path_coefs(spectrum, filters):
-            shape = b.shape
-            coefs = system.coef(xp.reshape(b, (shape[0], -1)), rows)
-            zero = xp.zeros_like(spectrum.squares)
-            coefs = system.model(coefs, zero, rows)["dual_coef_"]
-            home = namespace(coefs)
-            coefs = home.reshape(coefs, (-1, *shape[1:]))
-            pieces.append(home.permute_dims(coefs, (2, 0, 1)))
-        return home.concat(pieces)
-
-    def _warn_if_indefinite(self, spectrum):
-        if spectrum.indefinite:
-            warn_user(
-                f"{type(self).__name__} dropped the negative part of a kernel that is "
-                "not positive semi-definite: its smallest eigenvalue is "
-                f"{spectrum.lowest:.3g}, its largest {float(spectrum.values[-1]):.3g}"
-            )
-
-    def _make_system(self, problem, n_epochs):
-        """Return the problem in its features; a cache serves `n_epochs` products."""
-        system = OnRows if problem.full else OnCenters
-        return system(problem, self.cache_size, n_epochs)
-
-
-class _Nystrom(_PathModel):
-    def __init__(
-        self,
-        kernel="laplacian",
-        *,
-        bandwidth="median",
-        n_centers=None,
-        centers="uniform",
-        alpha=1e-6,
-        alphas=None,
-        selection="holdout",
-        one_standard_error=False,
-        validation_fraction=0.2,
-        store_coef_path=False,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.n_centers = n_centers
-        self.centers = centers
-        self.alpha = alpha
-        self.alphas = alphas
-        self.selection = selection
-        self.one_standard_error = one_standard_error
-        self.validation_fraction = validation_fraction
-        self.store_coef_path = store_coef_path
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
     def _check_parameters(self):
-        self._check_common(("holdout", "gcv", "loo"))
+        check_kernel_parameters(self)
+        check_selection(self, ("holdout", "gcv", "loo"))
         if isinstance(self.alpha, str):
             if self.alpha != "path":
                 raise ValueError(
@@ -235,103 +123,73 @@ class _Nystrom(_PathModel):
                 "one_standard_error=True needs errors of single rows that are held out,"
                 f" with selection='holdout'; got selection={self.selection!r}"
             )
-        self._grid()
+        check_alphas(self.alphas)
 
-    def _grid(self):
-        """Return the values of lambda that are tried."""
-        if self.alphas is None:
-            return np.logspace(-15, 0, 100)
-        try:
-            alphas = np.asarray(self.alphas, dtype=np.float64)
-        except (TypeError, ValueError):
-            alphas = np.empty(0)
-        right = alphas.ndim == 1 and len(alphas) and np.isfinite(alphas).all()
-        if not right or (alphas < 0).any():
-            raise ValueError(
-                "alphas must be None or a list of finite numbers >= 0; "
-                f"got {self.alphas!r}"
-            )
-        return alphas
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        selects = isinstance(self.alpha, str)
+        path = RidgePath(check_alphas(self.alphas) if selects else [self.alpha])
+        holds_out = selects and self.selection == "holdout"
+        check_given_rows(self, data, holds_out)
+        n_passes = 2 if self.selection == "loo" else 1
+        problem = make_problem(self, data, holds_out=holds_out, n_passes=n_passes)
+        n_kept = len(path.alphas) if self.store_coef_path else 0
+        problem.check_memory(problem.plan(selects or self.alpha == 0, n_kept))
+        found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
+        solver = self._solution(problem, path, selects)
+        return problem, solver, found, SolutionRule(problem)
 
-    def _solve(self, data, context, given):
-        along_path = isinstance(self.alpha, str)
-        held_out = along_path and self.selection == "holdout"
-        problem = self._make_problem(data, held_out)
-        path = along_path or self.alpha == 0
-        alphas = self._grid() if along_path else np.asarray([float(self.alpha)])
-        plan = self._memory_plan(problem, path=path, n_candidates=len(alphas))
-        problem.check_memory(plan)
-        system = self._make_system(problem, 2 if self.selection == "loo" else 1)
-        training = system.training(problem.train)
+    def _solution(self, problem, path, selects):
+        """Yield the model of the best lambda, fitted to all rows."""
+        training, everything = problem.training, problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        everything, spectrum = training, None
-        fitted = {"alphas_": None, "validation_path_": None, "coef_path_": None}
-        alpha = float(alphas[0])
-        if along_path:
-            mean = system.mean(training)
-            errors, spectrum, everything = self._select(
-                system,
-                training,
-                lambda spectrum: _ridge(spectrum, alphas),
-                lambda spectrum, n: self._kept(spectrum, alphas, n),
-            )
-            alpha = float(alphas[np.nanargmin(errors)])
-            if self.one_standard_error:
-                deviation = self._deviation(system, spectrum, alpha, mean)
-                within = errors <= np.nanmin(errors) + deviation
-                alpha = float(alphas[within].max())
-            self._say(f"path of {len(alphas)} values: alpha = {alpha:.3g}")
-            fitted["alphas_"] = problem.source_floats(alphas)
-            fitted["validation_path_"] = problem.source_floats(errors)
-        if everything is not training:
-            indefinite = spectrum is not None and spectrum.indefinite
-            spectrum = system.spectrum(everything) if indefinite else None
-        b, spectrum = self._solution(system, everything, spectrum, alpha)
+        alpha, found, by_spectrum = float(path.alphas[0]), {}, False
+        if selects:
+            warn_if_indefinite(self, training.spectrum)
+            errors = path_errors(self, problem, path)
+            alpha = self._best_alpha(problem, path, errors)
+            self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
+            found["alphas_"] = problem.to_source_or_none(path.alphas)
+            found["validation_path_"] = problem.to_source_or_none(errors)
+            by_spectrum = training.spectrum.indefinite or not problem.refits
+        b = None if by_spectrum or alpha == 0 else everything.ridge(alpha)
+        if b is None:
+            spectrum = everything.spectrum
+            if not by_spectrum:
+                warn_if_indefinite(self, spectrum)
+            b = spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
         if self.store_coef_path:
-            spectrum = spectrum or system.spectrum(everything)
-            path = self._coef_path(system, spectrum, _ridge(spectrum, alphas))
-            fitted["coef_path_"] = path
-        coef = system.coef(b, problem.all)
-        fitted |= {"alpha_": alpha, "n_centers_": system.n_centers}
-        return system.model(coef, system.mean(everything), problem.all) | fitted
+            found["coef_path_"] = problem.dual_coef_path(everything.spectrum, path)
+        yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
-    def _solution(self, system, training, spectrum, alpha):
-        """Return b for one alpha, and the spectrum if there is one."""
-        if spectrum is None and alpha > 0:
-            b = system.ridge(training, alpha)
-            if b is not None:
-                return b, None
-        if spectrum is None:
-            spectrum = system.spectrum(training)
-            self._warn_if_indefinite(spectrum)
-        return spectrum.coef(_ridge(spectrum, [alpha])[:, 0]), spectrum
-
-    def _deviation(self, system, spectrum, alpha, mean):
-        """Return the standard error of the validation error of one alpha."""
-        problem = system.problem
-        rows, xp = problem.validation, problem.xp
-        b = spectrum.coef(_ridge(spectrum, [alpha])[:, 0])
-        squares = system.squares(rows, mean)(system.coef(b, problem.train))
-        w = rows.weights / xp.sum(rows.weights)
-        variance = float(xp.sum(w * (squares - xp.sum(w * squares)) ** 2))
-        return (variance / problem.n_distinct(rows)) ** 0.5
-
-    def _kept(self, spectrum, alphas, n):
-        scaled = spectrum.complete and n in (None, spectrum.values.shape[0])
-        return ridge_kept(spectrum, _like(spectrum, alphas), scaled=scaled)
+    def _best_alpha(self, problem, path, errors):
+        """Return lambda with the least error, or a larger one within its error."""
+        best = int(np.nanargmin(errors))
+        if not self.one_standard_error:
+            return float(path.alphas[best])
+        spectrum = problem.training.spectrum
+        b = spectrum.coef(path.filters(spectrum)[:, best])
+        within = errors <= errors[best] + problem.validation_deviation(b)
+        return float(path.alphas[within].max())
 
 
-def _like(spectrum, values):
-    """Return values of the host as an array beside those of the spectrum."""
-    xp = namespace(spectrum.values)
-    return xp.asarray(values, dtype=xp.float64, device=device_of(spectrum.values))
+def check_alphas(alphas):
+    """Return the values of lambda of a path, if they are right."""
+    if alphas is None:
+        return np.logspace(-15, 0, 100)
+    try:
+        values = np.asarray(alphas, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    right = values.ndim == 1 and len(values) and np.isfinite(values).all()
+    if not right or (values < 0).any():
+        raise ValueError(
+            f"alphas must be None or a list of finite numbers >= 0; got {alphas!r}"
+        )
+    return values
 
 
-def _ridge(spectrum, alphas):
-    return ridge_filter(spectrum.values, _like(spectrum, alphas), spectrum.floor)
-
-
-class NystromRegressor(RegressionTargets, _Nystrom):
+class NystromRegressor(RegressionTargets, Nystrom):
     """Kernel ridge regression on all rows or on Nystrom centers, with its path.
 
     Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centers z_j, that has the
@@ -463,7 +321,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     """
 
 
-class NystromClassifier(ClassificationTargets, _Nystrom):
+class NystromClassifier(ClassificationTargets, Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

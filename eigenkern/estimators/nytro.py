@@ -1,20 +1,30 @@
 """NYTRO: Nystrom and early stopping."""
 
-from itertools import islice
-
 import numpy as np
 
-from ..backend.array import namespace
+from ..backend.devices import on_gpu
+from ..backend.machine import machine_of
 from ..backend.threads import n_blas_threads
-from ..nystrom.descent import Descent, IndefiniteKernelError, factorising_pays
-from ..nystrom.filters import descent_filter, descent_kept
+from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
+from ..nystrom.filters import DescentPath
+from ..operators.cached import kept
 from ..operators.plan import cache_budget
-from .nystrom import _like, _PathModel
+from .base import Model
+from .least_squares import (
+    check_given_rows,
+    check_selection,
+    make_problem,
+    path_errors,
+    warn_if_indefinite,
+)
 from .targets import ClassificationTargets, RegressionTargets
-from .validation import check_number, is_auto
+from .training import Report, SolutionRule, train
+from .validation import check_kernel_parameters, check_number, is_auto
 
 
-class _Nytro(_PathModel):
+class Nytro(Model):
+    """Early-stopped gradient descent on centers: regression and classification."""
+
     def __init__(
         self,
         kernel="laplacian",
@@ -48,45 +58,113 @@ class _Nytro(_PathModel):
         self.random_state = random_state
         self.verbose = verbose
 
+    def fit(
+        self,
+        X,
+        y,
+        sample_weight=None,
+        *,
+        X_val=None,
+        y_val=None,
+        sample_weight_val=None,
+    ):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; the values of the kernel are computed in their data type,
+            the linear algebra in float64. In kernel="precomputed": the kernel matrix
+            of the training rows.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label a row for a classifier.
+        sample_weight : array of shape (n_samples,), default=None
+            Weights of the squared residuals, not negative. A weight of 2 equals the
+            same row twice.
+        X_val, y_val : arrays, default=None
+            Rows to select the number of iterations by, instead of rows of X that are
+            held out; only with ``selection="holdout"``.
+        sample_weight_val : array, default=None
+            Their weights; `class_weight` counts for them too.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data or a parameter are wrong, or the memory does not suffice; a
+            model fitted before stays usable.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the kernel is not positive semi-definite, and its negative part is
+            dropped.
+        """
+        return self._fit(
+            X,
+            y,
+            sample_weight,
+            X_val=X_val,
+            y_val=y_val,
+            sample_weight_val=sample_weight_val,
+        )
+
     def _check_parameters(self):
-        self._check_common(("holdout", "gcv", None))
+        check_kernel_parameters(self)
+        check_selection(self, ("holdout", "gcv", None))
         check_number("max_iter", self.max_iter, 1, integer=True)
         if not is_auto(self.step_size):
             check_number("step_size", self.step_size, 0, open_ends=True)
         if self.tol is not None:
             check_number("tol", self.tol, 0)
 
-    def _solve(self, data, context, given):
-        problem = self._make_problem(data, self.selection == "holdout")
-        if not self._factorises(problem):
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        holds_out = self.selection == "holdout"
+        check_given_rows(self, data, holds_out)
+        problem = make_problem(self, data, holds_out=holds_out)
+        return problem, self._solution(problem), {}, SolutionRule(problem)
+
+    def _solution(self, problem):
+        """Yield the model of the best number of iterations, fitted to all rows."""
+        plan = self._plan(problem, path=True)
+        gcv = self.selection == "gcv"
+        if not gcv and not factorises(problem, plan, self.max_iter, self.cache_size):
             try:
-                return self._iterated(problem)
+                yield self._iterated(problem)
+                return
             except IndefiniteKernelError:
                 self._say("the kernel has negative eigenvalues: factorising")
-        return self._factorised(problem)
-
-    def _factorises(self, problem):
-        """Whether one factorisation is cheaper than iterating, and fits the memory."""
-        if self.selection == "gcv":
-            return True
-        if not problem.has_memory(self._plan(problem, path=True)):
-            return False
-        n = len(problem.all.index)
-        size = problem.n_centers or n
-        itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        return factorising_pays(
-            n,
-            None if problem.full else size,
-            problem.n_features,
-            problem.all.targets.shape[1],
-            self.max_iter,
-            itemsize=itemsize,
-            cached=n * size * itemsize <= cache_budget(self.cache_size, problem),
-            n_threads=n_blas_threads(),
-        )
+        problem.check_memory(plan)
+        yield self._factorised(problem)
 
     def _plan(self, problem, *, path):
-        return self._memory_plan(problem, path=path, n_candidates=self.max_iter + 1)
+        return problem.plan(path, self.max_iter + 1 if self.store_coef_path else 0)
+
+    # By a factorisation
+
+    def _factorised(self, problem):
+        """Return the model, from the spectrum of the normal equations."""
+        training, everything = problem.training, problem.everything
+        self._say(f"normal equations of {len(problem.train.index)} rows")
+        warn_if_indefinite(self, training.spectrum)
+        steps = np.arange(self.max_iter + 1)
+        step = self._step(training.spectrum.top)
+        t, errors = self.max_iter, None
+        if self.selection is not None:
+            errors = path_errors(self, problem, DescentPath(steps, step))
+            t = best_iteration(errors, self.tol)
+        self._say(f"path of {self.max_iter} iterations: t = {t}")
+        spectrum = everything.spectrum
+        step, t = stable_step(step, spectrum.top, t)
+        b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
+        coef_path = None
+        if self.store_coef_path:
+            coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
+        return self._state(problem, b, t, step, errors, coef_path)
 
     def _step(self, top):
         """Return the step for operators with the largest eigenvalue `top`."""
@@ -100,114 +178,181 @@ class _Nytro(_PathModel):
             )
         return float(self.step_size)
 
-    def _choose(self, errors):
-        """Return t: the least error, or the first small relative decrease."""
-        if self.tol is not None:
-            for t in range(1, len(errors)):
-                if _decrease(errors, t) < self.tol:
-                    return t
-        return int(np.nanargmin(errors))
-
-    def _refit_step(self, step, top, t):
-        """Return a step that is stable on all rows, and as many times it as t steps."""
-        if step * top < 2:
-            return step, t
-        return 1.0 / top, round(t * step * top)
-
-    def _factorised(self, problem):
-        problem.check_memory(self._plan(problem, path=True))
-        system = self._make_system(problem, 1)
-        training = system.training(problem.train)
-        self._say(f"normal equations of {len(problem.train.index)} rows")
-        steps = np.arange(self.max_iter + 1)
-        errors, spectrum, everything = self._select(
-            system,
-            training,
-            lambda spectrum: _descent(spectrum, steps, self._step(_top(spectrum))),
-            lambda spectrum, n: descent_kept(
-                spectrum, _like(spectrum, steps), self._step(_top(spectrum))
-            ),
-        )
-        step = self._step(_top(spectrum))
-        t = self.max_iter if errors is None else self._choose(errors)
-        self._say(f"path of {self.max_iter} iterations: t = {t}")
-        if everything is not training:
-            spectrum = system.spectrum(everything)
-        refit_step, n_steps = self._refit_step(step, _top(spectrum), t)
-        b = spectrum.coef(_descent(spectrum, [n_steps], refit_step)[:, 0])
-        fitted = {"coef_path_": None}
-        if self.store_coef_path:
-            filters = _descent(spectrum, steps, refit_step)
-            fitted["coef_path_"] = self._coef_path(system, spectrum, filters)
-        coef = system.coef(b, problem.all)
-        model = system.model(coef, system.mean(everything), problem.all)
-        return model | fitted | self._fitted(system, errors, n_steps, refit_step)
-
-    def _fitted(self, system, errors, n_iter, step):
-        return {
+    def _state(self, problem, b, n_iter, step, errors, coef_path):
+        counts = {
             "n_iter_": n_iter,
             "step_size_": step,
-            "validation_path_": system.problem.source_floats(errors),
-            "n_centers_": system.n_centers,
+            "validation_path_": problem.to_source_or_none(errors),
+            "coef_path_": coef_path,
+            "n_centers_": problem.n_coefs,
         }
+        return State(b, counts)
+
+    # By iterating
 
     def _iterated(self, problem):
-        if not problem.full:
+        """Return the model, from the iteration itself."""
+        if problem.n_centers is not None:
             problem.check_memory(self._plan(problem, path=False))
-        system = self._make_system(problem, self.max_iter)
-        descent = Descent(system, problem.train)
+        descent, step, t, errors = self._selected(problem)
+        if descent is None:
+            descent = problem.descent(problem.all, *self._kept(problem, problem.all))
+        step, t = stable_step(step, descent.top, t)
+        rule = IterateRule(descent.start, t, self.max_iter, self.store_coef_path)
+        train(descent.states(step), rule, Report())
+        coef_path = None
+        if self.store_coef_path:
+            coef_path = problem.stacked_dual_coefs(rule.coefs)
+        return self._state(problem, rule.coef, t, step, errors, coef_path)
+
+    def _selected(self, problem):
+        """Return the descent, its step, t, and the errors of the iterations.
+
+        The descent is None where it was on the training rows only: what it keeps is
+        then of no more use.
+        """
+        matrices = self._kept(problem, problem.train, validates=True)
+        descent = problem.descent(problem.train, matrices[0])
         step = self._step(descent.top)
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
-        t, errors = self.max_iter, None
-        if problem.validation is not None:
-            error_of = system.error(problem.validation, descent.mean)
-            errors = [error_of(descent.dual(descent.start))]
-            for coef in islice(descent.run(step), self.max_iter):
-                errors.append(error_of(descent.dual(coef)))
-                last = len(errors) - 1
-                if self.tol is not None and _decrease(errors, last) < self.tol:
-                    break
-            errors = np.asarray(errors)
-            t = self._choose(errors)
-            self._say(f"path of {len(errors) - 1} iterations: t = {t}")
-            if len(problem.validation.index):
-                # Anew, so that the matrices that were kept are let go.
-                del system, descent, error_of
-                system = self._make_system(problem, self.max_iter)
-                descent = Descent(system, problem.all)
-        step, n_steps = self._refit_step(step, descent.top, t)
-        coefs, coef = [descent.start], descent.start
-        n_run = max(n_steps, self.max_iter if self.store_coef_path else 0)
-        for i, b in enumerate(islice(descent.run(step), n_run)):
-            coef = b if i < n_steps else coef
-            if self.store_coef_path and i < self.max_iter:
-                coefs.append(b)
-        model = system.model(descent.dual(coef), descent.mean, problem.all)
-        fitted = {"coef_path_": None}
-        if self.store_coef_path:
-            zero = descent.mean * 0
-            path = [
-                system.model(descent.dual(b), zero, problem.all)["dual_coef_"]
-                for b in coefs
-            ]
-            fitted["coef_path_"] = namespace(path[0]).stack(path)
-        return model | fitted | self._fitted(system, errors, n_steps, step)
+        if problem.validation is None:
+            return descent, step, self.max_iter, None
+        mean = problem.mean(problem.train)
+
+        def error_of(b):
+            return problem.validation_error(matrices[1], b, mean)
+
+        rule = HeldOutRule(error_of, descent.start, self.max_iter, self.tol)
+        train(descent.states(step), rule, Report())
+        t = best_iteration(rule.errors, self.tol)
+        self._say(f"path of {len(rule.errors) - 1} iterations: t = {t}")
+        return None if problem.refits else descent, step, t, rule.errors
+
+    def _kept(self, problem, rows, *, validates=False):
+        """Return operators of some rows, and of validation rows, kept where it pays."""
+        matrices = [problem.matrix_of(rows)]
+        if validates and problem.validation is not None:
+            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
+        return kept(matrices, self.cache_size, self.max_iter, problem.n_features)[0]
 
 
-def _top(spectrum):
-    return float(spectrum.values[-1])
+class HeldOutRule:
+    """Follow the error on rows held out, and stop where it hardly falls.
+
+    Parameters
+    ----------
+    error_of : callable
+        ``error_of(b)`` of coefficients.
+    start : array
+        The coefficients before the first iteration.
+    max_iter : int
+    tol : float or None
+        Relative decrease of the error; None: go on to the end.
+
+    Attributes
+    ----------
+    errors : list of float
+        After 0, 1, ... iterations.
+    """
+
+    def __init__(self, error_of, start, max_iter, tol):
+        self._error_of, self._tol, self.max_iter = error_of, tol, max_iter
+        self.errors = [error_of(start)]
+
+    def update(self, state):
+        """Take in an iterate; return whether its error has hardly fallen."""
+        self.errors.append(self._error_of(state.coef))
+        if self._tol is None:
+            return False
+        return decrease(self.errors, len(self.errors) - 1) < self._tol
 
 
-def _descent(spectrum, steps, step_size):
-    return descent_filter(spectrum.values, _like(spectrum, steps), step_size)
+class IterateRule:
+    """Keep the t-th iterate, and all of them if asked.
+
+    Parameters
+    ----------
+    start : array
+        The coefficients before the first iteration.
+    t : int
+    n_path : int
+        Iterates of the path.
+    keeps_path : bool
+
+    Attributes
+    ----------
+    coef : array
+        The t-th iterate.
+    coefs : list of arrays
+        Of the path, `start` the first.
+    """
+
+    def __init__(self, start, t, n_path, keeps_path):
+        self._t, self._n_kept = t, n_path if keeps_path else 0
+        self.max_iter = max(t, self._n_kept)
+        self.coef, self.coefs, self._n_iter = start, [start], 0
+
+    def update(self, state):
+        """Take in an iterate; the last one is known."""
+        self._n_iter += 1
+        if self._n_iter == self._t:
+            self.coef = state.coef
+        if self._n_iter <= self._n_kept:
+            self.coefs.append(state.coef)
+        return False
 
 
-def _decrease(errors, t):
+def factorises(problem, plan, max_iter, cache_size):
+    """Whether one factorisation is cheaper than iterating, and fits the memory.
+
+    Parameters
+    ----------
+    problem : CenterProblem or RowProblem
+    plan : NystromPlan
+        Of the factorisation.
+    max_iter : int
+    cache_size : "auto" or float
+    """
+    if not problem.has_memory(plan):
+        return False
+    n, n_outputs = problem.all.targets.shape
+    itemsize = problem.xp.finfo(problem.dtype).bits // 8
+    size = n * (problem.n_centers or n) * itemsize
+    return factorising_pays(
+        machine_of(problem),
+        n,
+        problem.n_centers,
+        problem.n_features,
+        n_outputs,
+        max_iter,
+        itemsize=itemsize,
+        cached=size <= cache_budget(cache_size, problem),
+        n_threads=1 if on_gpu(problem.xp, problem.device) else n_blas_threads(),
+    )
+
+
+def best_iteration(errors, tol):
+    """Return t: the least error, or the first small relative decrease."""
+    if tol is not None:
+        for t in range(1, len(errors)):
+            if decrease(errors, t) < tol:
+                return t
+    return int(np.nanargmin(errors))
+
+
+def decrease(errors, t):
     """Return the relative decrease of the error at iteration t."""
     return (errors[t - 1] - errors[t]) / errors[t - 1] if errors[t - 1] > 0 else 0.0
 
 
-class NytroRegressor(RegressionTargets, _Nytro):
+def stable_step(step, top, t):
+    """Return a step that is stable on all rows, and as many times it as t steps."""
+    if step * top < 2:
+        return step, t
+    return 1.0 / top, round(t * step * top)
+
+
+class NytroRegressor(RegressionTargets, Nytro):
     """Kernel regression by early-stopped gradient descent on Nystrom centers.
 
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
@@ -327,7 +472,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
     """
 
 
-class NytroClassifier(ClassificationTargets, _Nytro):
+class NytroClassifier(ClassificationTargets, Nytro):
     """Kernel classification by early-stopped gradient descent on Nystrom centers.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

@@ -1,0 +1,23 @@
+"""Nystrom kernel ridge regression and NYTRO: whole paths from one factorisation.
+
+Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
+of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
+
+    phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
+
+so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
+
+    NKRLS  b = (B + lambda I)^-1 q
+    NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
+
+With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
+factorisation gives every lambda and every t. On the full kernel (Z = X: KRLS, early
+stopping) the same holds for B = W^1/2 K W^1/2 / N, q = W^1/2 y / N and
+phi(x) = W^1/2 K(X, x), without squaring the condition of K.
+
+Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
+AISTATS 2016: equations 15 to 21. In its equation 20 a factor R is missing.
+
+Read `whitening` (R), then `moments` (B and q), `filters` (the paths g), `selection`
+(their errors) and `descent` (NYTRO step by step); `plan` is the memory of all that.
+"""

@@ -1,40 +1,49 @@
 """Gradient descent on the normal equations, step by step."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from ..backend.array import device_of, namespace
 from ..backend.linalg import largest_eigenvalues
-from .whitening import check_finite
+from ..operators.matrix import check_finite
 
 
 def factorising_pays(
-    n_rows, n_centers, n_features, n_outputs, n_iter, *, itemsize, cached, n_threads
+    machine,
+    n_rows,
+    n_centers,
+    n_features,
+    n_outputs,
+    n_iter,
+    *,
+    itemsize,
+    cached,
+    n_threads,
 ):
     """Whether a factorisation gives the path of gradient descent sooner than iterating.
 
-    A model of seconds: 40 Gflop/s a thread in float64 and twice that in float32, 1 ns
-    for a value of the kernel's function, 0.6 ns to bring one to float64, 10 GB/s for
-    all threads to read a kernel matrix that is kept.
-
     Parameters
     ----------
+    machine : Machine
     n_rows, n_centers, n_features, n_outputs, n_iter : int
         n_centers None: all rows, the full kernel.
     itemsize : int
-        Bytes of a value of the kernel.
+        Bytes of a value of the kernel; the linear algebra is in float64.
     cached : bool
         Whether the kernel matrix is kept between iterations.
     n_threads : int
     """
     n, p = n_rows, n_centers or n_rows
-    flop = 1 / (40e9 * n_threads)
-    # Eigenvectors twice, on the training rows and on all of them.
-    factorise = 2 * 7 * p**3 * flop + n * p**2 * flop
-    entry = 4 * n_outputs * flop + 0.6e-9 / n_threads
+    # Eigenvectors twice, on the training rows and on all of them, and half of K'K.
+    factorise = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
+    # Two products with a value of the kernel, once it is there.
+    entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
+    entry += machine.convert / n_threads
     if cached:
-        entry += itemsize / 10e9
+        entry += itemsize / machine.read
     else:
-        entry += (2 * n_features * flop + 1e-9 / n_threads) * itemsize / 8
+        entry += machine.kernel_seconds(n_features, itemsize, n_threads)
     return factorise < 2 * n_iter * n * p * entry
 
 
@@ -42,84 +51,84 @@ class IndefiniteKernelError(ValueError):
     """A kernel has negative eigenvalues, along which gradient descent diverges."""
 
 
-def descend(gradient, coef, step_size, noise):
-    """Yield the coefficients after 1, 2, ... steps of gradient descent.
+class State(NamedTuple):
+    """What a solver of the Nystrom family yields.
+
+    Attributes
+    ----------
+    coef : array of shape (p, l)
+        b.
+    counts : dict
+        Fitted attributes that it found beside them.
+    """
+
+    coef: Any
+    counts: dict
+
+
+class Descent:
+    """Gradient descent, b_t = b_{t-1} - gamma (B b_{t-1} - q), from zero.
 
     Parameters
     ----------
     gradient : callable
-        ``gradient(coef)`` returns B b - q.
-    coef : array of shape (p, l)
-        Where it starts.
-    step_size : float
-        gamma < 2 / e_max.
+        ``gradient(b, Y)`` returns Phi' W (Phi b - Y) / N; for Y None: B b.
+    targets : array of shape (n, l)
+        Less their mean, in float64.
+    n_coefs : int
+        p.
     noise : float
         Fraction of the first gradient below which only rounding is left of one.
 
-    Raises
-    ------
-    IndefiniteKernelError
-        If the gradient grows: with positive eigenvalues it cannot.
-    """
-    xp = namespace(coef)
-    first = previous = None
-    while True:
-        g = gradient(coef)
-        norm = float(xp.linalg.vector_norm(g))
-        first = norm if first is None else first
-        grows = previous is not None and norm > 1.0001 * previous
-        if not np.isfinite(norm) or (grows and norm > noise * first):
-            raise IndefiniteKernelError
-        previous = norm
-        coef = coef - step_size * g
-        yield coef
-
-
-class Descent:
-    """Gradient descent on some rows of a system.
-
     Attributes
     ----------
-    mean : array of shape (l,)
-        Of the targets.
-    start : array
-        Coefficients of zero.
+    start : array of shape (p, l)
+        Zero.
     top : float
-        Largest eigenvalue of the problem.
+        Largest eigenvalue of B.
+
+    Raises
+    ------
+    ValueError
+        If the kernel has values that are not finite.
     """
 
-    def __init__(self, system, rows):
-        self._xp = xp = namespace(rows.targets)
-        self._system, self._rows = system, rows
-        self._weight = float(xp.sum(rows.weights))
-        self.mean = rows.weights @ rows.targets / self._weight
-        self._targets = rows.targets - self.mean
-        self._operator = system.cached(system.operator_of(rows))
-        shape = (self._operator.shape[1], rows.targets.shape[1])
-        like = {"dtype": xp.float64, "device": device_of(rows.targets)}
-        self.start = xp.zeros(shape, **like)
-        check_finite(self._product(self.start, self._targets))
-        first = np.random.default_rng(0).standard_normal(shape[0])
+    def __init__(self, gradient, targets, n_coefs, noise):
+        xp = namespace(targets)
+        self._gradient, self._targets, self._noise = gradient, targets, noise
+        like = {"dtype": xp.float64, "device": device_of(targets)}
+        self.start = xp.zeros((n_coefs, targets.shape[1]), **like)
+        check_finite(gradient(self.start, targets))
+        first = np.random.default_rng(0).standard_normal((n_coefs, 1))
         self.top = largest_eigenvalues(
-            lambda V: self._product(V, None),
-            xp.asarray(first[:, None], **like),
+            lambda V: gradient(V, None),
+            xp.asarray(first, **like),
             n_steps=100,
             tol=1e-11,
         )[0]
 
-    def _product(self, b, targets):
-        g = self._system.gradient(self._operator, b, targets, self._rows)
-        return g / self._weight
+    def states(self, step_size):
+        """Yield the state after 1, 2, ... steps.
 
-    def run(self, step_size):
-        """Yield the coefficients after 1, 2, ... steps."""
-        return descend(
-            lambda b: self._product(b, self._targets),
-            self.start,
-            step_size,
-            noise=10 * float(self._xp.finfo(self._operator.dtype).eps) ** 0.5,
-        )
+        Parameters
+        ----------
+        step_size : float
+            gamma < 2 / e_max.
 
-    def dual(self, b):
-        """Return the coefficients of the centers."""
-        return self._system.coef(b, self._rows)
+        Raises
+        ------
+        IndefiniteKernelError
+            If the gradient grows: with positive eigenvalues it cannot.
+        """
+        xp, b = namespace(self.start), self.start
+        first = previous = None
+        while True:
+            g = self._gradient(b, self._targets)
+            norm = float(xp.linalg.vector_norm(g))
+            first = norm if first is None else first
+            grows = previous is not None and norm > 1.0001 * previous
+            if not np.isfinite(norm) or (grows and norm > self._noise * first):
+                raise IndefiniteKernelError
+            previous = norm
+            b = b - step_size * g
+            yield State(b, {})

@@ -1,22 +1,8 @@
-"""Nystrom kernel ridge regression and NYTRO: whole paths from one factorisation.
+"""Filters of the spectrum: all models of a path from one factorisation.
 
-Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
-of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
-
-    phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
-
-so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
-
-    NKRLS  b = (B + lambda I)^-1 q
-    NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
-
-With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
-factorisation gives every lambda and every t. On the full kernel (Z = X: KRLS, early
-stopping) the same holds for B = W^1/2 K W^1/2 / N, q = W^1/2 y / N and
-phi(x) = W^1/2 K(X, x), without squaring the condition of K.
-
-Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
-AISTATS 2016: equations 15 to 21. In its equation 20 a factor R is missing.
+With B = V diag(e) V' a model is b = V g(e) V' q, see `eigenkern.nystrom`. A path is a
+class with ``filters(spectrum)``, the values g of all its models, and ``kept(spectrum,
+n_rows)``, what they leave of the targets, for the errors of `selection`.
 """
 
 from dataclasses import dataclass
@@ -24,76 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.array import device_of, is_numpy, namespace
-from ..backend.linalg import cholesky, eigh, solve_triangular
-from .whitening import _EPS, BLOCK_BYTES
-
-
-def ridge_filter(values, alphas, floor):
-    """Return the filters of kernel ridge regression, 1 / (e + lambda).
-
-    Parameters
-    ----------
-    values : array of shape (p,)
-        Eigenvalues e.
-    alphas : array of shape (k,)
-        lambda. 0: the pseudo-inverse.
-    floor : float
-        What e + lambda must exceed, or else the filter is 0: eigenvalues below it are
-        rounding.
-
-    Returns
-    -------
-    array of shape (p, k)
-    """
-    xp = namespace(values)
-    total = values[:, None] + alphas
-    inverse = 1 / xp.where(total > floor, total, xp.ones_like(total))
-    return xp.where(total > floor, inverse, xp.zeros_like(total))
-
-
-def ridge_kept(spectrum, alphas, *, scaled):
-    """Return what ridge regression leaves of the targets, lambda / (e + lambda).
-
-    If `scaled` without the factor lambda, so that there is a limit for lambda = 0.
-    """
-    xp = namespace(spectrum.values)
-    total = spectrum.values[:, None] + alphas
-    floor = max(spectrum.floor, float(np.finfo(np.float64).tiny))
-    total = xp.where(total > floor, total, xp.full_like(total, floor))
-    return 1 / total if scaled else alphas / total
-
-
-def descent_kept(spectrum, steps, step_size):
-    """Return what gradient descent leaves of the targets, (1 - gamma e)^t."""
-    return (1 - step_size * spectrum.values[:, None]) ** steps
-
-
-def descent_filter(values, steps, step_size):
-    """Return the filters of gradient descent, (1 - (1 - gamma e)^t) / e.
-
-    Parameters
-    ----------
-    values : array of shape (p,)
-        Eigenvalues e; gamma e < 2.
-    steps : array of shape (k,)
-        t, floating.
-    step_size : float
-        gamma.
-
-    Returns
-    -------
-    array of shape (p, k)
-    """
-    xp = namespace(values)
-    e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
-    small = step_size * e < 0.5
-    # 1 - (1 - x)^t without cancellation for a small x.
-    x = xp.where(small, step_size * e, xp.zeros_like(e))
-    gain = -xp.expm1(steps * xp.log1p(-x))
-    gain = xp.where(small, gain, 1 - (1 - step_size * e) ** steps)
-    safe = xp.where(e > 0, e, xp.ones_like(e))
-    return xp.where(step_size * e * steps > _EPS, gain / safe, step_size * steps)
+from ..backend.array import device_of, namespace
+from .plan import blocks
+from .whitening import EPS
 
 
 @dataclass(frozen=True)
@@ -129,61 +48,15 @@ class Spectrum:
     lowest: float = 0.0
     complete: bool = False
 
-    @classmethod
-    def of_moments(cls, moments, rounding):
-        """Return the spectrum of whitened sums; their `gram` is overwritten."""
-        xp = namespace(moments.gram)
-        N, mean = moments.weight, moments.mean
-        values, V = eigh(moments.gram)
-        values = xp.where(values > 0, values, xp.zeros_like(values))
-        cross = xp.concat([moments.centered_cross(mean), moments.cross[:, -1:]], axis=1)
-        return cls(
-            values / N,
-            V,
-            V.T @ cross / N,
-            moments.centered_squares(mean),
-            N,
-            rounding * float(xp.sum(values)) / N,
-        )
-
-    @classmethod
-    def of_kernel(cls, K, Y, weights, rounding):
-        """Return the spectrum of the full kernel.
-
-        Parameters
-        ----------
-        K : array of shape (n, n)
-            W^1/2 K W^1/2 in float64; overwritten.
-        Y : array of shape (n, l)
-            Centered targets.
-        weights : array of shape (n,)
-        rounding : float
-            Error of K over its trace.
-        """
-        xp = namespace(K)
-        N = float(xp.sum(weights))
-        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-        T = xp.sqrt(weights)[:, None] * T
-        trace = float(xp.linalg.trace(K))
-        values, V = eigh(K)
-        lowest, top = float(values[0]), float(values[-1])
-        floor = rounding * trace
-        negative = values < -floor
-        # Scaled by (N e)^1/2 as if the features had been R' K(X, x) with R = K^-1/2.
-        tiny = xp.full_like(values, _EPS**2 * top)
-        values = xp.where(values > tiny, values, tiny)
-        root = xp.sqrt(values)
-        squares = xp.sum(T[:, :-1] ** 2, axis=0)
-        targets = root[:, None] * (V.T @ T) / N
-        targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
-        return cls(
-            values / N, V / root, targets, squares, N, floor / N, lowest / N, True
-        )
+    @property
+    def top(self):
+        """The largest eigenvalue."""
+        return float(self.values[-1])
 
     @property
     def indefinite(self):
         """Whether negative eigenvalues were dropped that are not rounding."""
-        return self.lowest < -1e-6 * float(self.values[-1])
+        return self.lowest < -1e-6 * self.top
 
     @property
     def inside(self):
@@ -205,40 +78,84 @@ class Spectrum:
         """Return b of a filter g of shape (p,): shape (p, l)."""
         return self.vectors @ (g[:, None] * self.targets[:, :-1])
 
+    def coefs(self, filters):
+        """Yield b of filters of shape (p, K), in pieces of shape (p, l, k)."""
+        xp, q = namespace(filters), self.targets[:, :-1]
+        (p, n_candidates), n_outputs = filters.shape, q.shape[1]
+        for piece in blocks(n_candidates, p * n_outputs, least=1):
+            coefs = q[:, :, None] * filters[:, None, piece]
+            b = self.vectors @ xp.reshape(coefs, (p, -1))
+            yield xp.reshape(b, coefs.shape)
 
-def path_coefs(spectrum, filters):
-    """Yield the coefficients b of a path in pieces of shape (p, l, k).
+    def beside(self, values):
+        """Return values of the host as an array beside the eigenvalues."""
+        xp = namespace(self.values)
+        return xp.asarray(values, dtype=xp.float64, device=device_of(self.values))
+
+
+class RidgePath:
+    """Kernel ridge regression, g = 1 / (e + lambda).
 
     Parameters
     ----------
-    spectrum : Spectrum
-    filters : array of shape (p, K)
+    alphas : array-like of shape (k,)
+        lambda. 0: the pseudo-inverse.
     """
-    xp = namespace(filters)
-    q = spectrum.targets[:, :-1]
-    (p, n_candidates), n_outputs = filters.shape, q.shape[1]
-    n_pieces = max(int(BLOCK_BYTES // (8 * p * n_outputs)), 1)
-    for i in range(0, n_candidates, n_pieces):
-        piece = slice(i, min(i + n_pieces, n_candidates))
-        coefs = q[:, :, None] * filters[:, None, piece]
-        b = spectrum.vectors @ xp.reshape(coefs, (p, -1))
-        yield xp.reshape(b, coefs.shape)
+
+    def __init__(self, alphas):
+        self.alphas = np.asarray(alphas, dtype=np.float64)
+
+    def filters(self, spectrum):
+        """Return g, shape (p, k): 0 where e + lambda is rounding."""
+        xp = namespace(spectrum.values)
+        total = spectrum.values[:, None] + spectrum.beside(self.alphas)
+        above = total > spectrum.floor
+        inverse = 1 / xp.where(above, total, xp.ones_like(total))
+        return xp.where(above, inverse, xp.zeros_like(total))
+
+    def kept(self, spectrum, n_rows=None):
+        """Return what is left of the targets, lambda / (e + lambda), shape (p, k).
+
+        Where the eigenvectors span the targets of all `n_rows` rows, without the factor
+        lambda: no error needs it there, and there is a limit for lambda = 0.
+        """
+        xp, alphas = namespace(spectrum.values), spectrum.beside(self.alphas)
+        total = spectrum.values[:, None] + alphas
+        floor = max(spectrum.floor, float(np.finfo(np.float64).tiny))
+        total = xp.where(total > floor, total, xp.full_like(total, floor))
+        spanned = spectrum.complete and n_rows in (None, spectrum.values.shape[0])
+        return 1 / total if spanned else alphas / total
 
 
-def solve_ridge(B, q, alpha):
-    """Return (B + alpha I)^-1 q by a Cholesky factor, or None if B is not definite.
+class DescentPath:
+    """Gradient descent from zero, g = (1 - (1 - gamma e)^t) / e.
 
-    `B`, of shape (p, p), is overwritten.
+    Parameters
+    ----------
+    steps : array-like of shape (k,)
+        t.
+    step_size : float
+        gamma; gamma e < 2.
     """
-    L = cholesky(_add_to_diagonal(B, alpha))
-    if L is None:
-        return None
-    return solve_triangular(L, solve_triangular(L, q), transposed=True)
 
+    def __init__(self, steps, step_size):
+        self.steps = np.asarray(steps, dtype=np.float64)
+        self.step_size = step_size
 
-def _add_to_diagonal(B, value):
-    xp = namespace(B)
-    if is_numpy(xp):
-        B.flat[:: len(B) + 1] += value
-        return B
-    return B + value * xp.eye(B.shape[0], dtype=B.dtype, device=device_of(B))
+    def filters(self, spectrum):
+        """Return g, shape (p, k)."""
+        xp, values = namespace(spectrum.values), spectrum.values
+        steps, step_size = spectrum.beside(self.steps), self.step_size
+        e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
+        small = step_size * e < 0.5
+        # 1 - (1 - x)^t without cancellation for a small x.
+        x = xp.where(small, step_size * e, xp.zeros_like(e))
+        gain = -xp.expm1(steps * xp.log1p(-x))
+        gain = xp.where(small, gain, 1 - (1 - step_size * e) ** steps)
+        safe = xp.where(e > 0, e, xp.ones_like(e))
+        return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
+
+    def kept(self, spectrum, n_rows=None):
+        """Return what is left of the targets, (1 - gamma e)^t, shape (p, k)."""
+        factor = 1 - self.step_size * spectrum.values[:, None]
+        return factor ** spectrum.beside(self.steps)

@@ -1,36 +1,55 @@
-"""Sums over rows that a least-squares fit and its error depend on."""
+"""The normal equations B b = q of a model on centers, and of one on the full kernel.
 
+Both classes have the mean of the targets, the `spectrum` of B, and ``ridge(alpha)``,
+the solution of B + lambda I, so that a path does not ask which of them it has. Neither
+changes its arrays.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from ..backend.array import namespace
-from ..backend.linalg import solve_triangular
-from .whitening import check_finite
+from ..backend.array import device_of, is_numpy, namespace
+from ..backend.linalg import cholesky, eigh, solve_triangular
+from ..operators.matrix import check_finite
+from .filters import Spectrum
+from .whitening import EPS, Whitening
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over rows that a least-squares fit and its error depend on.
+    """Sums over rows that a model on centers, and its errors, depend on.
 
-    With features C (rows phi(x)', or K(x, Z)) and T = [Y, 1] they are C' W C, C' W T
-    and T' W T: sums over two sets of rows add up.
+    With C = K(X, Z), or K(X, Z) R where rows are whitened one by one, and T = [Y, 1]
+    they are C' W C, C' W T and T' W T: sums over two sets of rows add up.
+
+    Attributes
+    ----------
+    gram : array of shape (p, p)
+    cross : array of shape (p, l + 1)
+    squares : array of shape (l + 1, l + 1)
+    whitening : Whitening
     """
 
     gram: Any
     cross: Any
     squares: Any
+    whitening: Whitening
 
     @classmethod
-    def of(cls, operator, Y, weights, transform=None):
-        """Return the sums over the rows of K(X, Z), or of K(X, Z) @ transform.
+    def of(cls, operator, Y, weights, whitening):
+        """Return the sums over the rows of K(X, Z).
 
         Parameters
         ----------
-        operator : TiledKernel
+        operator : Matrix
+            K(X, Z), with the centers that the whitening keeps.
         Y : array of shape (n, l)
             In float64.
         weights : array of shape (n,)
             In float64.
+        whitening : Whitening
 
         Raises
         ------
@@ -39,22 +58,17 @@ class Moments:
         """
         xp = namespace(Y)
         T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-        gram, cross = operator.gram(T, weights, transform=transform)
+        gram, cross = operator.gram(T, weights, transform=whitening.R)
         check_finite(xp.linalg.diagonal(gram))
-        return cls(gram, cross, T.T @ (T * weights[:, None]))
+        return cls(gram, cross, T.T @ (T * weights[:, None]), whitening)
 
     def __add__(self, other):
         return Moments(
             self.gram + other.gram,
             self.cross + other.cross,
             self.squares + other.squares,
+            self.whitening,
         )
-
-    def whitened(self, L):
-        """Return the sums for the features L^-1 C."""
-        half = solve_triangular(L, self.gram)
-        gram = solve_triangular(L, half.T)
-        return Moments(gram, solve_triangular(L, self.cross), self.squares)
 
     @property
     def weight(self):
@@ -68,7 +82,7 @@ class Moments:
 
     def centered_cross(self, intercept):
         """Return C' W (Y - intercept)."""
-        return self.cross[:, :-1] - self.cross[:, -1:] * intercept[None, :]
+        return _centered(self.cross, intercept)
 
     def centered_squares(self, intercept):
         """Return the sum of the squares of Y - intercept of every output, (l,)."""
@@ -76,3 +90,134 @@ class Moments:
         sums = self.squares[:-1, -1]
         squares = xp.linalg.diagonal(self.squares)[:-1]
         return squares - 2 * intercept * sums + intercept**2 * self.squares[-1, -1]
+
+    def coef(self, b):
+        """Return the coefficients of C of a model b."""
+        if self.whitening.R is not None:
+            return b
+        return solve_triangular(self.whitening.L, b, transposed=True)
+
+    def _of_features(self):
+        """Return Phi' W Phi in a new array, and Phi' W T."""
+        xp, L = namespace(self.gram), self.whitening.L
+        if self.whitening.R is not None:
+            return xp.asarray(self.gram, copy=True), self.cross
+        gram = solve_triangular(L, solve_triangular(L, self.gram).T)
+        return gram, solve_triangular(L, self.cross)
+
+    @cached_property
+    def spectrum(self):
+        """The spectrum of B."""
+        gram, cross = self._of_features()
+        xp, N, mean = namespace(gram), self.weight, self.mean
+        values, V = eigh(gram)
+        values = xp.where(values > 0, values, xp.zeros_like(values))
+        targets = xp.concat([_centered(cross, mean), cross[:, -1:]], axis=1)
+        floor = self.whitening.rounding * float(xp.sum(values)) / N
+        squares = self.centered_squares(mean)
+        return Spectrum(values / N, V, V.T @ targets / N, squares, N, floor)
+
+    def ridge(self, alpha):
+        """Return b for one lambda, or None if rounding is not below it."""
+        gram, cross = self._of_features()
+        trace = float(namespace(gram).linalg.trace(gram))
+        if alpha * self.weight <= self.whitening.rounding * trace:
+            return None
+        gram = _plus_diagonal(gram, alpha * self.weight)
+        return _solve_definite(gram, _centered(cross, self.mean))
+
+
+@dataclass(frozen=True)
+class WeightedKernel:
+    """The full kernel in the place of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
+
+    Attributes
+    ----------
+    matrix : callable
+        ``matrix()`` returns K of the rows in float64, a new array every time: it is
+        computed where it is used up, and never kept.
+    targets : array of shape (n, l)
+    weights : array of shape (n,)
+    rounding : float
+        Error of K over its trace.
+    """
+
+    matrix: Callable[[], Any]
+    targets: Any
+    weights: Any
+    rounding: float
+
+    @property
+    def weight(self):
+        """N."""
+        return float(namespace(self.weights).sum(self.weights))
+
+    @property
+    def mean(self):
+        """Mean of the targets, shape (l,)."""
+        return self.weights @ self.targets / self.weight
+
+    def _weighted_matrix(self):
+        """Return W^1/2 K W^1/2 in a new array."""
+        xp, K = namespace(self.weights), self.matrix()
+        check_finite(xp.linalg.diagonal(K))
+        if bool(xp.all(self.weights == 1)):
+            return K
+        root = xp.sqrt(self.weights)
+        return root[:, None] * K * root[None, :]
+
+    @cached_property
+    def spectrum(self):
+        """The spectrum of B, its negative part dropped.
+
+        Its eigenvectors are scaled by (N e)^1/2, as if the features had been R' K(X, x)
+        with R = K^-1/2.
+        """
+        xp, N = namespace(self.weights), self.weight
+        Y = self.targets - self.mean
+        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
+        T = xp.sqrt(self.weights)[:, None] * T
+        K = self._weighted_matrix()
+        floor = self.rounding * float(xp.linalg.trace(K))
+        values, V = eigh(K)
+        lowest, top = float(values[0]), float(values[-1])
+        negative = values < -floor
+        tiny = xp.full_like(values, EPS**2 * top)
+        values = xp.where(values > tiny, values, tiny)
+        root = xp.sqrt(values)
+        targets = root[:, None] * (V.T @ T) / N
+        targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
+        squares = xp.sum(T[:, :-1] ** 2, axis=0)
+        return Spectrum(
+            values / N, V / root, targets, squares, N, floor / N, lowest / N, True
+        )
+
+    def ridge(self, alpha):
+        """Return b for one lambda, or None if rounding is not below it."""
+        xp, K = namespace(self.weights), self._weighted_matrix()
+        if alpha <= self.rounding * float(xp.linalg.trace(K)) / K.shape[0]:
+            return None
+        q = xp.sqrt(self.weights)[:, None] * (self.targets - self.mean)
+        return _solve_definite(_plus_diagonal(K, alpha * self.weight), q)
+
+
+def _centered(cross, intercept):
+    """Return C' W (Y - intercept) of C' W [Y, 1]."""
+    return cross[:, :-1] - cross[:, -1:] * intercept[None, :]
+
+
+def _plus_diagonal(K, value):
+    """Return K + value I, in `K` itself where its library can."""
+    xp = namespace(K)
+    if is_numpy(xp):
+        K.flat[:: len(K) + 1] += value
+        return K
+    return K + value * xp.eye(K.shape[0], dtype=K.dtype, device=device_of(K))
+
+
+def _solve_definite(K, q):
+    """Return K^-1 q by a Cholesky factor, which takes the place of K, or None."""
+    L = cholesky(K)
+    if L is None:
+        return None
+    return solve_triangular(L, solve_triangular(L, q), transposed=True)

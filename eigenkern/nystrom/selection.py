@@ -3,11 +3,10 @@
 import numpy as np
 
 from ..backend.array import namespace
-from .filters import path_coefs
-from .whitening import _EPS
+from .whitening import EPS
 
 
-def validation_errors(spectrum, filters, moments, intercept, expand):
+def validation_errors(spectrum, filters, moments, intercept):
     """Return the mean squared error of a path on the rows of `moments`.
 
     It is a quadratic form in b: the validation rows are not visited again.
@@ -18,12 +17,9 @@ def validation_errors(spectrum, filters, moments, intercept, expand):
         Of the training rows.
     filters : array of shape (p, k)
     moments : Moments
-        Of the validation rows, for the same features or for K(x, Z).
+        Of the validation rows.
     intercept : array of shape (l,)
         Of the training rows.
-    expand : callable
-        ``expand(b)`` returns the coefficients of the features of `moments`, for b of
-        shape (p, c). For fewer than p candidates that is less than to whiten the sums.
 
     Returns
     -------
@@ -34,8 +30,9 @@ def validation_errors(spectrum, filters, moments, intercept, expand):
     cross = moments.centered_cross(intercept)[:, :, None]
     constant = float(xp.sum(moments.centered_squares(intercept)))
     errors = []
-    for b in path_coefs(spectrum, filters):
-        coef = expand(xp.reshape(b, (b.shape[0], -1)))
+    for b in spectrum.coefs(filters):
+        # For fewer than p candidates that is less work than to whiten the sums.
+        coef = moments.coef(xp.reshape(b, (b.shape[0], -1)))
         G_coef = xp.reshape(moments.gram @ coef, b.shape)
         coef = xp.reshape(coef, b.shape)
         errors.append(constant + xp.sum(coef * (G_coef - 2 * cross), axis=(0, 1)))
@@ -146,7 +143,7 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
             left = left + (1 - xp.sum(U**2, axis=1))[:, None]
         moved = (w / (N - w))[:, None] * Y[rows, :]
         residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
-        left = xp.where(left > 0, left, xp.full_like(left, _EPS))
+        left = xp.where(left > 0, left, xp.full_like(left, EPS))
         total = total + xp.sum((residual / left[:, None, :]) ** 2, axis=(0, 1))
     return _host(total / (N * n_outputs))
 

@@ -8,52 +8,8 @@ import numpy as np
 from ..backend.array import device_of, namespace
 from ..backend.linalg import pivoted_cholesky, solve_triangular
 
-_EPS = float(np.finfo(np.float64).eps)
-
-
-# Bytes that a block of rows, or a part of a path, may take at a time.
-BLOCK_BYTES = 64e6
-
-
-@dataclass(frozen=True)
-class NystromPlan:
-    """The memory that a fit takes beside its rows, in float64.
-
-    With p centers, k matrices of p x p numbers at a time, blocks of b rows and c
-    numbers that are kept for the candidates of a path, a plan has ::
-
-        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
-
-    Attributes
-    ----------
-    bytes : int
-        The left-hand side.
-    """
-
-    bytes: int
-
-    #: Matrices: K_mm or its factor, sums over the training rows (and over the
-    #: validation rows), what is whitened, eigenvectors and their workspace.
-    SQUARES = {"ridge": 5, "path": 7, "full ridge": 3, "full path": 6, "falkon": 7}
-
-    @classmethod
-    def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
-        """Return the plan of a fit.
-
-        Parameters
-        ----------
-        kind : str
-            Of `SQUARES`.
-        n_centers, n_rows : int
-        validated : bool, default=False
-            Whether sums over validation rows are kept.
-        n_kept : int, default=0
-            c.
-        """
-        n_squares = cls.SQUARES[kind] + 2 * validated
-        n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
-        floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
-        return cls(int(8 * floats + 2 * BLOCK_BYTES))
+#: Relative rounding error in float64.
+EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -114,20 +70,10 @@ class Whitening:
     @property
     def rounding(self):
         """The rounding error of B over its trace."""
-        return 10 * _EPS / (1.0 if self.R is not None else self.smallest)
+        return 10 * EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):
         """Return R b, the coefficients of the kept centers."""
         if self.R is not None:  # the same rounding as in the rows
             return self.R @ b
         return solve_triangular(self.L, b, transposed=True)
-
-
-def check_finite(values):
-    """Raise a ValueError unless these values of a kernel matrix are finite."""
-    xp = namespace(values)
-    if not bool(xp.all(xp.isfinite(values))):
-        raise ValueError(
-            "the kernel matrix has values that are not finite: scale X, or choose "
-            "another kernel or bandwidth"
-        )

@@ -252,3 +252,13 @@ def sum_of(parts):
     for part in parts[1:]:
         total += part
     return total
+
+
+def check_finite(values):
+    """Raise a ValueError unless these values of a kernel matrix are finite."""
+    xp = namespace(values)
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError(
+            "the kernel matrix has values that are not finite: scale X, or choose "
+            "another kernel or bandwidth"
+        )

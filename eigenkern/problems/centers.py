@@ -1,278 +1,281 @@
-"""Least squares on centers, or on all rows, in closed form."""
+"""Least squares on centers."""
 
-from typing import Any, NamedTuple
+from functools import cached_property
 
 import numpy as np
 
-from ..backend import memory
 from ..backend.array import device_of, move, namespace, to_numpy
-from ..centers import choose, distinct_rows, masses, uniform
+from ..backend.linalg import solve_triangular
+from ..centers import choose, masses, uniform
+from ..nystrom.moments import Moments
+from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.selection import validation_errors
+from ..nystrom.whitening import Whitening
+from ..operators.cached import kept
 from ..operators.given import GivenMatrix
+from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from .data import _Located
-from .parameters import make_kernel
+from .least_squares import LeastSquares
+from .problem import scatter, take
 
 
-class Rows(NamedTuple):
-    """Rows of a least-squares problem.
-
-    Attributes
-    ----------
-    X : array of shape (n, d)
-    targets : array of shape (n, l)
-        In float64, as all of the linear algebra with them.
-    weights : array of shape (n,)
-        In float64.
-    index : ndarray of shape (n,)
-        Their places in the X of the user.
-    """
-
-    X: Any
-    targets: Any
-    weights: Any
-    index: np.ndarray
-
-
-class CenterProblem(_Located):
-    """A least-squares problem on centers: rows, centers, kernel.
+class CenterProblem(LeastSquares):
+    """Least squares on centers: phi(x) = R' K(Z, x).
 
     Parameters
     ----------
-    estimator : estimator with kernel, bandwidth, n_centers and device
-    data : Data
-    train, held_out : ndarray of int
-        Rows to train with; rows to select by (None: those of `data.validation`).
-    centers : array of shape (p, d), default=None
-        Centers that were given.
-    one_matrix : bool, default=True
-        Whether `full` means K(X, X) of the rows; otherwise the centers are then all
-        distinct rows.
+    device, data, train, held_out, kernel, bandwidth
+        As for `LeastSquares`.
+    n_centers : int or None
+        None: all distinct training rows, or the centers that are given.
+    centers : str or array of shape (p, d)
+        One of `eigenkern.centers.METHODS`, or the centers.
+    cache_size : "auto" or float, default=0
+        MB for the kernel matrix of the training rows.
+    n_passes : int, default=1
+        How often that matrix is used in closed form.
 
     Attributes
     ----------
-    xp, device
-        Where the computation is.
-    kernel : Kernel or None
-        None for "precomputed".
-    train, validation, all : Rows
-        `all` are train and held-out rows; `validation` may be None.
-    full : bool
-        Whether every row is a center.
-    n_centers : int or None
-        None if `full`.
+    n_centers : int
+        p, before some are left out.
     center_indices : ndarray of shape (p,) or None
-        Rows of X that are centers; None if `full` or where centers are no rows.
-    shift : ndarray of shape (l,)
-        What was subtracted from all targets, so that sums of squares are accurate.
+        Rows of X that are centers; None where centers are no rows.
     """
 
     def __init__(
-        self, estimator, data, train, held_out, centers=None, *, one_matrix=True
+        self,
+        device,
+        data,
+        train,
+        held_out,
+        *,
+        kernel,
+        bandwidth,
+        n_centers,
+        centers,
+        cache_size=0,
+        n_passes=1,
     ):
-        super().__init__(estimator.device, data.X)
-        X = self._to_compute_if_small(data.X)
-        self._dtype = self._to_compute(X[:0, :]).dtype
-        self.full = estimator.n_centers is None and centers is None
-        self._data = data
-        order = train if held_out is None else np.concatenate([train, held_out])
-        weights = data.weights if data.weights is not None else np.ones(X.shape[0])
-        weights = weights / weights[order].mean()
-        if not np.array_equal(order, np.arange(X.shape[0])):
-            X = self._take(X, order)
-        self.shift = np.average(data.targets[order], axis=0, weights=weights[order])
-        self.all = self._rows(X, data.targets[order], weights[order], order)
-        self.train = Rows(*(part[: len(train), ...] for part in self.all))
-        self.validation = None
-        if held_out is not None:
-            self.validation = Rows(*(part[len(train) :, ...] for part in self.all))
-        elif data.validation is not None:
-            X_val, Y_val, w_val = data.validation
-            w_val = np.ones(len(Y_val)) if w_val is None else w_val / w_val.mean()
-            X_val = self.xp.astype(self._to_compute(X_val), self._dtype)
-            self.validation = self._rows(X_val, Y_val, w_val, np.arange(0))
-        self.kernel = self._centers = self.center_indices = None
-        self._choose_kernel(estimator)
-        choice = "array" if centers is not None else estimator.centers
-        self._choose_centers(estimator.n_centers, centers, choice, one_matrix)
-
-    def _rows(self, X, targets, weights, index):
-        xp = self.xp
-        options = {"dtype": xp.float64, "device": self.device}
-        targets = xp.asarray(targets - self.shift, **options)
-        return Rows(X, targets, xp.asarray(weights, **options), index)
-
-    @property
-    def dtype(self):
-        """Data type of the kernel's values."""
-        return self._dtype
-
-    def _choose_kernel(self, estimator):
-        if self._data.precomputed:
-            return
-        X, rng = self.all.X, self._data.rng
-        if isinstance(estimator.bandwidth, str) and isinstance(estimator.kernel, str):
-            X = self._take(X, self._data.distinct(self.all.index)[0])
-        self.kernel = make_kernel(estimator.kernel, estimator.bandwidth, X, rng)
-
-    def _choose_centers(self, n_centers, centers, choice, one_matrix):
-        xp = self.xp
-        self.n_centers = self._center_weights = None
-        if self.full and one_matrix:
-            return
-        if centers is not None:
-            self._centers = xp.astype(self._to_compute(centers), self._dtype, copy=True)
+        super().__init__(
+            device, data, train, held_out, kernel=kernel, bandwidth=bandwidth
+        )
+        self._cache_size, self._n_passes = cache_size, n_passes
+        given = not isinstance(centers, str)
+        # Coefficients are then those of all rows of X.
+        self._on_all_rows = n_centers is None and not given
+        self._centers = self.center_indices = self._center_weights = None
+        if given:
+            centers = self.to_compute(centers)
+            self._centers = self.xp.astype(centers, self.dtype, copy=True)
             self.n_centers = centers.shape[0]
-            return
+        else:
+            self._choose_centers(n_centers, centers)
+
+    def _choose_centers(self, n_centers, method):
+        """Choose centers among the distinct training rows."""
         first, which = self._data.distinct(self.train.index)
         n_centers = len(first) if n_centers is None else n_centers
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
-        alike = choice == "uniform" or n_centers >= len(first)
+        alike = method == "uniform" or n_centers >= len(first)
         if alike:
-            chosen = uniform(len(first), n_centers, self._data.rng)
+            chosen = uniform(len(first), n_centers, self.rng)
         else:
-            X = self._take(self.train.X, first)
+            X = take(self.train.X, first)
             if self.kernel is None:
-                X = self._take(X, self.train.index[first], axis=1)
-            rng = self._data.rng
-            centers, chosen = choose(choice, self.kernel, X, n_centers, rng, totals)
-        if chosen is None:
-            self._centers, self.n_centers = self._to_compute(centers), n_centers
+                X = take(X, self.train.index[first], axis=1)
+            centers, chosen = choose(
+                method, self.kernel, X, n_centers, self.rng, totals
+            )
+        if chosen is None:  # means of rows
+            self._centers, self.n_centers = self.to_compute(centers), n_centers
             return
         if alike or self.kernel is None:
             self._center_weights = totals[chosen]
-        self._chosen = first[chosen]
-        self.center_indices = self.train.index[self._chosen]
+        self.center_indices = self.train.index[first[chosen]]
         self.n_centers = len(chosen)
         if self.kernel is not None:
-            self._centers = self._to_compute(self._take(self.train.X, self._chosen))
+            rows = take(self.train.X, first[chosen])
+            self._centers = self.to_compute(rows)
 
-    def n_distinct(self, rows):
-        """Return the number of distinct rows with distinct targets among some."""
-        if len(rows.index):
-            return len(self._data.distinct_with_targets(rows.index)[0])
-        # Validation rows that were given; those without weight may be among them.
-        pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
-        return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
+    @property
+    def n_coefs(self):
+        """Centers that are kept."""
+        return len(self.whitening.kept)
 
-    def has_memory(self, plan):
-        """Whether the free memory holds a `NystromPlan`."""
-        return plan.bytes <= memory.available(self.xp, self.device)
+    @cached_property
+    def whitening(self):
+        """R of the centers; computed once the memory for it has been checked."""
+        K_mm = self._center_matrix()
+        check_finite(K_mm)
+        return Whitening.of(K_mm, self.dtype)
 
-    def check_memory(self, plan):
-        """Raise a ValueError unless the free memory holds a `NystromPlan`."""
-        if not self.has_memory(plan):
-            free = memory.available(self.xp, self.device)
-            size = self.n_centers or len(self.all.index)
-            raise ValueError(
-                f"n_centers={self.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "
-                f"it for matrices of {size} x {size}, but {free / 1e6:.0f} MB of "
-                "memory are free; pass a smaller n_centers"
-            )
-
-    def center_matrix(self):
+    def _center_matrix(self):
         """Return K(Z, Z) in float64."""
         xp = self.xp
         if self.kernel is None:
-            K = self._take(self.all.X, self._chosen)
-            K = self._to_compute(self._take(K, self.center_indices, axis=1))
+            K = take(self._X, self.center_indices)
+            K = self.to_compute(take(K, self.center_indices, axis=1))
             return xp.astype(K, xp.float64)
         return TiledKernel(self.kernel, xp.astype(self._centers, xp.float64)).block()
 
-    def operator(self, rows, kept):
-        """Return K(X, Z) of some rows and of the centers with indices `kept`."""
+    def matrix_of(self, rows):
+        """Return K(X, Z) of some rows and the centers that are kept."""
+        used = self.whitening.kept
         if self.kernel is None:
-            K = self._take(rows.X, self.center_indices[kept], axis=1)
-            return GivenMatrix(self._to_compute(K))
-        kept = self._take(self._centers, kept)
-        return kernel_operator(self.kernel, kept, self._devices, rows.X)
+            K = take(rows.X, self.center_indices[used], axis=1)
+            return GivenMatrix(self.to_compute(K))
+        return kernel_operator(
+            self.kernel, take(self._centers, used), self.devices, rows.X
+        )
 
-    def full_operator(self, centers, rows=None):
-        """Return K(X, X) of the rows `centers`, or of other rows and them."""
-        if self.kernel is None:
-            X = (centers if rows is None else rows).X
-            K = self._take(X, centers.index, axis=1)
-            return GivenMatrix(self._to_compute(K))
-        rows = None if rows is None else rows.X
-        return kernel_operator(self.kernel, centers.X, self._devices, rows)
+    def matrix_of_validation(self, coef):
+        """Return K(X, Z) of the validation rows."""
+        return self.matrix_of(self.validation)
 
-    def center_model(self, coef, intercept, kept):
-        """Return the attributes that prediction needs, of coefficients of centers."""
-        coef = self._checked(coef)
-        if self.full or self.kernel is None:
-            kept = self.center_indices[kept]
-        coef = self._scatter(coef, kept, self.n_coefficients)
-        if self.full:
-            return self._model(coef, self._unshifted(intercept), self._X) | {
-                "center_indices_": None
-            }
-        centers = None if self._centers is None else self.to_source(self._centers)
-        indices = self.center_indices
-        if indices is not None:
-            indices = self.to_source(self.xp.asarray(indices, device=self.device))
-        return self._model(coef, self._unshifted(intercept), centers) | {
+    @cached_property
+    def _training_matrix(self):
+        """K(X, Z) of the training rows, kept where it is used again."""
+        matrix = self.matrix_of(self.train)
+        if self._n_passes == 1:
+            return matrix
+        return kept([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
+
+    def plan(self, path, n_kept=0):
+        """Return the memory of a fit in closed form.
+
+        Parameters
+        ----------
+        path : bool
+            Whether eigenvectors are computed.
+        n_kept : int, default=0
+            Candidates whose coefficients are kept.
+        """
+        (n, n_outputs), p = self.all.targets.shape, self.n_centers
+        return NystromPlan.make(
+            "path" if path else "ridge",
+            p,
+            n,
+            validated=self.validation is not None,
+            n_kept=3 * p * n_kept * n_outputs,
+        )
+
+    # Normal equations
+
+    @cached_property
+    def _moments(self):
+        """Sums over the training rows, and over the validation rows if there are some.
+
+        Before all linear algebra: the threads of BLAS go on spinning after it, and slow
+        a kernel's tiles.
+        """
+        found = [self._moments_of(self._training_matrix, self.train)]
+        if self.validation is not None:
+            matrix = self.matrix_of(self.validation)
+            found.append(self._moments_of(matrix, self.validation))
+        return found
+
+    def _moments_of(self, matrix, rows):
+        return Moments.of(matrix, rows.targets, rows.weights, self.whitening)
+
+    @property
+    def training(self):
+        """The sums over the training rows."""
+        return self._moments[0]
+
+    @cached_property
+    def everything(self):
+        """The sums over the training rows and those held out."""
+        return sum(self._moments[1:], self.training) if self.refits else self.training
+
+    def _validation_errors(self, filters):
+        training, validation = self._moments
+        return validation_errors(training.spectrum, filters, validation, training.mean)
+
+    def _scores(self, width):
+        xp, rows, spectrum = self.xp, self.train, self.training.spectrum
+        matrix = self._training_matrix
+        inside, e = spectrum.inside, spectrum.values
+        scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
+        scale = xp.where(inside, scale, xp.zeros_like(scale))
+        R_V = self.expand(spectrum.vectors * scale)
+        for block in blocks(matrix.shape[0], matrix.shape[1] + width):
+            K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
+            yield block, xp.sqrt(rows.weights[block])[:, None] * (K @ R_V)
+
+    def _gradient(self, matrix, rows, b, Y):
+        g = matrix.normal_product(self.expand(b), Y, rows.weights)
+        return solve_triangular(self.whitening.L, g)
+
+    # Models
+
+    def initial_coef(self):
+        """Return the coefficients of the constant model."""
+        shape = self.n_coefs, self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
+
+    def expand(self, b):
+        """Return R b, the coefficients of the centers that are kept."""
+        return self.whitening.expand(b)
+
+    def _rows_of(self, coef):
+        return self.train, self.matrix_of(self.train)
+
+    def dual_coef(self, coef):
+        """Return the coefficients of all centers, or of all rows of X."""
+        used, size = self.whitening.kept, self.n_centers
+        if self._on_all_rows or self.kernel is None:
+            used, size = self.center_indices[used], self._X.shape[0]
+        return scatter(self.checked(self.expand(coef)), used, size)
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction needs, arrays where X lives."""
+        centers, indices = self._X, None
+        if not self._on_all_rows:
+            centers = None if self._centers is None else self.to_source(self._centers)
+            indices = self.to_source_or_none(self.center_indices)
+        dual_coef = self.dual_coef(coef)
+        return self.kernel_attributes(dual_coef, self.intercept, centers) | {
             "center_indices_": indices
         }
 
-    def source_floats(self, values):
-        """Return values of the host (or None) in float64 where X lives."""
-        if values is None:
-            return None
-        return self._host_to_source(values)
+    def suits(self, dual_coef, centers, indices):
+        """Whether fitted attributes are of a model with these centers and outputs."""
+        mine = self._centers, self.center_indices
+        if self._on_all_rows:
+            mine = self._X, None
+        n = self.n_centers
+        if self._on_all_rows or self.kernel is None:
+            n = self._X.shape[0]
+        return (
+            _same(None if self.kernel is None else mine[0], centers)
+            and _same(mine[1], indices)
+            and tuple(dual_coef.shape) == (n, self.targets.shape[1])
+        )
 
-    def has_centers(self, centers, indices):
-        """Whether the fitted `centers_` and `center_indices_` are this problem's."""
-        mine = (self._X, None) if self.full else (self._centers, self.center_indices)
-        my_centers = None if self.kernel is None else mine[0]
-        return _same(my_centers, centers) and _same(mine[1], indices)
+    def kept_coef(self, dual_coef):
+        """Return the coefficients of the centers that are kept, of `dual_coef_`."""
+        index = self.whitening.kept
+        if self._on_all_rows or self.kernel is None:
+            index = self.center_indices[index]
+        dual_coef = take(self.to_compute(dual_coef), index)
+        return self.xp.astype(dual_coef, self.xp.float64)
 
-    @property
-    def n_coefficients(self):
-        """Rows of the `dual_coef_` of a model."""
-        of_rows = self.full or self.kernel is None
-        return self._X.shape[0] if of_rows else self.n_centers
-
-    def weights_of_centers(self, kept):
-        """Return what each of the centers with indices `kept` stands for.
+    def weights_of_centers(self):
+        """Return what each of the centers that are kept stands for.
 
         The weight of the rows that are equal to it; or, where centers are no uniform
         sample of the rows, and rows have distances, of those that are nearest to it.
         """
+        used = self.whitening.kept
         if self._center_weights is None:
             X, weights = self.train.X, to_numpy(self.train.weights)
-            centers = self._take(self._centers, kept)
-            of_kept = masses(X, move(centers, namespace(X), device_of(X)), weights)
+            centers = take(self._centers, used)
+            found = masses(X, move(centers, namespace(X), device_of(X)), weights)
         else:
-            of_kept = self._center_weights[kept]
-        return self.xp.asarray(of_kept, device=self.device)
-
-    def center_coef(self, dual_coef, kept):
-        """Return coefficients of the centers `kept`, of `dual_coef_` of a model."""
-        dual_coef = move(dual_coef, self.xp, self.device)
-        rows = self.full or self.kernel is None
-        index = self.center_indices[kept] if rows else kept
-        return self.xp.astype(self._take(dual_coef, index), self.xp.float64)
-
-    def full_model(self, coef, intercept, rows):
-        """Return the attributes that prediction needs, of coefficients of rows of X."""
-        coef = self._checked(coef)
-        coef = self._scatter(coef, rows.index, self._X.shape[0])
-        return self._model(coef, self._unshifted(intercept), self._X) | {
-            "center_indices_": None
-        }
-
-    def _checked(self, coef):
-        """Return coefficients in the data type of X, if they are finite in it."""
-        coef = self.xp.astype(coef, self._dtype, copy=False)
-        if not bool(self.xp.all(self.xp.isfinite(coef))):
-            raise ValueError(
-                "the coefficients are not finite: scale y, X or sample_weight, or pass "
-                "a larger alpha or another kernel"
-            )
-        return coef
-
-    def _unshifted(self, intercept):
-        return to_numpy(intercept) + self.shift
+            found = self._center_weights[used]
+        return self.xp.asarray(found, device=self.device)
 
 
 def _same(one, other):

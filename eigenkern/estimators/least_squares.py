@@ -1,0 +1,124 @@
+"""What estimators of least squares on centers share: checks, their problem, a path."""
+
+import numpy as np
+
+from ..centers import METHODS
+from ..problems.centers import CenterProblem
+from ..problems.data import hold_out
+from ..problems.rows import RowProblem
+from .base import is_precomputed
+from .validation import check_centers, check_flag, check_number, warn_user
+
+
+def check_selection(estimator, selections):
+    """Raise a ValueError unless the parameters of a selection are right."""
+    check_number(
+        "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
+    )
+    check_flag("store_coef_path", estimator.store_coef_path)
+    selection = estimator.selection
+    named = selection is None or isinstance(selection, str)
+    if not named or selection not in selections:
+        names = ", ".join(repr(name) for name in selections)
+        raise ValueError(f"selection must be one of {names}; got {selection!r}")
+
+
+def given_centers(estimator, X):
+    """Return the centers that the parameter `centers` gives, or None for a method."""
+    centers, n_centers = estimator.centers, estimator.n_centers
+    given = centers is not None and not isinstance(centers, str)
+    if is_precomputed(estimator) and (given or centers == "kmeans"):
+        raise ValueError(
+            "centers must be 'uniform', 'leverage_scores' or 'rpcholesky' with "
+            "kernel='precomputed', where X has no rows to compare with or to take "
+            f"means of; got {'an array' if given else repr(centers)}"
+        )
+    found = check_centers(centers, X, METHODS)
+    if found is not None and n_centers not in (None, found.shape[0]):
+        raise ValueError(
+            f"n_centers must be None or {found.shape[0]}, the number of centers "
+            f"that are given; got {n_centers!r}"
+        )
+    return found
+
+
+def make_problem(estimator, data, *, holds_out=False, on_rows=True, n_passes=1):
+    """Return the least-squares problem of an estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+    data : Data
+    holds_out : bool, default=False
+        Whether rows are held out to select by, unless some are given.
+    on_rows : bool, default=True
+        Whether all rows as centers mean their full kernel matrix.
+    n_passes : int, default=1
+        How often the kernel matrix of rows and centers is used in closed form.
+    """
+    n_centers = estimator.n_centers
+    if n_centers is not None:
+        check_number("n_centers", n_centers, 1, integer=True)
+    centers = given_centers(estimator, data.X)
+    train, held_out = data.rows_with_weight(), None
+    if holds_out and data.validation is None:
+        train, held_out = hold_out(data, train, estimator.validation_fraction)
+    if centers is None and (n_centers or 0) > len(train):
+        raise ValueError(
+            "n_centers must be at most the number of training rows with weight"
+            + (" that are not held out" if held_out is not None else "")
+            + f", {len(train)}; got {n_centers}"
+        )
+    shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
+    if on_rows and n_centers is None and centers is None:
+        return RowProblem(estimator.device, data, train, held_out, **shared)
+    return CenterProblem(
+        estimator.device,
+        data,
+        train,
+        held_out,
+        n_centers=n_centers,
+        centers=estimator.centers if centers is None else centers,
+        cache_size=estimator.cache_size,
+        n_passes=n_passes,
+        **shared,
+    )
+
+
+def check_given_rows(estimator, data, used):
+    """Raise a ValueError if validation rows are given that are not used."""
+    if data.validation is None or used:
+        return
+    raise ValueError(
+        "X_val and y_val must be None unless a model is selected by them, with "
+        "selection='holdout'; got an array with "
+        f"selection={estimator.selection!r}"
+        + (f" and alpha={estimator.alpha!r}" if hasattr(estimator, "alpha") else "")
+    )
+
+
+def path_errors(estimator, problem, path):
+    """Return the errors of a path that is fitted to the training rows, (k,).
+
+    Raises
+    ------
+    ValueError
+        If none of them is finite.
+    """
+    errors = problem.path_errors(path, estimator.selection)
+    if not np.isfinite(errors).any():
+        raise ValueError(
+            f"selection={estimator.selection!r} found no model with a finite error: "
+            "scale y, X or sample_weight, or choose another selection"
+        )
+    return errors
+
+
+def warn_if_indefinite(estimator, spectrum):
+    """Warn if negative eigenvalues were dropped."""
+    if spectrum.indefinite:
+        warn_user(
+            f"{type(estimator).__name__} dropped the negative part of a kernel that is "
+            "not positive semi-definite: its smallest eigenvalue is "
+            f"{spectrum.lowest:.3g}, its largest {spectrum.top:.3g}"
+        )

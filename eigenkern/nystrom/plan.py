@@ -1,0 +1,71 @@
+"""The memory of a fit in closed form, and the blocks that keep it within its plan."""
+
+from dataclasses import dataclass
+
+# Bytes that a block of rows, or a part of a path, may take at a time: thousands of rows
+# for 1000 centers, enough for fast products, and little beside the matrices.
+BLOCK_BYTES = 64e6
+
+
+def blocks(n, width, *, least=16):
+    """Yield ranges of up to n rows (or candidates) that fit a block.
+
+    Parameters
+    ----------
+    n : int
+    width : int
+        Numbers in float64 that each of them takes.
+    least : int, default=16
+        How many a block holds at least.
+    """
+    size = max(int(BLOCK_BYTES // (8 * width)), least)
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
+
+
+@dataclass(frozen=True)
+class NystromPlan:
+    """The memory that a fit takes beside its rows, in float64.
+
+    With p centers, k matrices of p x p numbers at a time, blocks of b rows and c
+    numbers that are kept for the candidates of a path, a plan has ::
+
+        8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
+
+    Attributes
+    ----------
+    bytes : int
+        The left-hand side.
+    size : int
+        p.
+    n_centers : int or None
+        p; None for the full kernel.
+    """
+
+    bytes: int
+    size: int
+    n_centers: int | None
+
+    #: Matrices: K_mm or its factor, R, sums over the training rows (and over the
+    #: validation rows and both), what is whitened, eigenvectors and their workspace.
+    SQUARES = {"ridge": 5, "path": 7, "full ridge": 3, "full path": 6, "falkon": 7}
+
+    @classmethod
+    def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
+        """Return the plan of a fit.
+
+        Parameters
+        ----------
+        kind : str
+            Of `SQUARES`.
+        n_centers, n_rows : int
+        validated : bool, default=False
+            Whether sums over validation rows are kept.
+        n_kept : int, default=0
+            c.
+        """
+        n_squares = cls.SQUARES[kind] + 2 * validated
+        n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
+        floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
+        needed = int(8 * floats + 2 * BLOCK_BYTES)
+        return cls(needed, n_centers, None if kind.startswith("full") else n_centers)

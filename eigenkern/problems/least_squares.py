@@ -1,0 +1,287 @@
+"""Least squares with a kernel: what models on centers and on all rows share."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backend import memory
+from ..backend.array import namespace, to_numpy
+from ..centers import distinct_rows
+from ..kernels import make_kernel
+from ..nystrom.descent import Descent
+from ..nystrom.selection import gcv_errors, loo_errors
+from .problem import Problem, take
+
+
+class Rows(NamedTuple):
+    """Rows of a least-squares problem.
+
+    Attributes
+    ----------
+    X : array of shape (n, d)
+    targets : array of shape (n, l)
+        In float64, as all of the linear algebra with them.
+    weights : array of shape (n,)
+        In float64.
+    index : ndarray of shape (n,)
+        Their places in the X of the user; empty for rows that are not among them.
+    """
+
+    X: Any
+    targets: Any
+    weights: Any
+    index: np.ndarray
+
+    def part(self, start, stop):
+        """Return the rows [start:stop]."""
+        return Rows(*(values[start:stop, ...] for values in self))
+
+
+class LeastSquares(Problem):
+    """Weighted least squares with a kernel: what models on centers and on rows share.
+
+    Coefficients are those b of the features phi(x), see `eigenkern.nystrom`. A subclass
+    says what the features are:
+
+    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
+    - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
+      ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
+    - ``training`` and ``everything``: the normal equations of the training rows, and of
+      these with the rows held out;
+    - ``dual_coef(b)``: the fitted attribute, on the device that computes;
+    - ``plan(path, n_kept)``: the memory of a fit in closed form.
+
+    Parameters
+    ----------
+    device : str or list
+        The parameter of the estimator.
+    data : Data
+    train : ndarray of int
+        Rows to train with.
+    held_out : ndarray of int or None
+        Rows to select by; None: those of `data.validation`, if there are some.
+    kernel : str, Kernel or callable
+        Not used where the data are a kernel matrix.
+    bandwidth : float or "median"
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None for "precomputed".
+    train, validation, all : Rows
+        `all` are train and held-out rows; `validation` may be None.
+    n_centers : int or None
+        None where all rows are centers of their full kernel matrix.
+    n_coefs : int
+        Coefficients of an output: of the rows, or of the centers that are kept.
+    refits : bool
+        Whether rows are held out, with which the selected model is fitted in the end.
+    intercept : ndarray of shape (l,)
+        Weighted mean of all targets, on the host. All targets are less it, so that sums
+        of squares are accurate.
+    dtype : data type
+        Of the kernel's values.
+    """
+
+    n_centers = None
+
+    def __init__(self, device, data, train, held_out, *, kernel, bandwidth):
+        super().__init__(device, data.X)
+        self._data, self.rng = data, data.rng
+        X = self.to_compute_if_small(data.X)
+        self.dtype = self.to_compute(X[:0, :]).dtype
+        self.refits = held_out is not None
+        order = np.concatenate([train, held_out]) if self.refits else train
+        if not np.array_equal(order, np.arange(X.shape[0])):
+            X = take(X, order)
+        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        targets, weights = data.targets[order], weights[order] / weights[order].mean()
+        self.intercept = np.average(targets, axis=0, weights=weights)
+        self.all = self._rows(X, targets, weights, order)
+        self.train = self.all.part(0, len(train))
+        self.targets, self.weights = self.train.targets, self.train.weights
+        self.validation = self._validation_rows()
+        self.kernel = None
+        if not data.precomputed:
+            if isinstance(bandwidth, str) and isinstance(kernel, str):
+                X = take(X, data.distinct(order)[0])
+            self.kernel = make_kernel(kernel, bandwidth, X, self.rng)
+
+    def _rows(self, X, targets, weights, index):
+        xp = self.xp
+        options = {"dtype": xp.float64, "device": self.device}
+        targets = xp.asarray(targets - self.intercept, **options)
+        return Rows(X, targets, xp.asarray(weights, **options), index)
+
+    def _validation_rows(self):
+        """Return the rows held out, or those that were given, or None."""
+        if self.refits:
+            return self.all.part(len(self.train.index), len(self.all.index))
+        if self._data.validation is None:
+            return None
+        X, targets, weights = self._data.validation
+        weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
+        X = self.xp.astype(self.to_compute(X), self.dtype)
+        return self._rows(X, targets, weights, np.arange(0))
+
+    def n_distinct(self, rows):
+        """Return the number of distinct rows with distinct targets among some."""
+        if len(rows.index):
+            return len(self._data.distinct_with_targets(rows.index)[0])
+        # Validation rows that were given; those without weight may be among them.
+        pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
+        return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
+
+    # Memory
+
+    def has_memory(self, plan):
+        """Whether the free memory holds a `NystromPlan`."""
+        return plan.bytes <= memory.available(self.xp, self.device)
+
+    def check_memory(self, plan):
+        """Raise a ValueError unless the free memory holds a `NystromPlan`."""
+        if not self.has_memory(plan):
+            free = memory.available(self.xp, self.device)
+            raise ValueError(
+                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "
+                f"it for matrices of {plan.size} x {plan.size}, but {free / 1e6:.0f} "
+                "MB of memory are free; pass a smaller n_centers"
+            )
+
+    # Selection
+
+    def path_errors(self, path, selection):
+        """Return the errors of a path that is fitted to the training rows.
+
+        Parameters
+        ----------
+        path : RidgePath or DescentPath
+        selection : {"holdout", "gcv", "loo"}
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
+        spectrum, rows = self.training.spectrum, self.train
+        if selection == "holdout":
+            return self._validation_errors(path.filters(spectrum))
+        if selection == "gcv":
+            n = self.n_distinct(rows)
+            return gcv_errors(spectrum, path.kept(spectrum, n), n)
+        left = path.kept(spectrum)
+        scores = self._scores(3 * (rows.targets.shape[1] + 1) * left.shape[1])
+        Y = rows.targets - self.training.mean
+        return loo_errors(spectrum, left, scores, Y, rows.weights)
+
+    def _validation_errors(self, filters):
+        """Return the errors of filters of the training spectrum, (k,)."""
+        raise NotImplementedError
+
+    def _scores(self, width):
+        """Yield ranges of training rows and their W^1/2 Phi V, columns of norm 1.
+
+        With `width` numbers more a row they fit a block.
+        """
+        raise NotImplementedError
+
+    def validation_error(self, matrix, coef, mean):
+        """Return the mean squared error of b, with an intercept, on validation rows."""
+        weights = self.validation.weights
+        squares = self._squares(matrix, coef, mean)
+        return float(self.xp.sum(weights * squares)) / float(self.xp.sum(weights))
+
+    def validation_deviation(self, coef):
+        """Return the standard error of the validation error of b of training rows."""
+        xp, rows = self.xp, self.validation
+        matrix = self.matrix_of_validation(coef)
+        squares = self._squares(matrix, coef, self.training.mean)
+        w = rows.weights / xp.sum(rows.weights)
+        variance = float(xp.sum(w * (squares - xp.sum(w * squares)) ** 2))
+        return (variance / self.n_distinct(rows)) ** 0.5
+
+    def _squares(self, matrix, coef, mean):
+        """Return the squared errors on the validation rows, mean over outputs."""
+        residual = self._values(matrix, coef) - (self.validation.targets - mean)
+        return self.xp.mean(residual**2, axis=1)
+
+    def _values(self, matrix, coef, n_rows=None):
+        """Return f less the intercept on the first rows of an operator, or on all."""
+        coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
+        F, _ = matrix.product(coef, stop=n_rows)
+        return self.xp.astype(F, self.xp.float64, copy=False)
+
+    # Gradient descent
+
+    def descent(self, rows, matrix):
+        """Return gradient descent on some rows, which starts at their mean.
+
+        Parameters
+        ----------
+        rows : Rows
+            `train` or `all`.
+        matrix : Matrix
+            ``matrix_of(rows)``, or an operator that keeps it.
+        """
+        weight = float(self.xp.sum(rows.weights))
+
+        def gradient(b, Y):
+            return self._gradient(matrix, rows, b, Y) / weight
+
+        noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
+        Y = rows.targets - self.mean(rows)
+        return Descent(gradient, Y, matrix.shape[1], noise)
+
+    def mean(self, rows):
+        """Return the weighted mean of the targets of some rows, shape (l,)."""
+        return rows.weights @ rows.targets / float(self.xp.sum(rows.weights))
+
+    def _gradient(self, matrix, rows, b, Y):
+        """Return Phi' W (Phi b - Y), or for Y None Phi' W Phi b."""
+        raise NotImplementedError
+
+    # Models
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean loss of the first training rows, or of all."""
+        rows, matrix = self._rows_of(coef)
+        rows = rows.part(0, n_rows)
+        squares = (self._values(matrix, coef, n_rows) - rows.targets) ** 2
+        losses = self.xp.mean(squares, axis=1)
+        return float(rows.weights @ losses) / float(self.xp.sum(rows.weights))
+
+    def _rows_of(self, coef):
+        """Return the rows that b is trained with, and their operator."""
+        raise NotImplementedError
+
+    def validation_values(self, coef):
+        """Return f on the validation rows in the unit of y, on the host, (m, l)."""
+        F = self._values(self.matrix_of_validation(coef), coef)
+        return to_numpy(F) + self.intercept
+
+    def dual_coef_path(self, spectrum, path):
+        """Return `dual_coef_` of the models of a path, (k, p, l), where X lives."""
+        pieces = []
+        for b in spectrum.coefs(path.filters(spectrum)):
+            coefs = self.dual_coef(self.xp.reshape(b, (b.shape[0], -1)))
+            coefs = self.xp.reshape(coefs, (-1, *b.shape[1:]))
+            pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
+        return namespace(pieces[0]).concat(pieces)
+
+    def stacked_dual_coefs(self, coefs):
+        """Return `dual_coef_` of a list of models, (k, p, l), where X lives."""
+        found = [self.to_source(self.dual_coef(b)) for b in coefs]
+        return namespace(found[0]).stack(found)
+
+    def to_source_or_none(self, values):
+        """Return values of the host where X lives, or None for None."""
+        return None if values is None else self.to_source(np.asarray(values))
+
+    def checked(self, coef):
+        """Return coefficients in the data type of X, if they are finite in it."""
+        coef = self.xp.astype(coef, self.dtype, copy=False)
+        if not bool(self.xp.all(self.xp.isfinite(coef))):
+            raise ValueError(
+                "the coefficients are not finite: scale y, X or sample_weight, or pass "
+                "a larger alpha or another kernel"
+            )
+        return coef

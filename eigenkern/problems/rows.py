@@ -1,0 +1,132 @@
+"""Least squares on the full kernel of all rows."""
+
+from functools import cached_property, partial
+
+from ..nystrom.moments import WeightedKernel
+from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.selection import prediction_errors
+from ..operators.given import GivenMatrix
+from ..operators.sharded import kernel_operator
+from .least_squares import LeastSquares
+from .problem import scatter, take
+
+
+class RowProblem(LeastSquares):
+    """Least squares on the full kernel of all rows: phi(x) = W^1/2 K(X, x).
+
+    Coefficients b of fewer rows are those of the first: of the training rows.
+    """
+
+    @property
+    def n_coefs(self):
+        """All rows."""
+        return len(self.all.index)
+
+    def _part(self, coef):
+        """Return the rows that b belongs to."""
+        return self.all.part(0, coef.shape[0])
+
+    def _matrix(self, centers, rows=None):
+        """Return K(X, X) of the rows `centers`, or of other rows and them."""
+        if self.kernel is None:
+            X = (centers if rows is None else rows).X
+            return GivenMatrix(self.to_compute(take(X, centers.index, axis=1)))
+        X = None if rows is None else rows.X
+        return kernel_operator(self.kernel, centers.X, self.devices, X)
+
+    def matrix_of(self, rows):
+        """Return K(X, X) of some rows."""
+        return self._matrix(rows)
+
+    def matrix_of_validation(self, coef):
+        """Return K of the validation rows and those that b belongs to."""
+        return self._matrix(self._part(coef), self.validation)
+
+    def plan(self, path, n_kept=0):
+        """Return the memory of a fit in closed form.
+
+        Parameters
+        ----------
+        path : bool
+            Whether eigenvectors are computed.
+        n_kept : int, default=0
+            Candidates whose coefficients are kept.
+        """
+        n, n_outputs = self.all.targets.shape
+        kind = "full path" if path else "full ridge"
+        return NystromPlan.make(kind, n, n, n_kept=3 * n * n_kept * n_outputs)
+
+    # Normal equations
+
+    def _weighted_kernel(self, rows):
+        # Errors of the entries are as good as random: their norm grows as n^1/2, that
+        # of K as n.
+        rounding = 10 * float(self.xp.finfo(self.dtype).eps) / self.n_coefs**0.5
+        matrix = partial(self._new_array, rows)
+        return WeightedKernel(matrix, rows.targets, rows.weights, rounding)
+
+    def _new_array(self, rows):
+        """Return K(X, X) of some rows in float64, in an array of its own."""
+        return self._matrix(rows).block(dtype=self.xp.float64)
+
+    @cached_property
+    def training(self):
+        """The training rows and their kernel matrix."""
+        return self._weighted_kernel(self.train)
+
+    @cached_property
+    def everything(self):
+        """The training rows and those held out."""
+        return self._weighted_kernel(self.all) if self.refits else self.training
+
+    def _validation_errors(self, filters):
+        rows, spectrum = self.validation, self.training.spectrum
+        Y = rows.targets - self.training.mean
+        parts = self._validation_features(2 * Y.shape[1] * filters.shape[1])
+        return prediction_errors(spectrum, filters, parts, Y, rows.weights)
+
+    def _validation_features(self, width):
+        """Yield ranges of validation rows and their phi(x)' V."""
+        vectors = self.training.spectrum.vectors
+        matrix = self.matrix_of_validation(vectors)
+        vectors = self.expand(vectors)
+        for block in blocks(matrix.shape[0], matrix.shape[1] + width):
+            K = matrix.block(block.start, block.stop, dtype=vectors.dtype)
+            yield block, K @ vectors
+
+    def _scores(self, width):
+        spectrum = self.training.spectrum
+        U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
+        for block in blocks(U.shape[0], width):
+            yield block, U[block, :]
+
+    def _gradient(self, matrix, rows, b, Y):
+        F = self._values(matrix, b)
+        F = F if Y is None else F - Y
+        return self.xp.sqrt(rows.weights)[:, None] * F
+
+    # Models
+
+    def initial_coef(self):
+        """Return the coefficients of the constant model."""
+        return self.xp.zeros_like(self.targets)
+
+    def expand(self, b):
+        """Return the coefficients of the rows, W^1/2 b."""
+        return self.xp.sqrt(self._part(b).weights)[:, None] * b
+
+    def _rows_of(self, coef):
+        rows = self._part(coef)
+        return rows, self._matrix(rows)
+
+    def dual_coef(self, coef):
+        """Return the coefficients of all rows of X."""
+        index = self._part(coef).index
+        return scatter(self.checked(self.expand(coef)), index, self._X.shape[0])
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction needs, arrays where X lives."""
+        dual_coef = self.dual_coef(coef)
+        return self.kernel_attributes(dual_coef, self.intercept, self._X) | {
+            "center_indices_": None
+        }

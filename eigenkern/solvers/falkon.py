@@ -1,0 +1,77 @@
+"""Falkon: conjugate gradients on the preconditioned normal equations."""
+
+from typing import Any, NamedTuple
+
+from ..backend.array import device_of, namespace
+from ..operators.matrix import check_finite
+from .conjugate_gradient import conjugate_gradient
+
+
+class FalkonState(NamedTuple):
+    """What Falkon yields once an iteration.
+
+    Attributes
+    ----------
+    coef : array of shape (p, l)
+        b.
+    counts : dict
+        Nothing beside it.
+    residual : float
+        The largest relative residual of the outputs.
+    converged : bool
+        Whether every output is done.
+    """
+
+    coef: Any
+    counts: dict
+    residual: float
+    converged: bool
+
+
+def falkon(matrix, targets, weights, preconditioner, alpha, tol, start=None):
+    """Solve kernel ridge regression on centers; yield a `FalkonState` an iteration.
+
+    With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
+
+        A'^-1 (Phi' W Phi / N + lambda I) A^-1 c = A'^-1 Phi' W y / N
+
+    Parameters
+    ----------
+    matrix : Matrix
+        K_nm.
+    targets : array of shape (n, l)
+        Less their mean, in float64.
+    weights : array of shape (n,)
+        In float64, with sum N.
+    preconditioner : TwoCholesky
+    alpha : float
+        lambda.
+    tol : float
+        Of the relative residual of every output.
+    start : array of shape (p, l), default=None
+        Coefficients R b of the centers; None: zero.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    2017: algorithm 1.
+    """
+    xp, P = namespace(targets), preconditioner
+    N = float(xp.sum(weights))
+
+    def gradient(b, Y):
+        """Return Phi' W (Phi b - Y) / N."""
+        return P.reduce(matrix.normal_product(P.expand(b), Y, weights)) / N
+
+    def apply(c):
+        b = P.inner(c)
+        return P.inner_transposed(gradient(b, None) + alpha * b)
+
+    shape = matrix.shape[1], targets.shape[1]
+    zero = xp.zeros(shape, dtype=xp.float64, device=device_of(targets))
+    rhs = P.inner_transposed(-gradient(zero, targets))
+    check_finite(rhs)
+    start = zero if start is None else P.preimage(start)
+    for solution in conjugate_gradient(apply, rhs, start, tol):
+        residual = float(solution.residuals.max())
+        yield FalkonState(P.inner(solution.coef), {}, residual, solution.converged)
