@@ -25,7 +25,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from eigenkern import FalkonLikeClassifier, NystromClassifier, NystromRegressor
 from eigenkern.kernels import Gaussian
-from eigenkern.nystrom.filters import Spectrum, descent_filter, ridge_filter
+from eigenkern.nystrom.filters import DescentPath, RidgePath
 from eigenkern.nystrom.moments import Moments
 from eigenkern.nystrom.selection import validation_errors
 from eigenkern.nystrom.whitening import Whitening
@@ -55,7 +55,7 @@ def paths_on_adult():
     Z, kernel, ones = X[:1000], Gaussian(6.6), np.ones(len(y))
 
     def gram():
-        return Moments.of(TiledKernel(kernel, Z, X), y, ones)
+        return TiledKernel(kernel, Z, X).gram(y, ones)
 
     def plain():
         K = TiledKernel(kernel, Z, X).block(dtype=np.float64)
@@ -64,21 +64,19 @@ def paths_on_adult():
     def paths():
         whitening = Whitening.of(kernel(Z.astype(np.float64)), np.float32)
         kept = Z[whitening.kept]
-        sums = [
-            Moments.of(TiledKernel(kernel, kept, X[rows]), y[rows], ones[rows])
+        train, validation = (
+            Moments.of(
+                TiledKernel(kernel, kept, X[rows]), y[rows], ones[rows], whitening
+            )
             for rows in (slice(0, n), slice(n, None))
-        ]
-        train, validation = sums[0].whitened(whitening.L), sums[1]
-        mean = train.mean
-        spectrum = Spectrum.of_moments(train, whitening.rounding)
-        ridge = ridge_filter(spectrum.values, np.logspace(-15, 0, 100), spectrum.floor)
-        step = 1 / spectrum.values[-1]
-        descent = descent_filter(spectrum.values, np.arange(501.0), step)
+        )
+        spectrum = train.spectrum
+        descent = DescentPath(np.arange(501), 1 / spectrum.top)
         return [
             validation_errors(
-                spectrum, filters, validation, mean, whitening.expand
+                spectrum, path.filters(spectrum), validation, train.mean
             ).argmin()
-            for filters in (ridge, descent)
+            for path in (RidgePath(np.logspace(-15, 0, 100)), descent)
         ]
 
     def sklearn():

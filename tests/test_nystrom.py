@@ -28,7 +28,10 @@ from eigenkern.nystrom.descent import factorising_pays
 from eigenkern.nystrom.filters import DescentPath, RidgePath, Spectrum
 from eigenkern.nystrom.plan import NystromPlan
 from eigenkern.nystrom.whitening import Whitening
+from eigenkern.problems.centers import CenterProblem
+from eigenkern.problems.data import Data, hold_out
 from eigenkern.problems.least_squares import LeastSquares
+from eigenkern.problems.rows import RowProblem
 
 SIGMA = 1.5
 FULL, SOME = {}, {"n_centers": 40}
@@ -916,6 +919,58 @@ def test_whitening_keeps_what_spans(dtype, rng):
     assert_allclose(whitening.L @ whitening.L.T, kept, atol=1e-12)
     cross = np.linalg.solve(whitening.L, K[whitening.kept])
     assert_allclose(cross.T @ cross, K, atol=1e-6 if dtype == np.float32 else 1e-10)
+
+
+@pytest.fixture(params=["rows", "centers"])
+def problem(request, regression, rng):
+    """A weighted problem with rows held out, and its data."""
+    X, y, *_ = regression
+    Y, w = np.stack([y, y**2 + 5], axis=1), rng.integers(0, 4, 160).astype(float)
+    data = Data(X, Y, Y, w, np.random.RandomState(0))
+    train, held_out = hold_out(data, data.rows_with_weight(), 0.2)
+    options = {"kernel": "laplacian", "bandwidth": SIGMA}
+    if request.param == "rows":
+        return RowProblem("auto", data, train, held_out, **options), data
+    options |= {"n_centers": 40, "centers": "uniform"}
+    return CenterProblem("auto", data, train, held_out, **options), data
+
+
+def test_problems_follow_the_protocol(problem):
+    problem, data = problem
+    spectrum = problem.training.spectrum
+    fitted = spectrum.coef(RidgePath([1e-3]).filters(spectrum)[:, 0])
+    train, held_out = problem.train.index, problem.validation.index
+    assert problem.intercept == pytest.approx(
+        np.average(data.targets, axis=0, weights=data.weights)
+    )
+    for b in (problem.initial_coef(), fitted):
+        model = problem.fitted_attributes(b)
+        F = kernel(data.X, model["centers_"]) @ model["dual_coef_"]
+        F = F + model["intercept_"]
+        squares = ((F - data.targets) ** 2).mean(axis=1)
+        for k in (None, 50):
+            expected = np.average(squares[train][:k], weights=data.weights[train][:k])
+            assert_allclose(problem.loss(b, k), expected, rtol=1e-9)
+        assert_allclose(problem.validation_values(b), F[held_out], atol=1e-9)
+    assert problem.loss(fitted) < 0.5 * problem.loss(problem.initial_coef())
+
+
+@pytest.mark.parametrize("whitens_rows", [False, True])
+def test_sums_are_not_changed(problem, whitens_rows, monkeypatch):
+    monkeypatch.setattr(Whitening, "_LIMIT", np.inf if whitens_rows else 0.0)
+    training = problem[0].training
+    before = {
+        k: np.copy(v) for k, v in vars(training).items() if k in ("gram", "cross")
+    }
+    first = training.ridge(1e-3)
+    by_spectrum = training.spectrum.coef(
+        RidgePath([1e-3]).filters(training.spectrum)[:, 0]
+    )
+    assert_allclose(first, by_spectrum, rtol=1e-8)
+    assert_array_equal(training.ridge(1e-3), first)
+    assert len(arrays) >= 2
+    for values, copy in zip(arrays, copies, strict=True):
+        assert_array_equal(values, copy)
 
 
 def test_filters_against_their_definition():
