@@ -959,9 +959,8 @@ def test_problems_follow_the_protocol(problem):
 def test_sums_are_not_changed(problem, whitens_rows, monkeypatch):
     monkeypatch.setattr(Whitening, "_LIMIT", np.inf if whitens_rows else 0.0)
     training = problem[0].training
-    before = {
-        k: np.copy(v) for k, v in vars(training).items() if k in ("gram", "cross")
-    }
+    arrays = [v for v in vars(training).values() if isinstance(v, np.ndarray)]
+    copies = [values.copy() for values in arrays]
     first = training.ridge(1e-3)
     by_spectrum = training.spectrum.coef(
         RidgePath([1e-3]).filters(training.spectrum)[:, 0]

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     weights : array of shape (n,)
         In float64.
     index : ndarray of shape (n,)
-        Their places in the X of the user; empty for rows that are not among them.
+        Their indices in the X of the user; empty for rows that are not among them.
     """
 
     X: Any
