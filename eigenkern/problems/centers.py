@@ -224,10 +224,14 @@ class CenterProblem(LeastSquares):
 
     def dual_coef(self, coef):
         """Return the coefficients of all centers, or of all rows of X."""
-        used, size = self.whitening.kept, self.n_centers
+        return scatter(self.checked(self.expand(coef)), *self._dual_index())
+
+    def _dual_index(self):
+        """Return the rows of `dual_coef_` of the kept centers, and how many it has."""
+        used = self.whitening.kept
         if self._on_all_rows or self.kernel is None:
-            used, size = self.center_indices[used], self._X.shape[0]
-        return scatter(self.checked(self.expand(coef)), used, size)
+            return self.center_indices[used], self._X.shape[0]
+        return used, self.n_centers
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
@@ -244,22 +248,14 @@ class CenterProblem(LeastSquares):
         """Whether fitted attributes are of a model with these centers and outputs."""
         mine = self._centers, self.center_indices
         if self._on_all_rows:
-            mine = self._X, None
-        n = self.n_centers
-        if self._on_all_rows or self.kernel is None:
-            n = self._X.shape[0]
-        return (
-            _same(None if self.kernel is None else mine[0], centers)
-            and _same(mine[1], indices)
-            and tuple(dual_coef.shape) == (n, self.targets.shape[1])
-        )
+            mine = None if self.kernel is None else self._X, None
+        shape = self._dual_index()[1], self.targets.shape[1]
+        same = _same(mine[0], centers) and _same(mine[1], indices)
+        return same and tuple(dual_coef.shape) == shape
 
     def kept_coef(self, dual_coef):
         """Return the coefficients of the centers that are kept, of `dual_coef_`."""
-        index = self.whitening.kept
-        if self._on_all_rows or self.kernel is None:
-            index = self.center_indices[index]
-        dual_coef = take(self.to_compute(dual_coef), index)
+        dual_coef = take(self.to_compute(dual_coef), self._dual_index()[0])
         return self.xp.astype(dual_coef, self.xp.float64)
 
     def weights_of_centers(self):
