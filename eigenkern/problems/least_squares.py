@@ -7,9 +7,9 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..centers import distinct_rows
-from ..kernels import make_kernel
 from ..nystrom.descent import Descent
 from ..nystrom.selection import gcv_errors, loo_errors
+from .parameters import make_kernel
 from .problem import Problem, take
 
 
