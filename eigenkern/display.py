@@ -264,6 +264,10 @@ class RegularizationPathDisplay:
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
+    See Also
+    --------
+    ConvergenceDisplay : Loss of the epochs of an iteration.
+
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes

@@ -31,6 +31,10 @@ def show_versions():
 
     Says so where OpenBLAS does not recognise AVX-512 and runs at half speed.
 
+    See Also
+    --------
+    sklearn.show_versions : The same for scikit-learn.
+
     Examples
     --------
     >>> import eigenkern
