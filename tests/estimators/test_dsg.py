@@ -272,7 +272,9 @@ def test_fit_that_fails_keeps_the_constant(regression, monkeypatch):
     def fails(*args, expansion, **options):
         yield EpochState(expansion, np.nan, 0.0, 41, failed=True)
 
-    monkeypatch.setattr("eigenkern.estimators.doubly_stochastic.doubly_stochastic", fails)
+    monkeypatch.setattr(
+        "eigenkern.estimators.doubly_stochastic.doubly_stochastic", fails
+    )
     with pytest.warns(ConvergenceWarning, match="no step size"):
         model = DSGRegressor().fit(X, y)
     assert_allclose(model.predict(X), y.mean())

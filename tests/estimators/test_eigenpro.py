@@ -398,6 +398,31 @@ def test_warm_start_goes_on(regression):
     assert_array_equal(cold.dual_coef_, cold.fit(X, y).dual_coef_)
 
 
+# What the rule looks at: the losses of epochs rise, or not, or it has scores.
+@pytest.mark.parametrize("losses", [(40.0, 50.0, 60.0), (40.0, 40.0, 40.0)])
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
+    early_stopping, losses, regression, monkeypatch
+):
+    """To the previous coefficients, and not to zero."""
+    X, y, *_ = regression
+    options = {"random_state": 0, "early_stopping": early_stopping}
+    model = EigenProRegressor(warm_start=True, **options).fit(X, y)
+    before, score = model.dual_coef_.copy(), model.score(X, y)
+
+    def solver(operator, targets, preconditioner, *, coef, **ignored):
+        start = coef.copy()
+        coef[...] = 0.0  # which solvers change in place
+        for loss in losses:  # all models are worse than the mean
+            yield EpochState(loss * start, loss, 1.0, 0)
+
+    monkeypatch.setattr("eigenkern.estimators.eigenpro.eigenpro", solver)
+    model.set_params(max_iter=3).fit(X, y)
+    assert model.score(X, y) == pytest.approx(score)
+    assert_allclose(model.dual_coef_, before, rtol=1e-12)
+
+
 def test_warm_start_takes_equal_rows_in_another_array(regression):
     X, y, *_ = regression
     model = EigenProRegressor(warm_start=True, random_state=0, max_iter=3).fit(X, y)

@@ -76,7 +76,9 @@ def kernel(X, Y, weights, train, held_out):
         return K @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"]))
+    return Case(
+        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
+    )
 
 
 def kernel_cached(X, Y, weights, train, held_out):
@@ -97,7 +99,9 @@ def precomputed(X, Y, weights, train, held_out):
         return K[rows] @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"]))
+    return Case(
+        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
+    )
 
 
 def general(X, Y, weights, train, held_out):
@@ -111,7 +115,9 @@ def general(X, Y, weights, train, held_out):
         return dense(X[rows], Z) @ fitted["dual_coef_"] + fitted["intercept_"]
 
     coef = random_like(problem.initial_coef())
-    return Case(problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"]))
+    return Case(
+        problem, coef, predict, again=lambda f: problem.coef_of(f["dual_coef_"])
+    )
 
 
 def general_cached(X, Y, weights, train, held_out):

@@ -311,7 +311,10 @@ def naive_sides(K, Y, P, n_epochs, *, step_size, **options):
 def sides_of(coef, models):
     """Return which of some models (side, n, l) each output of `coef` is."""
     found = [
-        [np.allclose(coef[:, j], model[:, j], rtol=1e-9, atol=1e-12) for model in models]
+        [
+            np.allclose(coef[:, j], model[:, j], rtol=1e-9, atol=1e-12)
+            for model in models
+        ]
         for j in range(coef.shape[1])
     ]
     assert (np.sum(found, axis=1) == 1).all()  # of one side, not of a mixture
