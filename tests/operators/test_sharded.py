@@ -118,13 +118,22 @@ def test_sums_of_products_are_those_of_one_device(places, data, rng):
 
 def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
     X, Z, A = data
-    G = rng.standard_normal((57, 3))
-    several = ShardedKernel(Gaussian(1.5), Z, places, X)
+    G, entries = rng.standard_normal((57, 3)), []
+
+    def watched(X, Z):
+        entries.append(X.shape[0] * Z.shape[0])
+        return Gaussian(1.5)(X, Z)
+
+    several = ShardedKernel(CallableKernel(watched), Z, places, X)
     K = TiledKernel(Gaussian(1.5), Z, X).block()
+    entries.clear()
     F, held = several.evaluated(A)
+    assert sum(entries) == 57 * 101
     assert_allclose(F, K @ A, atol=1e-12)
     for n_kept in (0, 20, 60, 101):
         assert_allclose(held.block(last=n_kept), K[:, :n_kept], atol=1e-13)
+        assert_allclose(held.adjoint(G), K.T @ G, atol=1e-12)
+    assert sum(entries) == 57 * 101  # all of it was kept
 
 
 def test_fewer_centers_than_devices(places, data):

@@ -216,7 +216,7 @@ def naive_loss(case, rows, F, n_rows=None):
 
 
 def test_initial_coef_is_the_constant(case, rows):
-    _, Y, weights, train, held_out = rows
+    _, Y, weights, train, _ = rows
     coef, problem = case.problem.initial_coef(), case.problem
     w = None if weights is None else weights[train]
     mean = np.average(Y[train], axis=0, weights=w)
