@@ -17,7 +17,7 @@ from eigenkern import (
     RBFNetworkFeatures,
 )
 from eigenkern.backend import array, memory
-from eigenkern.backend.array import namespace, run_cuda
+from eigenkern.backend.array import Location, namespace, run_cuda
 from eigenkern.backend.transfer import StreamedRows
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 from eigenkern.operators.cached import cached
@@ -90,9 +90,9 @@ def test_host_rows_are_streamed(n_shards, cupy, rng):
     one = TiledKernel(Laplacian(2.0), Z, X)
     n = cupy.cuda.runtime.getDeviceCount() if n_shards == "all" else n_shards
     devices = [cupy.cuda.Device(i if n_shards == "all" else 0) for i in range(n)]
-    places = [(namespace(cupy.empty(0)), device) for device in devices]
+    places = [Location(namespace(cupy.empty(0)), device) for device in devices]
     operator = kernel_operator(Laplacian(2.0), Z, places, X)
-    operator._budget = 2e5  # of many tiles
+    operator.budget = 2e5  # of many tiles
     there = cupy.asarray(A)
     for _ in range(3):
         assert_allclose((operator @ there).get(), one @ A, rtol=1e-9)
@@ -105,7 +105,7 @@ def test_host_rows_are_streamed(n_shards, cupy, rng):
 def test_rows_come_in_any_order(cupy, rng):
     X = rng.standard_normal((5000, 7)).astype(np.float32)
     order = rng.permutation(5000)
-    place = namespace(cupy.empty(0)), cupy.cuda.Device(0)
+    place = Location(namespace(cupy.empty(0)), cupy.cuda.Device(0))
     rows = StreamedRows(X, *place, order)
     starts = rng.permutation(np.arange(0, 5000, 100)).tolist()
     for start, following in zip(starts, [*starts[1:], starts[0]], strict=True):

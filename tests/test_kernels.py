@@ -1,11 +1,13 @@
 """The kernels against their formulas in float64."""
 
+import array_api_compat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist, pdist
 
 from eigenkern.backend import array
+from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -48,6 +50,37 @@ def test_radial_kernels_are_their_formulas(kernel, phi, rng):
     X, Z = rng.standard_normal((30, 4)), rng.standard_normal((20, 4))
     assert_allclose(kernel(X, Z), phi(cdist(X, Z)), rtol=1e-10)
     assert_allclose(kernel(X), phi(cdist(X, X)), rtol=1e-10)
+
+
+KERNELS = [*RADIAL, *PRODUCT, CallableKernel(lambda X, Z: X @ Z.T + 1.0)]
+
+
+@pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch"])
+@pytest.mark.parametrize("dtype, atol", [("float32", 2e-4), ("float64", 1e-12)])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: repr(k).partition(" at ")[0])
+def test_the_matrix_is_that_of_the_operator(kernel, dtype, atol, library, rng):
+    """Of more rows than are computed at a time; the diagonal is exact."""
+    xp = array_api_compat.array_namespace(pytest.importorskip(library).zeros(1))
+    X, Z = (rng.standard_normal((n, 3)).astype(dtype) for n in (1100, 40))
+    X_xp, Z_xp = xp.asarray(X), xp.asarray(Z)
+    K = kernel(X_xp, Z_xp)
+    assert array_api_compat.array_namespace(K) == xp
+    assert K.dtype == X_xp.dtype and K.shape == (1100, 40)
+    expected = TiledKernel(kernel, Z_xp, X_xp).block()
+    assert_allclose(to_numpy(K), to_numpy(expected), rtol=1e-5, atol=atol)
+    K = kernel(X_xp)
+    assert K.shape == (1100, 1100)
+    expected = to_numpy(TiledKernel(kernel, X_xp).block())
+    assert_allclose(to_numpy(K), expected, rtol=1e-5, atol=atol)
+    diagonal = np.diagonal(to_numpy(K))
+    assert_array_equal(diagonal, np.diagonal(expected))
+    assert_array_equal(diagonal, to_numpy(kernel.diagonal(X_xp)))
+    if kernel in RADIAL:
+        assert_array_equal(diagonal, 1.0)
+    else:
+        squares = np.sum(X.astype(np.float64) ** 2, axis=1)
+        exact = PRODUCT.get(kernel, lambda t: t + 1.0)(squares)
+        assert_allclose(diagonal, exact, rtol=1e-5 if dtype == "float32" else 1e-12)
 
 
 @radial

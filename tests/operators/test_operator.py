@@ -11,8 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from eigenkern.backend import memory, threads
+from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
+from eigenkern.backend.threads import n_blas_threads
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -22,8 +23,8 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
-from eigenkern.operators import plan
-from eigenkern.operators.cached import cached
+from eigenkern.operators import plan, tiled
+from eigenkern.operators.cached import cached, cached_bytes
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
@@ -105,12 +106,14 @@ def test_cached_batches_straddle_the_blocks(problem):
 def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
     operator = TiledKernel(Gaussian(1.5), problem[1])
     # Blocks of 1024 rows, each up to and with its diagonal.
-    assert operator.cache_bytes == (1024 * 1024 + 309 * 1333) * 8
+    size = cached_bytes(operator)
+    assert size == (1024 * 1024 + 309 * 1333) * 8
     tracemalloc.start()
     operator = cached(operator)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.9 * operator.cache_bytes < held < 1.01 * operator.cache_bytes
+    assert 0.9 * size < held < 1.01 * size
+    assert cached_bytes(operator) == 0
 
 
 BLOCKS = [
@@ -123,12 +126,12 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("kernel", [Gaussian(1.5), CallableKernel(Gaussian(1.5))])
-def test_block(kernel, cached, problem):
+def test_block(kernel, is_cached, problem):
     _, Z, _, _, K = problem
     operator = TiledKernel(kernel, Z, tile_memory=1.0)
-    if cached:
+    if is_cached:
         operator = cached(operator, 100)
     for a, b, c, d in BLOCKS:
         assert_allclose(operator.block(a, b, c, d), K[a:b, c:d], atol=1e-12)
@@ -196,8 +199,8 @@ def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch)
     X, Z, A, K, K_zz = problem
     plan = BlockPlan(*tiles, n_threads, 0)
     monkeypatch.setattr(BlockPlan, "make", lambda *args: plan)
-    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: n_threads)
-    threads._SingleThreadedBlas.n_threads(threads.single_threaded_blas)
+    n_blas_threads()  # finds the libraries
+    monkeypatch.setattr(tiled, "n_blas_threads", lambda: n_threads)
     F, kept = TiledKernel(Gaussian(1.5), Z, X).product(A, 20, 120, n_kept=700)
     assert_allclose(F, K[20:120] @ A, atol=1e-10)
     assert_allclose(kept, K[20:120, :700], atol=1e-12)
@@ -302,12 +305,10 @@ def test_blas_is_restored_after_an_error_in_a_tile(error, problem):
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
         operator = TiledKernel(Watched(fail), Z)
-        for run in (lambda: operator @ A, operator.block, operator.fill_cache):
+        for run in (lambda: operator @ A, operator.block, lambda: cached(operator)):
             with pytest.raises(error, match="in a tile"):
                 run()
             assert blas_threads() == before
-    # An interrupted cache is no cache.
-    assert operator._triangle is None
 
 
 def test_blas_limits_of_two_threads_nest(problem):
@@ -390,9 +391,9 @@ def test_cache_budget(problem, monkeypatch):
     assert cache_budget(12.5, operator) == 12.5e6
     monkeypatch.setattr(memory, "available", lambda xp, device: 1e9)
     monkeypatch.setattr(plan, "n_cores", lambda: 8)
-    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: 2)
+    monkeypatch.setattr(plan, "n_blas_threads", lambda: 2)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9 / 4)
-    monkeypatch.setattr(threads.single_threaded_blas, "n_threads", lambda: 8)
+    monkeypatch.setattr(plan, "n_blas_threads", lambda: 8)
     assert cache_budget("auto", operator) == pytest.approx(0.7e9)
 
 
@@ -486,15 +487,15 @@ def test_gram_of_a_cached_or_given_matrix(problem, rng):
         assert_allclose(c, 2 * K.T @ T, atol=1e-9)
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_normal_product(cached, symmetric, problem, rng):
+def test_normal_product(is_cached, symmetric, problem, rng):
     X, Z, A, K, K_Z = problem
     K = K_Z if symmetric else K
     m = len(K)
     w, T = rng.uniform(0, 2, m), rng.standard_normal((m, 3))
     operator = TiledKernel(Gaussian(1.5), Z, None if symmetric else X, tile_memory=0.5)
-    if cached:
+    if is_cached:
         operator = cached(operator)
     assert_allclose(operator.normal_product(A), K.T @ (K @ A), rtol=1e-9, atol=1e-7)
     expected = K.T @ (w[:, None] * (K @ A - T))
@@ -524,15 +525,17 @@ def test_block_of_another_type(problem):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_linear_operator_is_its_matrix(sparse, rng):
+def test_centered_features_are_their_matrix(sparse, rng):
     X = rng.standard_normal((50, 7)) * (rng.random((50, 7)) < 0.4)
     mean = rng.standard_normal(7)
     operator = CenteredFeatures(scipy.sparse.csr_array(X) if sparse else X, mean)
     A, G = rng.standard_normal((7, 3)), rng.standard_normal((11, 3))
     assert operator.shape == (50, 7) and operator.itemsize == 8
-    product, kept = operator.product(A, 5, 16)
-    assert kept is None
+    product, kept = operator.product(A, 5, 16, n_kept=2)
     assert_allclose(product, (X - mean)[5:16] @ A, atol=1e-12)
+    assert_allclose(kept, (X - mean)[5:16, :2], atol=1e-12)
     assert_allclose(operator.adjoint(G, 5, 16), (X - mean)[5:16].T @ G, atol=1e-12)
-    expected = (X - mean)[3:20] @ (X - mean)[5:16].T
-    assert_allclose(operator.block(3, 20, 5, 16), expected, atol=1e-12)
+    expected = (X - mean)[3:20]
+    assert_allclose(operator.block(3, 20), expected, atol=1e-12)
+    found = operator.row_kernel(3, 20)
+    assert_allclose(found, expected @ expected.T, atol=1e-12)

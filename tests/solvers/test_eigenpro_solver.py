@@ -14,9 +14,9 @@ from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.preconditioners.linear import LinearSpectral
-from eigenkern.solvers.eigenpro import eigenpro
-from eigenkern.solvers.guard import Guard
-from eigenkern.solvers.step_search import StepRace, StepTrials
+from eigenkern.solvers.eigenpro import eigenpro, step_on_features, step_on_rows
+from eigenkern.solvers.guard import Epoch, Guard, guarded
+from eigenkern.solvers.step_search import StepSearch, StepTrials
 from eigenkern.tuning.step import tune
 
 N, M = 110, 25  # the last batch is smaller
@@ -40,6 +40,7 @@ def solve(
     batch_size=M,
     coef=None,
     trials=False,
+    step=step_on_rows,
 ):
     """Return the states of `n_epochs` epochs."""
     operator = GivenMatrix(K) if isinstance(K, np.ndarray) else K
@@ -53,6 +54,7 @@ def solve(
         batch_size=batch_size,
         step_size=step_size,
         rng=np.random.RandomState(0),
+        step=step,
         try_steps=trials,
     )
     return list(islice(solver, n_epochs))
@@ -147,7 +149,8 @@ def test_linear_eigenpro_equals_the_naive_loop(q, data, rng):
             b = slice(start, start + M)
             a -= 0.3 / M * matrix @ X[b].T @ (X[b] @ a - Y[b])
             iterates.append(a.copy())
-    states = solve(operator, Y, P, 3, step_size=0.3, coef=np.zeros((8, 2)))
+    options = {"step_size": 0.3, "coef": np.zeros((8, 2)), "step": step_on_features}
+    states = solve(operator, Y, P, 3, **options)
     assert_allclose(states[-1].coef, np.mean(iterates[2:], axis=0), atol=1e-10)
 
 
@@ -288,55 +291,81 @@ def test_other_libraries_agree_with_numpy(batch_size, other_xp, rng):
     assert_allclose(run(other_xp), run(np), atol=1e-10)
 
 
+# The steps of a race, over the measured one.
+SIDES = np.array([1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0])
+
+
+def naive_sides(K, Y, P, n_epochs, *, step_size, **options):
+    """Return the models (epoch, side, n, l) of naive loops with the steps of a race."""
+    return np.array(
+        [
+            [
+                naive(K, Y, P, n, step_size=side * step_size, **options)[0]
+                for side in SIDES
+            ]
+            for n in range(1, n_epochs + 1)
+        ]
+    )
+
+
+def sides_of(coef, models):
+    """Return which of some models (side, n, l) each output of `coef` is."""
+    found = [
+        [
+            np.allclose(coef[:, j], model[:, j], rtol=1e-9, atol=1e-12)
+            for model in models
+        ]
+        for j in range(coef.shape[1])
+    ]
+    assert (np.sum(found, axis=1) == 1).all()  # of one side, not of a mixture
+    return np.argmax(found, axis=1)
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_a_race_yields_the_models_of_its_best_sides(seed, data, monkeypatch):
-    """Against naive loops of all steps: for six epochs, and the winners after that."""
-    monkeypatch.setattr("eigenkern.solvers.eigenpro._N_JUDGES", 15)
+def test_a_race_yields_the_models_of_its_best_sides(seed, data):
+    """For six epochs every output has the model of a side that is good; one goes on."""
     (X, Y), rng = data, np.random.default_rng(seed)
     Y = Y + [[0.0, 1.0]] * rng.standard_normal(Y.shape)  # one output has noise
     K, m, w = Laplacian(2.0)(X), 10, rng.exponential(size=N)
     tuning = tune(GivenMatrix(K), N, weights=w, batch_size=m)
     P, step_size = tuning.preconditioner, tuning.step_size / 2
     options = {"batch_size": m, "step_size": step_size, "weights": w}
-    race = solve(K, Y, P, 7, trials=True, **options)
-    factors = StepRace(2, 8).factors
-    F = P.vectors @ np.diag(P.scales) @ P.vectors.T
-    s, starts = P.subsample_size, np.arange(0, N, m)
-    means, losses, late = [], np.zeros((7, 6, 2)), np.zeros((7, 6, 2))
-    for i, factor in enumerate(factors):
-        a, order, side = np.zeros_like(Y), np.random.RandomState(0), []
-        for epoch in range(7):
-            iterates = []
-            for step, start in enumerate(order.permutation(starts)):
-                b = slice(start, start + m)
-                error = K[b] @ a - Y[b]
-                squares = w[b] @ error**2
-                losses[epoch, i] += squares
-                late[epoch, i] += squares * (step >= len(starts) // 2)
-                g = factor * step_size / m * w[b, None] * error
-                a[b] -= g
-                a[:s] += F @ K[:s, b] @ g
-                iterates.append(a.copy())
-            side.append(np.mean(iterates[len(starts) // 2 :], axis=0))
-        means.append(side)
-    for epoch in range(7):
-        if epoch < 6:
-            judged = [
-                w[-15:] @ (K[-15:] @ side[epoch] - Y[-15:]) ** 2 for side in means
-            ]
-            scores, able = judged, losses[epoch] <= 1.5 * losses[epoch].min(axis=0)
-            if epoch == 0:
-                scores = late[0]
-                able &= (np.sum(judged, axis=1) <= (w[-15:] @ Y[-15:] ** 2).sum())[
-                    :, None
-                ]
-            best = np.where(able, scores, np.inf).argmin(axis=0)
-        for j in range(2):
-            expected = means[best[j]][epoch][:, j]
-            assert_allclose(race[epoch].coef[:, j], expected, rtol=1e-9, atol=1e-12)
-        loss = losses[epoch, best, [0, 1]].sum() / N / 2
-        assert race[epoch].loss == pytest.approx(loss, rel=1e-9)
+    race = solve(K, Y, P, 8, trials=True, **options)
+    models = naive_sides(K, Y, P, 7, **options)
+    losses = np.einsum("n,eknl->ekl", w, (K @ models - Y) ** 2)
+    chosen = np.array([sides_of(race[epoch].coef, models[epoch]) for epoch in range(7)])
+    assert len(np.unique(chosen)) > 1
+    of_chosen = np.take_along_axis(losses, chosen[:, None, :], axis=1)[:, 0, :]
+    # Near the best that any side has reached, and better than the measured step unless
+    # that is the best: all of its rows are looked at here.
+    assert (of_chosen[1:6] <= 1.25 * losses[1:6].min(axis=1)).all()
+    assert (of_chosen[1:6] <= losses[1:6, 0, :]).all()
+    assert_array_equal(chosen[6], chosen[5])
     assert race[-1].n_step_halvings == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_winners_of_a_race_are_known_where_the_rows_come_in_pairs(seed):
+    """Pairs of equal rows, no two pairs alike: a step moves the value of its pair.
+
+    By r (y - f), with r = eta / m times the factor of a side. Where both rows want the
+    same, r = 1 is right at once; where they contradict each other, f = 0 is the best
+    and the shortest step is nearest to it.
+    """
+    n, m, rng = 160, 10, np.random.default_rng(seed)
+    K = np.kron(np.ones((2, 2)), np.eye(n // 2))  # never both in a batch
+    same = np.tile(3 * rng.standard_normal(n // 2), 2)
+    opposed = np.repeat([1.0, -1.0], n // 2)
+    Y = np.stack([same, opposed], axis=1)
+    P = Spectral.from_subsample(np.eye(10), 0)
+    options = {"batch_size": m, "step_size": 0.5 * m}
+    race = solve(K, Y, P, 9, trials=True, **options)
+    for epoch, state in enumerate(race[:7]):
+        best, _ = naive(K, Y, P, epoch + 1, batch_size=m, step_size=2 * 0.5 * m)
+        calm, _ = naive(K, Y, P, epoch + 1, batch_size=m, step_size=0.5 * 0.5 * m)
+        assert_allclose(state.coef[:, 0], best[:, 0], rtol=1e-9, atol=1e-12)
+        assert_allclose(state.coef[:, 1], calm[:, 1], rtol=1e-9, atol=1e-12)
+    assert_allclose(K @ race[-1].coef[:, 0], same, atol=1e-12)
 
 
 def test_a_side_that_diverges_never_wins_a_race(rng):
@@ -382,24 +411,72 @@ def test_sides_of_a_race_that_diverge_are_out(data):
     [(1, 8, 6), (5, 100, 6), (10, 8, 3), (16, 8, 2), (17, 8, 1), (40, 8, 1), (1, 7, 1)],
 )
 def test_sides_of_a_race(n_outputs, n_batches, n_sides):
-    race = StepRace(n_outputs, n_batches)
-    assert len(race.factors) == n_sides
-    assert race.factors[0] == 1.0
-    for _ in range(6):
-        assert race.is_on == (n_sides > 1)
-        race.end_epoch()
-    assert not race.is_on
-    assert_array_equal(race.factors, [1.0])
+    search = StepSearch(n_outputs, n_batches)
+    losses = np.ones((n_sides, n_outputs))
+    losses[-1, :] = 0.5
+    for epoch in range(6):
+        assert search.n_sides == n_sides and search.factors.shape == losses.shape
+        assert_array_equal(search.factors[0], 1.0)
+        last_factors = search.factors[-1]
+        search.choose(losses, losses, lambda: (losses, np.inf))
+        is_over = search.update(search.chosen(losses))
+        assert is_over == (n_sides > 1 and epoch == 5)
+        if n_sides == 1:
+            break
+    if n_sides > 1:
+        assert search.n_sides == 1
+        assert_array_equal(search.factors, [last_factors])
+
+
+def winner(search, losses, late, scores, zero_loss=1.0):
+    """Return the side of one output that is chosen after an epoch."""
+    columns = [np.array(values)[:, None] for values in (losses, late, scores)]
+    search.choose(*columns[:2], lambda: (columns[2], zero_loss))
+    return int(search.chosen_columns(np.arange(6)[None, :])[0, 0])
+
+
+def test_what_decides_a_race():
+    late, scores = [6, 5, 4, 3, 2, 1], [0.9, 0.1, 0.8, 0.2, 2.0, 3.0]
+    search, losses = StepSearch(1, 8), [1.0] * 6
+    # At first the residual of the second half, if the model is no worse than zero.
+    assert winner(search, losses, late, scores) == 3
+    assert winner(search, losses, late, scores, zero_loss=0.0) == 5
+    assert winner(search, [1, 1, 1, 2, 1, 1], late, scores) == 2  # the residual is high
+    search.update(search.chosen(np.ones((6, 1))))
+    # Then the model on some rows, but not where the residual is much above the least.
+    assert winner(search, losses, late, scores) == 1
+    assert winner(search, losses, late, scores, zero_loss=0.0) == 1
+    assert winner(search, [1, 1.4, 1, 1, 1, 1], late, scores) == 1
+    assert winner(search, [1, 1.6, 1, 1, 1, 1], late, scores) == 3
+
+
+def test_without_trials_there_is_one_side():
+    search = StepSearch(1, 100, tries=False)
+    for loss in (1.0, 0.99, 0.99, 0.99):
+        assert search.n_sides == 1
+        assert not search.update(np.array([loss]))
+        assert_array_equal(search.factors, [[1.0]])
 
 
 def test_a_longer_step_is_given_up_before_the_measured_one_is_halved():
-    guard, trials = Guard(1.0), StepTrials()
-    trials.start(2.0, 0.5)
-    assert guard.accepts(0.5)
-    assert not guard.accepts(np.inf, halve=trials.factor <= 1)
-    trials.forget()
-    assert (trials.factor, guard.factor, guard.n_halvings) == (1.0, 1.0, 0)
-    assert not guard.accepts(np.inf, halve=trials.factor <= 1)
+    search = StepSearch(1, 8)
+    for _ in range(6):  # the side of twice the step wins
+        losses = np.abs(search.factors - 2.0)
+        search.choose(losses, losses, lambda losses=losses: (losses, np.inf))
+        search.update(search.chosen(losses))
+    assert search.is_longer and search.factors == 2.0
+    losses = iter([0.5, np.inf, 0.5, np.inf, 0.5])
+
+    def run_epoch():
+        loss = next(losses)
+        return Epoch(None, np.array([loss]), loss, 1)
+
+    guard = Guard(1.0)
+    states = guarded(run_epoch, guard, lambda: None, lambda _: None, search=search)
+    next(states)
+    next(states)  # it went back in between
+    assert (search.factors, guard.n_halvings) == (1.0, 0)
+    next(states)
     assert (guard.factor, guard.n_halvings) == (0.5, 1)
 
 

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
+from eigenkern.backend.machine import machine_of
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.sample import Sample
 from eigenkern.operators.tiled import TiledKernel
@@ -14,8 +15,10 @@ from eigenkern.preconditioners.centers import CenterSpectral
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
 from eigenkern.solvers.projection import (
+    CenterFactor,
     ExactProjection,
     InexactProjection,
+    factor_if_cheaper,
     make_projection,
     projection_interval,
 )
@@ -49,9 +52,11 @@ class Case:
             rows = self.X[b]
             yield Batch(self.centers.rows(rows), rows, self.Y[b], self.w[b])
 
+    def exact_projection(self):
+        return ExactProjection(CenterFactor(self.centers), self.preconditioner)
+
     def solver(self, iterate, m, interval, step, project=None, **options):
-        project = project or ExactProjection(self.centers)
-        project.precondition(self.preconditioner)
+        project = project or self.exact_projection()
         return projected(
             partial(self.batches, m),
             self.centers,
@@ -164,7 +169,7 @@ def test_algorithm_1_converges_to_the_fixed_point_of_lemma_6(case, start):
         case.Y,
         np.ones(n),
         made,
-        ExactProjection(case.centers),
+        case.exact_projection(),
         iterate=start,
         step_size=1.0 / values[-1],
     )
@@ -258,7 +263,7 @@ def test_exact_projection(dtype, rng):
     u = rng.standard_normal((25, 3)).astype(dtype)
     K = naive_gaussian_matrix(Z, Z)
     h = (naive_gaussian_matrix(Z, X) @ u).astype(dtype)
-    theta, rest = ExactProjection(centers)(h)
+    theta, rest = ExactProjection(CenterFactor(centers))(h)
     assert theta.dtype == rest.dtype == dtype
     assert not rest.any()
     tolerance = 1e-10 if dtype == np.float64 else 1e-3
@@ -270,7 +275,7 @@ def naive_gaussian_matrix(X, Z):
 
 
 def test_whitened_rows_have_the_projected_kernel(case):
-    C = ExactProjection(case.centers).whiten(case.K)
+    C = CenterFactor(case.centers).whiten(case.K)
     assert_allclose(C @ C.T, case.K @ np.linalg.solve(case.K_zz, case.K.T), atol=1e-9)
 
 
@@ -278,9 +283,9 @@ def test_inexact_projection_is_orthogonal_and_returns_the_rest(rng):
     Z, X = rng.standard_normal((300, 4)), rng.standard_normal((80, 4))
     centers, K = TiledKernel(KERNEL, Z), naive_kernel(Z, Z)
     h = naive_kernel(Z, X) @ rng.standard_normal((80, 2))
-    project = InexactProjection(centers)
     sample = Sample(centers, X)
-    project.precondition(CenterSpectral.of(centers, sample, 80, 300, 30))
+    P = CenterSpectral.of(centers, sample, 80, 300, 30)
+    project = InexactProjection(centers, P)
     theta, rest = project(h)
     assert_allclose(rest, h - K @ theta, atol=1e-9 * np.abs(h).max())
     relative = np.linalg.norm(rest, axis=0) / np.linalg.norm(h, axis=0)
@@ -295,7 +300,7 @@ def test_inexact_projection_is_orthogonal_and_returns_the_rest(rng):
 
 
 def test_inexact_projection_of_nothing(case):
-    project = InexactProjection(case.centers)
+    project = InexactProjection(case.centers, case.preconditioner)
     theta, rest = project(np.zeros((24, 2)))
     assert not theta.any()
     assert not rest.any()
@@ -308,9 +313,9 @@ def test_inexact_projections_lead_where_exact_ones_do(
 ):
     monkeypatch.setattr("eigenkern.solvers.projection._TOLERANCE", tolerance)
     monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 20)
-    inexact = InexactProjection(case.centers)
+    inexact = InexactProjection(case.centers, case.preconditioner)
     values = []
-    for project in (ExactProjection(case.centers), inexact):
+    for project in (case.exact_projection(), inexact):
         iterate = Iterate.of(np.zeros((24, 2)))
         solver = case.solver(iterate, 15, interval, 10.0, project)
         for _ in range(30):
@@ -323,19 +328,50 @@ def test_inexact_projections_lead_where_exact_ones_do(
     assert_allclose(losses[1], losses[0], rtol=0.01)
 
 
+def projection(centers, P, n_rows, cache_size):
+    """Return the projection for three features and two outputs."""
+    factor = factor_if_cheaper(centers, 3, 2, n_rows, cache_size)
+    return make_projection(centers, factor, P, 3, n_rows, cache_size)
+
+
 def test_projection_is_exact_where_it_fits_and_pays(case):
-    exact = partial(isinstance, make_projection(case.centers, 3, 2, 1000, 1.0))
-    assert exact(ExactProjection)
-    no_memory = make_projection(case.centers, 3, 2, 1000, 0)
-    assert isinstance(no_memory, InexactProjection)
+    P = case.preconditioner
+    exact = projection(case.centers, P, 1000, 1.0)
+    assert isinstance(exact, ExactProjection)
+    h = case.K_zz @ np.ones((24, 2))
+    assert_allclose(exact(h)[0], 1.0, rtol=1e-8)
+    assert isinstance(projection(case.centers, P, 1000, 0), InexactProjection)
     # Three rows to learn do not pay for a factor of two thousand centers.
     Z = np.random.default_rng(0).standard_normal((2000, 3))
-    few = make_projection(TiledKernel(KERNEL, Z), 3, 2, 3, "auto")
+    few = projection(TiledKernel(KERNEL, Z), P, 3, "auto")
     assert isinstance(few, InexactProjection)
 
 
-@pytest.mark.parametrize("p, m", [(100, 200), (10_000, 100), (10_000, 5000), (300, 1)])
-def test_projection_interval_keeps_fewer_temporary_centers_than_centers(p, m):
-    for projection in (object.__new__(ExactProjection), None):
-        interval = projection_interval(projection, p, m, 50, 10)
-        assert 1 <= interval <= max(p // m, 1)
+# Of few features as many as there are centers for, of many the fewer the more.
+@pytest.mark.parametrize(
+    "p, m", [(100, 200), (10_000, 100), (10_000, 700), (3000, 100), (300, 1)]
+)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("d", [50, 784, 5000])
+def test_projection_interval_is_the_cheapest(d, exact, p, m):
+    """Multiply-adds of T batches and one projection, counted batch by batch."""
+    n_outputs = 10
+    centers = TiledKernel(KERNEL, np.zeros((1, d)))
+    centers.shape, machine = (p, p), machine_of(centers)
+    width = d + 2 * n_outputs + machine.function_work
+    # Reading a triangular factor twice, or three products with K(Z, Z).
+    cost = p * p * (machine.factor_reading_work + n_outputs)
+    if not exact:
+        cost = 3 * p * p * width
+
+    def cost_of_a_batch(interval):
+        # Batch t meets the rows of the t batches since the last projection.
+        temporary = sum(m * t * m * width for t in range(interval))
+        return (temporary + cost) / interval
+
+    factor = object() if exact else None
+    interval = projection_interval(centers, factor, m, d, n_outputs)
+    allowed = range(1, max(p // m, 1) + 1)
+    assert interval in allowed
+    least = min(cost_of_a_batch(other) for other in allowed)
+    assert cost_of_a_batch(interval) <= 1.02 * least

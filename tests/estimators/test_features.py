@@ -22,7 +22,7 @@ from eigenkern import (
 )
 from eigenkern.backend import array
 from eigenkern.backend.array import namespace, to_numpy
-from eigenkern.estimators import base
+from eigenkern.estimators import features as features_module
 
 KERNELS = [
     kernels.Gaussian(1.5),
@@ -159,7 +159,7 @@ def test_other_libraries(cls, n_components, dtype, atol, rng, other_xp, monkeypa
         assert namespace(phi) == other_xp and phi.dtype == there.dtype
         assert_allclose(to_numpy(phi), expected, atol=atol)
         # On the host and back, by slabs.
-        monkeypatch.setattr(base, "_SLAB_BYTES", 8 * n_components * 70)
+        monkeypatch.setattr(features_module, "_SLAB_BYTES", 8 * n_components * 70)
         back = features.set_params(device="cpu").transform(there)
         assert namespace(back) == other_xp
         assert_allclose(to_numpy(back), expected, atol=atol)

@@ -8,7 +8,7 @@ from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.tuning import sizes
+from eigenkern.tuning import sizes, step
 from eigenkern.tuning.sizes import max_batch_size
 from eigenkern.tuning.spectrum import HeldOutSpectrum
 from eigenkern.tuning.step import Measured, tune
@@ -147,7 +147,7 @@ def test_filling_work_of_this_machine(operator):
 
 
 def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
-    monkeypatch.setattr(sizes, "_N_MEASURED", 200)
+    monkeypatch.setattr(step, "N_MEASURED", 200)
     operator = TiledKernel(Laplacian(2.0), rng.standard_normal((600, 4)))
     options = {"subsample_size": 100, "n_components": 10}
     small, large = (
@@ -172,7 +172,7 @@ def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator
     assert m == 1 or (width + m) * n * operator.itemsize <= free
     # As large as the memory, the rows and the rule of work allow.
     filling = max(1e9 / (width * n), 4 * 256)
-    holding = memory / operator.itemsize / n - width
+    holding = free / operator.itemsize / n - width
     assert m == max(1, int(min(n, filling, holding)))
 
 

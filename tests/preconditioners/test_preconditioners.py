@@ -69,7 +69,7 @@ def test_correction_is_its_formula(rows, weights, rng):
     P = Spectral.from_subsample(Gaussian()(X_s), 12, weights=weights[0], damping=0.9)
     K_bs, G = Gaussian()(X, X_s), rng.standard_normal((N, 4))
     expected = P.vectors @ np.diag(P.scales) @ P.vectors.T @ K_bs.T @ G
-    assert_allclose(P.correction(K_bs, G), expected, atol=1e-10)
+    assert_allclose(P.correction(slice(0, N), K_bs, G), expected, atol=1e-10)
 
 
 def test_scales_are_their_formula(rows):
@@ -147,7 +147,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
 
     def run(K_ss, K_hh, K_hs, w_s, w_h):
         P = Spectral.from_subsample(K_ss, 10, weights=w_s)
-        G = P.correction(K_hs, K_hs[:, :2])
+        G = P.correction(slice(0, N), K_hs, K_hs[:, :2])
         return (
             to_numpy(P.scales),
             to_numpy(G),

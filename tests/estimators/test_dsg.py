@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import HuberRegressor, LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from eigenkern import DSGClassifier, DSGRegressor, NystromRegressor
+from eigenkern import DSGClassifier, DSGRegressor
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Linear
 from eigenkern.operators.fourier import FourierBlocks
@@ -22,16 +23,33 @@ from eigenkern.solvers.guard import EpochState
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
 
 
+# Kernels as functions of u = |x - z| / bandwidth.
+OF_DISTANCE = {
+    "gaussian": lambda u: np.exp(-(u**2) / 2),
+    "laplacian": lambda u: np.exp(-u),
+    "cauchy": lambda u: 1 / (1 + u**2),
+    "matern32": lambda u: (1 + np.sqrt(3) * u) * np.exp(-np.sqrt(3) * u),
+}
+
+
 @ALGORITHMS
-@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "cauchy", "matern32"])
-def test_regression_approaches_kernel_ridge(algorithm, kernel, regression):
-    X, y, X_test, y_test = regression
+@pytest.mark.parametrize("kernel", OF_DISTANCE)
+def test_regression_is_kernel_ridge(algorithm, kernel, regression):
+    X, y, X_test, _ = regression
     model = DSGRegressor(kernel, algorithm=algorithm, alpha=1e-3, random_state=0)
     model.fit(X, y)
-    bandwidth = model.bandwidth_
-    exact = NystromRegressor(kernel, bandwidth=bandwidth, alpha=1e-3).fit(X, y)
-    assert model.score(X_test, y_test) > exact.score(X_test, y_test) - 0.06
-    assert_allclose(model.predict(X), exact.predict(X), atol=0.35)
+
+    def error(alpha, bandwidth):
+        """Return the root mean square of the distance from kernel ridge."""
+        K = OF_DISTANCE[kernel](cdist(np.vstack([X, X_test]), X) / bandwidth)
+        dual = np.linalg.solve(K[:160] + 160 * alpha * np.eye(160), y - y.mean())
+        difference = model.predict(np.vstack([X, X_test])) - K @ dual - y.mean()
+        return np.sqrt(np.mean(difference**2))
+
+    assert error(1e-3, model.bandwidth_) < 0.02 * np.std(y)
+    # That tells the penalty and the bandwidth.
+    for alpha, factor in [(3e-4, 1), (3e-3, 1), (1e-3, 1.5), (1e-3, 0.67)]:
+        assert error(alpha, factor * model.bandwidth_) > 0.02 * np.std(y)
 
 
 def test_model_is_the_sum_over_blocks(regression):
@@ -254,7 +272,9 @@ def test_fit_that_fails_keeps_the_constant(regression, monkeypatch):
     def fails(*args, expansion, **options):
         yield EpochState(expansion, np.nan, 0.0, 41, failed=True)
 
-    monkeypatch.setattr("eigenkern._doubly_stochastic.doubly_stochastic", fails)
+    monkeypatch.setattr(
+        "eigenkern.estimators.doubly_stochastic.doubly_stochastic", fails
+    )
     with pytest.warns(ConvergenceWarning, match="no step size"):
         model = DSGRegressor().fit(X, y)
     assert_allclose(model.predict(X), y.mean())

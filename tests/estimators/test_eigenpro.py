@@ -13,7 +13,7 @@ from eigenkern import (
 )
 from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.tiled import TiledKernel
+from eigenkern.operators import cached as cached_operators
 from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
@@ -398,6 +398,31 @@ def test_warm_start_goes_on(regression):
     assert_array_equal(cold.dual_coef_, cold.fit(X, y).dual_coef_)
 
 
+# What the rule looks at: the losses of epochs rise, or not, or it has scores.
+@pytest.mark.parametrize("losses", [(40.0, 50.0, 60.0), (40.0, 40.0, 40.0)])
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
+    early_stopping, losses, regression, monkeypatch
+):
+    """To the previous coefficients, and not to zero."""
+    X, y, *_ = regression
+    options = {"random_state": 0, "early_stopping": early_stopping}
+    model = EigenProRegressor(warm_start=True, **options).fit(X, y)
+    before, score = model.dual_coef_.copy(), model.score(X, y)
+
+    def solver(operator, targets, preconditioner, *, coef, **ignored):
+        start = coef.copy()
+        coef[...] = 0.0  # which solvers change in place
+        for loss in losses:  # all models are worse than the mean
+            yield EpochState(loss * start, loss, 1.0, 0)
+
+    monkeypatch.setattr("eigenkern.estimators.eigenpro.eigenpro", solver)
+    model.set_params(max_iter=3).fit(X, y)
+    assert model.score(X, y) == pytest.approx(score)
+    assert_allclose(model.dual_coef_, before, rtol=1e-12)
+
+
 def test_warm_start_takes_equal_rows_in_another_array(regression):
     X, y, *_ = regression
     model = EigenProRegressor(warm_start=True, random_state=0, max_iter=3).fit(X, y)
@@ -513,10 +538,9 @@ def test_wide_kernels_on_few_distinct_rows(kernel, bandwidth, dtype, rng):
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
     X, y, X_test, _ = regression
-    filled = []
-    fill = TiledKernel.fill_cache
+    filled, fill = [], cached_operators.cached
     monkeypatch.setattr(
-        TiledKernel, "fill_cache", lambda op: (filled.append(op), fill(op))
+        cached_operators, "cached", lambda op: filled.append(op) or fill(op)
     )
     model = EigenProRegressor(random_state=0, early_stopping=early_stopping)
     fits = []
@@ -547,13 +571,13 @@ def test_the_cache_leaves_memory_to_the_tuning(
 ):
     # What is free is what the cached triangles have not taken.
     X, free = rng.standard_normal((1500, 3)), [0.0]
-    fill = TiledKernel.fill_cache
+    fill = cached_operators.cached
 
     def watched(operator):
-        free[0] -= operator.cache_bytes
-        fill(operator)
+        free[0] -= cached_operators.cached_bytes(operator)
+        return fill(operator)
 
-    monkeypatch.setattr(TiledKernel, "fill_cache", watched)
+    monkeypatch.setattr(cached_operators, "cached", watched)
     monkeypatch.setattr(memory, "available", lambda xp, device: free[0])
     model = EigenProRegressor(early_stopping=early_stopping, max_iter=2, random_state=0)
     found = []
@@ -567,7 +591,7 @@ def test_the_cache_leaves_memory_to_the_tuning(
 
 def test_sizes_are_checked_before_anything_is_computed(rng, monkeypatch):
     X = rng.standard_normal((300, 3))
-    monkeypatch.setattr(TiledKernel, "fill_cache", None)
+    monkeypatch.setattr(cached_operators, "cached", None)
     for name in ("subsample_size", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be at most 300"):
             EigenProRegressor(**{name: 301}).fit(X, X[:, 0])

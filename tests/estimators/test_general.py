@@ -28,7 +28,8 @@ def data():
 @pytest.fixture
 def quick(monkeypatch):
     """Measure the step on fewer rows."""
-    monkeypatch.setattr("eigenkern.tuning.sizes._N_MEASURED", 1000)
+    for module in ("sizes", "step"):
+        monkeypatch.setattr(f"eigenkern.tuning.{module}.N_MEASURED", 1000)
 
 
 def least_squares(X, y, Z):
@@ -420,7 +421,7 @@ def test_a_stream_that_diverges_warns(data):
 def test_projections_that_end_too_soon_warn(data, monkeypatch):
     X, y = data
     monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 1)
-    monkeypatch.setattr("eigenkern.estimators.eigenpro._LARGEST_RESIDUAL", 0.1)
+    monkeypatch.setattr("eigenkern.estimators.learner._LARGEST_RESIDUAL", 0.1)
     model = EigenProRegressor(n_centers=300, cache_size=0, n_components=0, **OPTIONS)
     with pytest.warns(ConvergenceWarning, match=r"residual of 0\.\d+ was left"):
         model.set_params(max_iter=1).fit(X, y)

@@ -11,7 +11,10 @@ from eigenkern.kernels import Gaussian
 from eigenkern.losses import Hinge, LogLoss, SquaredError
 from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.solvers.doubly_stochastic import (
+    BlockRule,
     Expansion,
+    Rows,
+    Steps,
     checked_step,
     constant_rate,
     doubly_stochastic,
@@ -25,26 +28,35 @@ def data(rng):
     return X, Y
 
 
-def solver(X, Y, loss=None, *, block_size=8, n_epochs=None, **options):
+def solver(
+    X,
+    Y,
+    loss=None,
+    *,
+    block_size=8,
+    weights=None,
+    gamma=lambda t: 64.0,
+    longest=1.0,
+    algorithm="dsg",
+    **options,
+):
     """Return features, expansion and the solver's generator with simple defaults."""
+    choice = ("n_new", "n_old", "max_blocks")
+    choice = {name: options.pop(name) for name in choice if name in options}
     features = FourierBlocks(Gaussian(1.5), 5, block_size, X, np.zeros(X.shape[1]))
     expansion = Expansion(np.zeros(Y.shape[1]), np.zeros(Y.shape[1]))
     defaults = {
         "expansion": expansion,
-        "weights": np.ones(len(X)),
-        "algorithm": "dsg",
         "alpha": 1e-3,
         "batch_size": 30,
-        "gamma": lambda t: 64.0,
-        "longest_step": 1.0,
-        "n_new": 1,
-        "n_old": 1,
-        "max_blocks": None,
+        "steps": Steps(gamma, longest),
+        "blocks": BlockRule(algorithm, **choice),
         "keep_values": True,
         "rng": np.random.RandomState(0),
     }
     loss = SquaredError() if loss is None else loss
-    states = doubly_stochastic(features, X, Y, loss, **defaults | options)
+    rows = Rows(X, Y, np.ones(len(X)) if weights is None else weights)
+    states = doubly_stochastic(features, rows, loss, **defaults | options)
     return features, expansion, states
 
 
@@ -101,7 +113,7 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, data, rng):
     X, Y = data[0], data[1] + np.repeat([[3.0, 1.0], [0.0, 0.0], [-3.0, 0.0]], 30, 0)
     w = rng.integers(0, 4, len(X)) / 2.0
     alpha, longest = 0.02, 1.9
-    gamma = {"gamma": lambda t: 2.0 / (1 + 0.1 * t), "longest_step": longest}
+    gamma = {"gamma": lambda t: 2.0 / (1 + 0.1 * t), "longest": longest}
     features, expansion, states = solver(
         X,
         Y,
@@ -199,7 +211,7 @@ def test_log_loss_reaches_logistic_regression_on_the_same_features(n_classes, da
     Y = (2.0 * codes - 1)[:, None] if n_classes == 2 else np.eye(3)[codes]
     alpha, loss = 1e-2, LogLoss(Y.shape[1])
     features, expansion, states = solver(
-        X, Y, loss, alpha=alpha, batch_size=90, max_blocks=1, longest_step=2.0
+        X, Y, loss, alpha=alpha, batch_size=90, max_blocks=1, longest=2.0
     )
     next(islice(states, 3000, None))
     phi = features.features(X, 0)
@@ -236,7 +248,7 @@ def test_error_of_f_falls_as_one_over_t(data):
             alpha=alpha,
             batch_size=10,
             gamma=lambda t: 1.5 / alpha / t,
-            longest_step=1.0,
+            longest=1.0,
             rng=np.random.RandomState(seed),
         )
         features.seed = 10_000 * seed
@@ -251,7 +263,7 @@ def test_error_of_f_falls_as_one_over_t(data):
 
 def test_guard_shortens_steps_that_diverge(data):
     X, Y = data
-    state = next(islice(solver(X, Y, longest_step=64.0)[2], 5, None))
+    state = next(islice(solver(X, Y, longest=64.0)[2], 5, None))
     assert 3 <= state.n_step_halvings <= 8
     assert state.step_size == 0.5**state.n_step_halvings
     assert 0 < state.loss < 0.5 * np.mean((Y**2).sum(axis=1))
