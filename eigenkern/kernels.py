@@ -60,14 +60,14 @@ class Kernel:
     fused = True
     #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
     factored = False
-    #: Whether it is a function of x - z, with a spectral law to draw frequencies from.
-    shift_invariant = False
+    #: Whether there is a law to draw frequencies from: it is a function of x - z.
+    has_spectral_law = False
     #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
     cuda = None
 
     def __init_subclass__(cls, **options):
-        # Another function of the tile needs another line, of the same class or a later
-        # one.
+        # A subclass with another `finish` needs a line of CUDA of its own. Without one
+        # its tiles are finished by array functions.
         super().__init_subclass__(**options)
         finish, cuda = (
             next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
@@ -172,12 +172,15 @@ class _Radial(Kernel):
 
     bandwidth: float = 1.0
 
-    shift_invariant = True
     # Roundings by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
 
     def __post_init__(self):
         check_positive_bandwidth(self.bandwidth)
+
+    @property
+    def has_spectral_law(self):
+        return type(self)._random_lengths is not _Radial._random_lengths
 
     @property
     def _scale(self):
@@ -277,7 +280,7 @@ class Gaussian(_Radial):
         return -0.5 / self.bandwidth**2
 
     def left(self, E):
-        L = super().left(E)
+        L = _Radial.left(self, E)
         if has_vector_math(namespace(E)):
             L *= _LOG2_E
         return L
@@ -297,11 +300,15 @@ class Gaussian(_Radial):
 
 
 @dataclass(frozen=True)
-class _ClippedGaussian(Gaussian):
+class _ClippedGaussian(_Radial):
+    """The Gaussian of arguments that rounding may have made positive."""
+
     cuda = "k = exp(-fabs(t))"
+    _scale, left = Gaussian._scale, Gaussian.left
 
     def finish(self, xp, T):
-        return super().finish(xp, in_place(xp, "negative", in_place(xp, "abs", T)))
+        T = in_place(xp, "negative", in_place(xp, "abs", T))
+        return Gaussian.finish(self, xp, T)
 
 
 @dataclass(frozen=True)

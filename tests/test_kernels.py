@@ -16,12 +16,10 @@ from eigenkern.kernels import (
     Linear,
     Matern,
     Polynomial,
-    check_bandwidth,
-    check_kernel,
-    make_kernel,
     median_distance,
 )
 from eigenkern.operators.tiled import TiledKernel
+from eigenkern.problems.parameters import check_bandwidth, check_kernel, make_kernel
 
 SIGMA = 1.7
 RADIAL = {

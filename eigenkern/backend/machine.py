@@ -1,8 +1,9 @@
-"""One model of the machine: every constant about hardware, with its evidence.
+"""One model of the machine: the constants about hardware, with their evidence.
 
 Decisions that cost time or memory are made by it: how large a tile is, whether a kernel
 matrix is kept, whether a factorisation is cheaper than iterating, how often a gradient
-is projected. They choose between ways to the same result.
+is projected. They choose between ways to the same result. Bounds of the memory that one
+function takes stand beside it.
 """
 
 from dataclasses import dataclass
@@ -115,3 +116,17 @@ GPU = Machine(
     core_cache_bytes=0.0,
     narrow_product_work=20,
 )
+
+# Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
+# slow, more leave the workers unequal shares. Columns that a thread multiplies at once.
+TRIANGLE_ROWS, PANEL_COLUMNS = 1024, 1024
+# Random features. Bytes of frequencies that a product draws at a time, and frequencies
+# that are multiplied together: narrow products are slow.
+FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512
+# Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
+# that the threads seldom wait for each other between two calls of NumPy. And numbers
+# where there are no threads, as on a GPU.
+WAVE_TILE, WAVE_TILE_ROWS, WAVE_TILE_UNTHREADED = 2**18, 8192, 2**24
+# Bytes of encoded rows that are sent to several devices at a time, and of page-locked
+# memory that rows pass through on their way to a GPU, at most.
+SENT_BYTES, PINNED_BYTES = 256e6, 256e6

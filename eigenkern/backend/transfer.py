@@ -7,10 +7,8 @@ import numpy as np
 
 from . import memory
 from .array import device_of, is_cupy, is_numpy, move, namespace, to_numpy
+from .machine import PINNED_BYTES
 from .memory import n_bytes
-
-# Bytes of page-locked memory that rows pass through on their way to a GPU, at most.
-_PINNED_BYTES = 256e6
 
 
 def move_what_fits(X, xp, device):
@@ -119,7 +117,7 @@ class _CopiesToGpu:
         import cupyx
 
         row_bytes = out.shape[1] * out.itemsize
-        n_rows = max(min(int(_PINNED_BYTES // row_bytes), out.shape[0]), 1)
+        n_rows = max(min(int(PINNED_BYTES // row_bytes), out.shape[0]), 1)
         with self._device:
             self._stream.wait_event(free)
             if self._pinned is None or self._pinned.nbytes < n_rows * row_bytes:

@@ -40,7 +40,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _accept_sparse = False
     #: What callbacks call an iteration; None: there is none to follow.
     _task = None
-    #: What to do where no step is stable.
+    #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
 
     @all_or_nothing

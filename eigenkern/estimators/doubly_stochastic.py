@@ -1,6 +1,6 @@
 """Doubly stochastic gradients: kernel models of any convex loss by random features."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..problems.problem import take
 from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
+from ..tuning.step import SAFETY
 from .base import Model, check_epochs, split
 from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
@@ -37,8 +38,6 @@ _BATCH_BYTES = 128e6
 _N_STEPS = 32
 # Rows that the largest eigenvalue of the kernel is measured on.
 _N_MEASURED = 2000
-# The step over the largest stable one, as in `tuning.step`.
-_SAFETY = 0.8
 # Bytes of frequencies to keep, at most.
 _FREQUENCY_BYTES = 256e6
 # Rows that are sent to another device at a time.
@@ -169,13 +168,19 @@ class _DoublyStochastic(Streaming, Model):
         rule = self._epoch_rule(problem, data, held_out)
         return problem, solver, chosen, rule
 
+    def _loss_of(self, n_columns):
+        """Return the loss, made of what it needs to know."""
+        known = {"n_columns": n_columns, "epsilon": getattr(self, "epsilon", None)}
+        loss = self._losses[self.loss]
+        return loss(**{field.name: known[field.name] for field in fields(loss)})
+
     def _problem(self, data, train, held_out, block_size, room, start=None):
         """Return the problem; `room` bytes are left for frequencies."""
         return FourierProblem(
             data,
             train,
             held_out,
-            self._make_loss(data.targets.shape[1]),
+            self._loss_of(data.targets.shape[1]),
             numbers=self._numbers,
             kernel=self.kernel,
             bandwidth=self.bandwidth,
@@ -265,7 +270,7 @@ class _DoublyStochastic(Streaming, Model):
         mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
         beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
         heaviest = float(xp.mean(weights**2))
-        curvature = problem.loss_function.curvature / _SAFETY
+        curvature = problem.loss_function.curvature / SAFETY
         noise = curvature / (6.0 * block_size * beta)
         stable = top + beta / (2.0 * block_size) + heaviest * beta / batch_size
         inverse = 0.5 * curvature * stable
@@ -527,7 +532,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     """
 
     _numbers = True
-    _losses = ("squared_error", "huber", "epsilon_insensitive")
+    _losses = {
+        "squared_error": SquaredError,
+        "huber": Huber,
+        "epsilon_insensitive": EpsilonInsensitive,
+    }
 
     def __init__(
         self,
@@ -639,12 +648,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         check_number("epsilon", self.epsilon, 0)
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
-
-    def _make_loss(self, n_columns):
-        if self.loss == "squared_error":
-            return SquaredError()
-        made = {"huber": Huber, "epsilon_insensitive": EpsilonInsensitive}[self.loss]
-        return made(float(self.epsilon))
 
 
 class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
@@ -801,7 +804,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
     """
 
     _numbers = False
-    _losses = ("log_loss", "hinge", "squared_error")
+    _losses = {"log_loss": LogLoss, "hinge": Hinge, "squared_error": SquaredError}
 
     def __init__(
         self,
@@ -910,8 +913,3 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)
-
-    def _make_loss(self, n_columns):
-        if self.loss == "log_loss":
-            return LogLoss(n_columns)
-        return {"hinge": Hinge, "squared_error": SquaredError}[self.loss]()

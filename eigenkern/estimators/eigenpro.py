@@ -40,8 +40,9 @@ _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 # Projections after which the guard looks back, in a stream: some thousand rows, that
 # few are lost where it goes back.
 _ROUND = 32
-# How the solver takes rows that come once, and few at a time: the first thousand count
-# with the loss of f = 0, that an unlike batch among them does not halve the step.
+# How the solver takes rows that come once, and few at a time. The guard's baseline
+# starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early
+# batch does not halve the step.
 _IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
 
 
@@ -197,7 +198,7 @@ class _EigenPro(Streaming, Model):
             prepare = self._prepare_general
         problem, solver, chosen = prepare(data, train, held_out)
         kind = ProjectedRule if self._general else EpochRule
-        start = self._previous_coef(problem)
+        start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, kind, start)
         return problem, solver, chosen, rule
 
@@ -316,7 +317,7 @@ class _EigenPro(Streaming, Model):
         return None
 
     def _prepare_general(self, data, train, held_out):
-        """Return the same of a model with centers of its own: EigenPro 3 and 4."""
+        """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
         problem = self._general_problem(data, train, held_out)
         coef = self._previous_coef(problem)
         learner = Learner.make(
@@ -331,7 +332,7 @@ class _EigenPro(Streaming, Model):
         return problem, solver, learner.chosen_attributes() | cached
 
     def _prepare_exact(self, data, train, held_out):
-        """Return the same of EigenPro 3 with exact projections of full-batch steps."""
+        """Return problem, solver and what was chosen, of exact projections."""
         problem = self._general_problem(data, train, held_out)
         n, coef = problem.n_rows, self._previous_coef(problem)
         if not is_auto(self.batch_size) and self.batch_size != n:
@@ -349,18 +350,18 @@ class _EigenPro(Streaming, Model):
             problem.targets,
             problem.weights,
             tuning.preconditioner,
-            ExactProjection(CenterFactor(problem.centers)),
+            ExactProjection(CenterFactor(problem.center_matrix)),
             iterate=Iterate.of(problem.initial_coef() if coef is None else coef),
             step_size=tuning.step_size,
         )
-        megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.centers.itemsize
+        megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize
         chosen = {"cache_size_": megabytes, "projection_interval_": 1}
         return problem, solver, tuned_attributes(tuning, problem) | chosen
 
     def __getstate__(self):
         # What a learner holds is large, and made again when it is needed.
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_learner"}
+        return {name: value for name, value in state.items() if name != "_learner_"}
 
     def _check_stream(self):
         super()._check_stream()
@@ -371,7 +372,7 @@ class _EigenPro(Streaming, Model):
             )
 
     def _prepare_piece(self, data, first):
-        learner = None if first else getattr(self, "_learner", None)
+        learner = None if first else getattr(self, "_learner_", None)
         if learner is None or not learner.suits(self):
             learner = self._open_learner(data, None if first else self)
         else:  # the one of the pieces so far stays as it is until this one is learned
@@ -385,7 +386,7 @@ class _EigenPro(Streaming, Model):
                 b = slice(start, min(start + m, len(weights)))
                 yield problem.batch(data.X[b, :], data.targets[b], weights[b])
 
-        chosen = {"cache_size_": 0.0, "_learner": learner}
+        chosen = {"cache_size_": 0.0, "_learner_": learner}
         solver = learner.solver(batches, **_IN_PIECES)
         return problem, solver, learner.chosen_attributes() | chosen
 
@@ -488,7 +489,7 @@ class _EigenPro(Streaming, Model):
             "n_step_halvings_": learner.n_halvings,
         }
         warn_of_projections(type(self).__name__, attributes)
-        publish(self, attributes | {"_learner": learner})
+        publish(self, attributes | {"_learner_": learner})
 
     def _open_stream(self, batches, classes):
         """Return a `Stream` and a `Learner` made from its first rows."""
@@ -502,7 +503,7 @@ class _EigenPro(Streaming, Model):
     @all_or_nothing
     def _open_with(self, pieces, stream, n_first, classes):
         """Return the stream, and a `Learner` made from its first pieces."""
-        for name in ("dual_coef_", "t_", "_learner"):
+        for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
         X, Y, weights = arrays = joined(

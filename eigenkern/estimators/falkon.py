@@ -15,7 +15,7 @@ from .validation import (
 )
 
 
-class FalkonLike(Model):
+class _FalkonLike(Model):
     """Kernel ridge regression by Falkon: regression and classification."""
 
     _task = "iteration"
@@ -191,7 +191,7 @@ class ResidualLines:
         """There is no line to end."""
 
 
-class FalkonLikeRegressor(RegressionTargets, FalkonLike):
+class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     """Kernel ridge regression on centers by preconditioned conjugate gradients.
 
     The model of `NystromRegressor` for many centers: the normal equations are solved
@@ -302,7 +302,7 @@ class FalkonLikeRegressor(RegressionTargets, FalkonLike):
     """
 
 
-class FalkonLikeClassifier(ClassificationTargets, FalkonLike):
+class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

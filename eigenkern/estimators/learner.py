@@ -10,15 +10,13 @@ from ..solvers.projection import (
     make_projection,
     projection_interval,
 )
-from ..tuning.sizes import check_at_most, max_batch_size
+from ..tuning.sizes import MIN_ROWS, check_at_most, max_batch_size
 from ..tuning.step import Tuning, tune_on_centers
 from .training import EpochRule
 from .tuned import tuned_attributes
 from .validation import warn_user
 
-# Rows of a step, where there are as many: fewer are slow, and noisy.
-_MIN_BATCH = 256
-# Rows for each center that a stream is supposed to have: more change no decision.
+# Rows per center assumed for a stream of unknown length: more change no decision.
 _LONG = 100
 # Relative residual of a projection that is worth a warning: less than half is solved.
 _LARGEST_RESIDUAL = 0.5
@@ -76,7 +74,7 @@ class Learner:
             Rows of an epoch; infinite for a stream.
         n_epochs : int, default=1
         """
-        centers, d = problem.centers, problem.n_features
+        centers, d = problem.center_matrix, problem.n_features
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
         n_learned, cache_size = min(n_rows * n_epochs, _LONG * p), estimator.cache_size
         factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
@@ -85,7 +83,7 @@ class Learner:
         if m == "auto":
             # Fewer centers than rows leave a residual, whose noise larger batches
             # lower. Of a stream as many as of the rows that come first.
-            m = min(largest, max(problem.n_rows // 8, min(problem.n_rows, _MIN_BATCH)))
+            m = min(largest, max(problem.n_rows // 8, min(problem.n_rows, MIN_ROWS)))
         else:
             check_at_most("batch_size", m, n_rows, "training rows")
         interval = 1
@@ -120,7 +118,7 @@ class Learner:
         """Return `projected` on batches, from the iterate on."""
         return projected(
             next_epoch,
-            self.problem.centers,
+            self.problem.center_matrix,
             self.tuning.preconditioner,
             self.project,
             iterate=self.iterate,

@@ -109,7 +109,7 @@ class _LinearEigenPro(Streaming, Model):
             tuning.step_size,
             try_steps=is_auto(self.step_size),
         )
-        start = self._previous_coef(problem)
+        start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start)
         return problem, solver, self._chosen(tuning, problem), rule
 
@@ -234,7 +234,7 @@ class _LinearEigenPro(Streaming, Model):
             zero_loss=loss * problem.targets.shape[1],
             n_halvings=halvings,
             may_restart=False,
-            accepts=lambda coef: problem.loss(coef) <= limit,
+            accepts=problem.keeps_below(limit),
         )
         return problem, solver, chosen
 

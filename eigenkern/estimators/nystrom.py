@@ -17,7 +17,7 @@ from .training import SolutionRule
 from .validation import check_flag, check_kernel_parameters, check_number
 
 
-class Nystrom(Model):
+class _Nystrom(Model):
     """Kernel least squares in closed form: regression and classification."""
 
     def __init__(
@@ -189,7 +189,7 @@ def check_alphas(alphas):
     return values
 
 
-class NystromRegressor(RegressionTargets, Nystrom):
+class NystromRegressor(RegressionTargets, _Nystrom):
     """Kernel ridge regression on all rows or on Nystrom centers, with its path.
 
     Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centers z_j, that has the
@@ -321,7 +321,7 @@ class NystromRegressor(RegressionTargets, Nystrom):
     """
 
 
-class NystromClassifier(ClassificationTargets, Nystrom):
+class NystromClassifier(ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

@@ -22,7 +22,7 @@ from .training import Report, SolutionRule, train
 from .validation import check_kernel_parameters, check_number, is_auto
 
 
-class Nytro(Model):
+class _Nytro(Model):
     """Early-stopped gradient descent on centers: regression and classification."""
 
     def __init__(
@@ -352,7 +352,7 @@ def stable_step(step, top, t):
     return 1.0 / top, round(t * step * top)
 
 
-class NytroRegressor(RegressionTargets, Nytro):
+class NytroRegressor(RegressionTargets, _Nytro):
     """Kernel regression by early-stopped gradient descent on Nystrom centers.
 
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
@@ -472,7 +472,7 @@ class NytroRegressor(RegressionTargets, Nytro):
     """
 
 
-class NytroClassifier(ClassificationTargets, Nytro):
+class NytroClassifier(ClassificationTargets, _Nytro):
     """Kernel classification by early-stopped gradient descent on Nystrom centers.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign

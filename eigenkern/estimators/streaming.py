@@ -65,7 +65,8 @@ class Streaming:
         )
         if first:
             publish(self, attributes)
-        vars(self).update(attributes)
+        else:
+            vars(self).update(attributes)
         return self
 
     def _check_stream(self):

@@ -1,8 +1,12 @@
 """The training loop, the rules that end it, and what is shown of it.
 
 A solver is a generator of states; a rule looks at each, says whether training is over,
-and in the end which coefficients are the model. To stop otherwise is another rule: a
-class with `max_iter`, ``update(state)`` and ``fitted_attributes(interrupted)``.
+and in the end which coefficients are the model. To stop otherwise is another rule, a
+class with
+
+- ``max_iter`` and ``update(state)``, which returns whether training is over;
+- ``fitted_attributes(interrupted)``, where it is the rule of a fit;
+- ``losses`` and ``scores``, where a `ProgressLine` shows them.
 """
 
 import sys
@@ -16,8 +20,9 @@ from .validation import warn_user
 # Training rows that are predicted at the end of a fit, to see that it ended well: as
 # many as tell a mean loss to some percent.
 _N_CHECKED = 10_000
-# An epoch's loss is measured on its way. As a fraction of that of the mean's: above it,
-# look at all rows. Over the least one of the epochs: above it, look at both models.
+# Above _HIGH times the loss of the mean's model all rows are checked, for an epoch's
+# loss is measured while the model changes; above _RISEN times that of the best epoch
+# the models of both are compared.
 _HIGH, _RISEN = 0.9, 1.2
 
 
@@ -157,8 +162,8 @@ class EpochRule:
         self.losses, self.scores = [], []
         self._coef = self._state = None
         # Where an epoch with the least loss began; the last one can end badly.
-        self._begin = problem.initial_coef() if start is None else start
-        self._fallback = self._begin
+        self._start = problem.initial_coef() if start is None else start
+        self._begin = self._fallback = self._start
 
     def update(self, state):
         """Take in an epoch; return whether training is over."""
@@ -203,8 +208,12 @@ class EpochRule:
     def _best_coef(self):
         problem, coef = self._problem, self._coef
         if self._score is not None:
-            zero = problem.initial_coef()
-            return zero if -self._score_of(zero) < self._plateau.best else coef
+            best, others = -self._plateau.best, (self._start, problem.initial_coef())
+            for other in others:
+                score = self._score_of(other)
+                if score > best:
+                    best, coef = score, other
+            return coef
         if self.losses[-1] > _RISEN * min(self.losses) and not self._state.failed:
             # It may be the noise of the last epoch, or it may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
@@ -219,14 +228,15 @@ class EpochRule:
             return coef
         if problem.loss(coef) <= limit:
             return coef
-        better = problem.loss(self._fallback) < limit
+        other = min((self._fallback, self._start), key=problem.loss)
+        better = problem.loss(other) < limit
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "
             + ("an earlier epoch's model is kept" if better else "it predicts the mean")
             + "; pass a smaller step_size, or more epochs (max_iter)"
         )
-        return self._fallback if better else zero
+        return other if better else zero
 
 
 class SolutionRule:

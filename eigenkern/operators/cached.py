@@ -2,16 +2,14 @@
 
 from ..backend import memory
 from ..backend.devices import on_gpu
+from ..backend.machine import TRIANGLE_ROWS
 from ..backend.threads import run_on_threads
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import cache_budget, cache_pays
 
-# Rows of a block of the triangle.
-_BLOCK = 1024
 
-
-def cached(operator, size=_BLOCK):
+def cached(operator, size=TRIANGLE_ROWS):
     """Return an operator that has computed a matrix and keeps it.
 
     Of a symmetric matrix the lower triangle: half the flops, half the memory. On a GPU
@@ -39,7 +37,7 @@ def cached_bytes(operator):
         return float("inf")
     if not _keeps_triangle(operator):
         return m * p * operator.itemsize
-    bounds = _bounds(m, _BLOCK)
+    bounds = _bounds(m, TRIANGLE_ROWS)
     return sum((stop - start) * stop for start, stop in bounds) * operator.itemsize
 
 
@@ -184,7 +182,7 @@ class CachedTriangle(Matrix):
         run_on_threads(self.pool, task, self._parts(start, stop))
         return out
 
-    def _whole_rows(self, rows):
+    def whole_rows(self, rows):
         """Return rows of K, copied in this thread."""
         K = self.xp.empty(
             (rows.stop - rows.start, self.shape[1]),

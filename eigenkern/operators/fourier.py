@@ -5,18 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..backend.array import device_of, has_vector_math, is_numpy, matmul, namespace
+from ..backend.machine import (
+    FREQUENCY_GROUP_BYTES,
+    FREQUENCY_SLAB,
+    WAVE_TILE,
+    WAVE_TILE_ROWS,
+    WAVE_TILE_UNTHREADED,
+)
 from ..backend.threads import n_blas_threads, run_on_threads
-
-# Bytes of frequencies that a product draws at a time.
-_GROUP_BYTES = 32e6
-# Frequencies of blocks that are multiplied together.
-_SLAB_WIDTH = 512
-# Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
-# that the threads seldom wait for each other between two calls of NumPy.
-_TILE_SIZE = 2**18
-_TILE_ROWS = 8192
-# Numbers of a tile where there are no threads, as on a GPU.
-_WHOLE_TILE_SIZE = 2**24
 
 
 class _Waves:
@@ -47,9 +43,9 @@ class _Waves:
 
         A tile holds `width` numbers a row.
         """
-        size = min(_TILE_SIZE // width, _TILE_ROWS, -(-m // self.n_workers))
+        size = min(WAVE_TILE // width, WAVE_TILE_ROWS, -(-m // self.n_workers))
         if self._pool is None:
-            size = min(_WHOLE_TILE_SIZE // width, m)
+            size = min(WAVE_TILE_UNTHREADED // width, m)
         size = max(size, 1)
         tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
         results = [None] * len(tiles)
@@ -75,8 +71,8 @@ class _Waves:
         """
         n_frequencies, n_columns = W.shape[1], phi.shape[1]
         scale = 2.0 * (2.0 / n_columns) ** 0.5
-        for start in range(0, n_frequencies, _SLAB_WIDTH):
-            end = min(start + _SLAB_WIDTH, n_frequencies)
+        for start in range(0, n_frequencies, FREQUENCY_SLAB):
+            end = min(start + FREQUENCY_SLAB, n_frequencies)
             cosines, sines = _half_waves(self.xp, centered @ W[:, start:end])
             cosines -= 0.5
             if end == n_frequencies and n_columns % 2:
@@ -117,7 +113,7 @@ def fourier_features(X, frequencies, offset, n_columns):
     def task(rows):
         waves.write(phi, rows, X[rows, :] - offset, half)
 
-    waves.map_tiles(task, X.shape[0], min(half.shape[1], _SLAB_WIDTH))
+    waves.map_tiles(task, X.shape[0], min(half.shape[1], FREQUENCY_SLAB))
     return phi
 
 
@@ -211,8 +207,8 @@ class FourierBlocks(_Waves):
         """
         xp = self.xp
         out = xp.zeros((X.shape[0], n_columns), **self.array_options)
-        slab = max(_SLAB_WIDTH // self.block_size, 1)
-        size = max(int(_GROUP_BYTES // self._bytes), slab)
+        slab = max(FREQUENCY_SLAB // self.block_size, 1)
+        size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
         for start in range(0, len(blocks), size):
             end = min(start + size, len(blocks))
             slabs = [

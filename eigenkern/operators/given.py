@@ -2,11 +2,9 @@
 
 import numpy as np
 
+from ..backend.machine import PANEL_COLUMNS
 from ..backend.threads import run_on_threads
 from .matrix import Matrix
-
-# Columns that a thread multiplies at a time.
-_PANEL = 1024
 
 
 class GivenMatrix(Matrix):
@@ -52,8 +50,10 @@ class GivenMatrix(Matrix):
         out = np.empty((K.shape[1], G.shape[1]), dtype=G.dtype)
 
         def task(j):
-            columns = slice(j, j + _PANEL)
+            columns = slice(j, j + PANEL_COLUMNS)
             out[columns, :] = (G.T @ K[:, columns]).T
 
-        run_on_threads(self._threads, task, [(j,) for j in range(0, len(out), _PANEL)])
+        run_on_threads(
+            self._threads, task, [(j,) for j in range(0, len(out), PANEL_COLUMNS)]
+        )
         return out

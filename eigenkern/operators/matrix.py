@@ -15,7 +15,8 @@ class Matrix:
     A subclass for every kind of storage: `GivenMatrix` is an array, `TiledKernel`
     computes its entries tile by tile, `CachedTriangle` has computed them once,
     `ShardedKernel` has its columns on several devices, `CenteredFeatures` is a matrix
-    of features. Each defines `product` and `block`; those on kernels also `rows`.
+    of features. Each calls `_describe` and sets `shape` when it is made, and defines
+    `product` and `block`; those on kernels also `rows`, those with a pool `whole_rows`.
 
     Attributes
     ----------
@@ -113,14 +114,13 @@ class Matrix:
         """
         return nullcontext() if self.pool is None else single_threaded_blas
 
-    def gram_rows(self, budget=None):
-        """Return how many rows of K fit into `budget` bytes in float64.
+    def gram_rows(self):
+        """Return how many rows of K fit into the budget in float64.
 
-        None: `self.budget`. `gram` holds as many, or with weights or a `transform`
-        twice as many.
+        `gram` holds as many, or with weights or a `transform` twice as many.
         """
-        budget = self.budget if budget is None else budget
-        return int(min(max(budget // (8 * self.shape[1]), 16), max(self.shape[0], 1)))
+        n_rows = self.budget // (8 * self.shape[1])
+        return int(min(max(n_rows, 16), max(self.shape[0], 1)))
 
     def gram(self, T, weights=None, *, transform=None):
         """Return C' W C and C' W T in float64, C = K.
@@ -219,7 +219,7 @@ class Matrix:
         def task(part):
             for i in starts[part :: self.n_workers]:
                 rows = slice(i, min(i + n_rows, m))
-                K = xp.astype(self._whole_rows(rows), xp.float64, copy=False)
+                K = xp.astype(self.whole_rows(rows), xp.float64, copy=False)
                 U = K @ V if targets is None else K @ V - targets[rows, :]
                 U = U if weights is None else U * weights[rows, None]
                 # U' K reads K along its rows, K' U would not.
@@ -228,8 +228,14 @@ class Matrix:
         run_on_threads(self.pool, task, [(part,) for part in range(self.n_workers)])
         return sum_of(parts)
 
-    def _whole_rows(self, rows):
-        """Return rows of K, read or computed in this thread."""
+    def whole_rows(self, rows):
+        """Return rows of K, read or computed in this thread alone.
+
+        A subclass with a pool defines it: `block` would wait for threads of the pool in
+        one of them.
+        """
+        if self.pool is not None:
+            raise NotImplementedError("an operator with a pool defines whole_rows")
         return self.block(rows.start, rows.stop)
 
 

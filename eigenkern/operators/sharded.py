@@ -6,13 +6,11 @@ from copy import copy
 from itertools import pairwise
 
 from ..backend.array import is_cupy, move
+from ..backend.machine import SENT_BYTES
 from ..backend.transfer import move_what_fits
 from .given import GivenMatrix
 from .matrix import Matrix
 from .tiled import TiledKernel, row_encoder
-
-# Bytes of encoded rows that are sent to the devices at a time.
-_ROW_BYTES = 256e6
 
 
 def kernel_operator(kernel, centers, devices, rows=None):
@@ -209,7 +207,7 @@ class ShardedKernel(Matrix):
 
     def _chunks(self, start, stop, size=None):
         """Return slices of the rows, at least one, small enough to be sent."""
-        sent = max(int(_ROW_BYTES // (self.row_width * self.itemsize)), 1)
+        sent = max(int(SENT_BYTES // (self.row_width * self.itemsize)), 1)
         size = sent if size is None else min(size, sent)
         starts = range(start, max(stop, start + 1), size)
         return [slice(i, min(i + size, stop)) for i in starts]
@@ -259,7 +257,11 @@ class _HeldShards(ShardedKernel):
 
     def __init__(self, source, held):
         vars(self).update(vars(source))
-        self._held = held
+        self._source, self._held = source, held
+
+    def rows(self, X):
+        """Return K(X, Z), computed as this matrix was."""
+        return self._source.rows(X)
 
     def _on_all(self, function, rows):
         return self._run_all(

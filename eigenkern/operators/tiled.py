@@ -151,7 +151,7 @@ class TiledKernel(Matrix):
             run_on_threads(self.pool, task, tasks)
         return K
 
-    def _whole_rows(self, rows):
+    def whole_rows(self, rows):
         """Return rows of K(X, Z), computed in this thread."""
         K = self.xp.empty(
             (rows.stop - rows.start, self.shape[1]),

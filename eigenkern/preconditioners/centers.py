@@ -45,7 +45,7 @@ class CenterSpectral(TopEigenvectors):
 
         Parameters
         ----------
-        centers : TiledKernel
+        centers : Matrix
             K(Z, Z), in random order.
         sample : Sample
         n_rows : int

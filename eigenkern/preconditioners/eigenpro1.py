@@ -64,7 +64,7 @@ class GlobalSpectral(TopEigenvectors):
 
         Parameters
         ----------
-        operator : TiledKernel
+        operator : Matrix
             K(X, X).
         subsample_size, n_components : int
             s and q < s.
@@ -138,9 +138,9 @@ def _check_memory(operator, s, q, svd_solver):
     free = memory.available(operator.xp, operator.device)
     if needed > free:
         raise ValueError(
-            f"algorithm='eigenpro1' with {q} eigenvectors of {n} rows and svd_solver="
-            f"{svd_solver!r} needs {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
-            f"memory are free; pass {remedy}"
+            f"n_components={q} eigenvectors of {n} rows with svd_solver={svd_solver!r} "
+            f"need {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
+            f"pass {remedy}"
         )
 
 

@@ -43,7 +43,7 @@ class GeneralProblem(Problem):
 
     Attributes
     ----------
-    centers : Matrix
+    center_matrix : Matrix
         K(Z, Z), the centers in random order.
     weights : array of shape (n,)
         With mean 1; of more rows, relative to those of the first ones.
@@ -84,12 +84,12 @@ class GeneralProblem(Problem):
         self.weights = self.array(w * self.weight_scale)
         # Random, so that the first ones stand for all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
-        self.centers = kernel_operator(
+        self.center_matrix = kernel_operator(
             self.kernel, take(self._centers, self._order), self.devices
         )
         self._validation = None
         if held_out is not None:
-            self._validation = self.centers.rows(take(self._X, held_out))
+            self._validation = self.center_matrix.rows(take(self._X, held_out))
 
     @classmethod
     def chosen(
@@ -132,7 +132,7 @@ class GeneralProblem(Problem):
     @property
     def n_coefficients(self):
         """Rows of the `dual_coef_` of a model."""
-        return self.centers.shape[0]
+        return self.center_matrix.shape[0]
 
     def has_centers(self, centers):
         """Whether the centers have the values of those of a fitted model."""
@@ -141,7 +141,9 @@ class GeneralProblem(Problem):
     def sample(self, whiten=None):
         """Return the rows that the step is measured on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
-        return Sample(self.centers, self._gather(rows), whiten), self.weights[rows]
+        return Sample(self.center_matrix, self._gather(rows), whiten), self.weights[
+            rows
+        ]
 
     def batches(self, batch_size):
         """Yield the batches of an epoch, in random order."""
@@ -153,7 +155,7 @@ class GeneralProblem(Problem):
             if following is not None and self._rows is None:
                 self._streamed.expect(following.start, following.stop)
             if self._matrix is None:
-                operator = self.centers.rows(rows)
+                operator = self.center_matrix.rows(rows)
             else:
                 operator = GivenMatrix(self._matrix[b, :])
             yield Batch(operator, rows, self.targets[b, :], self.weights[b])
@@ -162,7 +164,7 @@ class GeneralProblem(Problem):
         """Return a batch of more rows: where X lives, and on the host."""
         rows = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
         return Batch(
-            self.centers.rows(rows),
+            self.center_matrix.rows(rows),
             rows,
             self.array(Y - self.intercept),
             self.array(weights * self.weight_scale),
@@ -170,16 +172,16 @@ class GeneralProblem(Problem):
 
     def cached(self, cache_size, n_epochs):
         """Return the problem with K(X, Z) and X in memory, if that fits and pays."""
-        (n, p), d = (self.n_rows, self.centers.shape[0]), self.n_features
-        pays = cache_size != "auto" or cache_pays(n_epochs, d, self.centers)
-        needed = (p + d) * n * self.centers.itemsize
-        fits = needed <= cache_budget(cache_size, self.centers)
-        if not (pays and fits) or self.centers.factored:
+        (n, p), d = (self.n_rows, self.center_matrix.shape[0]), self.n_features
+        pays = cache_size != "auto" or cache_pays(n_epochs, d, self.center_matrix)
+        needed = (p + d) * n * self.center_matrix.itemsize
+        fits = needed <= cache_budget(cache_size, self.center_matrix)
+        if not (pays and fits) or self.center_matrix.factored:
             return self
         other = copy(self)
         other._rows = self._gather(slice(0, n))
         (operator,), other.cache_megabytes = kept(
-            [self.centers.rows(other._rows)], cache_size, n_epochs, d
+            [self.center_matrix.rows(other._rows)], cache_size, n_epochs, d
         )
         if operator.in_memory:
             other._matrix = operator.block()
@@ -187,7 +189,7 @@ class GeneralProblem(Problem):
 
     def matrix(self):
         """Return K(X, Z) of the training rows."""
-        return self.centers.rows(self._gather(slice(0, self.n_rows))).block()
+        return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""
@@ -214,7 +216,7 @@ class GeneralProblem(Problem):
         for rows in slices(n):
             residual = self.targets[rows, :]
             if not zero:
-                residual = self.centers.rows(self._gather(rows)) @ coef - residual
+                residual = self.center_matrix.rows(self._gather(rows)) @ coef - residual
             squares = self.xp.mean(residual * residual, axis=1)
             total += float(self.xp.sum(self.weights[rows] * squares))
         return total / n

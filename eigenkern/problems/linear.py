@@ -140,6 +140,10 @@ class LinearProblem(Problem):
         weights = None if self.weights is None else self.weights[:n]
         return weighted_mean_square(residual, weights)
 
+    def keeps_below(self, limit):
+        """Return a function: whether the loss of coefficients is at most `limit`."""
+        return lambda coef: self.loss(coef) <= limit
+
     def fitted_attributes(self, coef):
         """Return the attributes that prediction and further steps need."""
         target_mean = self.array(self._seen.target_mean)

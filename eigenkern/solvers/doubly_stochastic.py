@@ -248,8 +248,8 @@ def checked_step(sums, mean_gradient, noise, gamma):
 
         2 |beta_k - eta g|^2 + 2 eta^2 v <= |beta_k|^2 + gamma^2 |g|^2
 
-    with the batch's mean gradient g and v = (M sigma)^2 / B, the error from other rows
-    having been in the earlier batches.
+    with the batch's mean gradient g and v = (M sigma)^2 / B, the error because other
+    rows were in the earlier batches. (The paper divides by B^2 a sum over the batch.)
 
     Parameters
     ----------

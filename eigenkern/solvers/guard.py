@@ -8,7 +8,7 @@ import numpy as np
 from ..backend.array import to_numpy
 
 # The loss of an epoch so far over that of f = 0 on the same rows. Batches of noisy
-# targets reach two; four times the loss of predicting the mean is no noise.
+# targets reach two; four times the loss of predicting the mean is not noise.
 _TRIP = 4.0
 # The loss of an epoch over that of the best one. On noisy targets epochs differ by tens
 # of percent, where the residual is nearly zero by a factor of two.
@@ -273,7 +273,7 @@ def guarded(
             coef = snapshot() if model_of is None else model_of(snapshot())
             yield state(coef, 0.0, 0.0)
             continue
-        # To blame is first of all a longer step that the search has chosen.
+        # Blame a longer step of the search first; halve only without one.
         if not guard.accepts(epoch.least, halve=search is None or not search.is_longer):
             if epoch.n_steps == 0 and origin is not None:
                 good = origin

@@ -10,8 +10,8 @@ from ..operators.tiled import TiledKernel
 from .guard import Epoch, EpochWatch, Guard, guarded
 from .step_search import StepSearch
 
-# Weight of the iterates in their mean: as t^3 after t projections. Recent ones count
-# most, and a quarter of them is forgotten at every doubling of t.
+# Iterate t has the weight t^3 in the mean: recent ones count most, the first half of
+# all for a sixteenth.
 _POWER = 3
 
 
@@ -56,11 +56,11 @@ class Iterate:
     n_projections: int = 0
 
     @classmethod
-    def of(cls, coef, n_projections=0):
-        """Return the start at some coefficients, the mean of `n_projections` before."""
+    def of(cls, coef):
+        """Return the start at some coefficients."""
         xp = namespace(coef)
         mean, rest = xp.asarray(coef, copy=True), xp.zeros_like(coef)
-        return cls(coef, mean, rest, n_projections)
+        return cls(coef, mean, rest)
 
     def copy(self):
         """Return a copy."""
@@ -113,7 +113,9 @@ def projected(
     coefficients -g.
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
     temporary centers m^2 T (d + l) / 2 more on average, and its part of a projection.
-    T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
+    T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little. In
+    the paper's algorithm 2 the eigenvectors are those of a subsample of the rows, and a
+    run of EigenPro projects; `CenterSpectral` and `InexactProjection` say why not here.
 
     Parameters
     ----------

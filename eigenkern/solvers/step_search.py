@@ -14,10 +14,13 @@ from ..backend.array import device_of, namespace, to_numpy
 # An epoch that lowers the residual by less than this fraction has stalled: some epochs'
 # noise. (benchmarks/robustness.py)
 _STALL = 0.03
-# Steps of the race over the measured one, the most useful first, and its epochs. Of 93
-# problems like those of benchmarks/robustness.py 79 % were within 1.25 times the epochs
-# of the best step without a race, 93 % with 4 epochs and 97 % with 6, 96 % without the
-# longest side or the shortest; of 46 others 85 % without a race and 93 % with this one.
+# Steps of the race over the measured one, the most useful first, and its epochs. Part
+# of problems within 1.25 times the epochs of the best step (benchmarks/robustness.py):
+#     93 problems that the race was designed on   46 others
+#     no race                            79 %       85 %
+#     4 epochs                           93 %
+#     6 epochs                           97 %       93 %
+#     6, without the longest or shortest 96 %
 _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
 # Columns up to which a product with a kernel matrix takes as long as reading it.

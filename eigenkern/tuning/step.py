@@ -23,8 +23,9 @@ from .spectrum import HeldOutSpectrum
 
 # theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
 # epochs on problems of the kind of benchmarks/robustness.py.
-_SAFETY = 0.8
-# Rows for each center from which all eigenfunctions in their span can be told.
+SAFETY = 0.8
+# Rows for each center that tell all eigenfunctions in the span of the centers; with
+# fewer, the last ones fit the noise of the rows.
 _ROWS_A_CENTER = 40
 
 
@@ -56,7 +57,7 @@ class Measured:
     def step_size(self, m):
         """Predicted eta = theta 2 m / (beta + (m - 1) lambda) for batches of m rows."""
         curvature = self.beta + (m - 1) * self.top_eigenvalue
-        return _SAFETY * 2.0 * m / curvature if curvature > 0 else 1.0
+        return SAFETY * 2.0 * m / curvature if curvature > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ def tune_on_centers(
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
     )
-    # As large a part of the rows is measured on twice as of all rows is fitted to.
+    # The eigenfunctions are fitted to the rows before those that are measured on, and
+    # these may overlap by as large a part as the fitted rows are of all.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
     return _choose_step(
@@ -282,7 +284,7 @@ def _choose_step(
             edge = spectrum.largest_stable_step(
                 adapted.n_components, simulated, predicted
             )
-            step_size *= _SAFETY * edge / predicted
+            step_size *= SAFETY * edge / predicted
     return Tuning(
         preconditioner=full.truncate(adapted.n_components),
         batch_size=m,

@@ -151,7 +151,7 @@ def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     several = ShardedKernel(Gaussian(1.5), Z, places, X)
     sent = []
     encoded_rows = several.encoded_rows
-    monkeypatch.setattr("eigenkern.operators.sharded._ROW_BYTES", 20 * 6 * 8)
+    monkeypatch.setattr("eigenkern.operators.sharded.SENT_BYTES", 20 * 6 * 8)
     monkeypatch.setattr(
         several, "encoded_rows", lambda a, b: sent.append((a, b)) or encoded_rows(a, b)
     )
