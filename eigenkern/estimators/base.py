@@ -32,7 +32,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
     returns a problem, a solver, the fitted attributes that are chosen already, and a
     rule that ends the training; and ``_expand(X)``, the values of a fitted model less
-    its intercept. The mixins of `targets` know what targets and predictions are.
+    its intercept on the device that computes (`kernel_values`). The mixins of `targets`
+    know what targets and predictions are.
     """
 
     #: Attribute of a fitted model that lives where X lives.
@@ -153,20 +154,21 @@ class Model(CallbackSupportMixin, BaseEstimator):
         check_same_location(self, location, method)
         return move(self._expand(X), *location) + self.intercept_
 
-    def _expand(self, X):
-        """Return f(X) less the intercept, on the device that computes: of a kernel."""
-        devices = compute_devices(self.device, X)
-        coef = move(self.dual_coef_, *devices[0])
-        if self.kernel_ is None:
-            X = move(X, *devices[0])
-            return namespace(X).astype(X, coef.dtype, copy=False) @ coef
-        return kernel_operator(self.kernel_, self.centers_, devices, X) @ coef
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.array_api_support = True
         tags.input_tags.pairwise = is_precomputed(self)
         return tags
+
+
+def kernel_values(model, X):
+    """Return K(X, centers_) dual_coef_, on the device that computes."""
+    devices = compute_devices(model.device, X)
+    coef = move(model.dual_coef_, *devices[0])
+    if model.kernel_ is None:
+        X = move(X, *devices[0])
+        return namespace(X).astype(X, coef.dtype, copy=False) @ coef
+    return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
 
 
 def is_precomputed(estimator):

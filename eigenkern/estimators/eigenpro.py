@@ -19,7 +19,7 @@ from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import check_sizes, max_batch_size, n_sampled_rows, tuning_bytes
 from ..tuning.step import tune
-from .base import Model, is_precomputed, split
+from .base import Model, is_precomputed, kernel_values, split
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
@@ -59,6 +59,7 @@ def _has_centers(estimator):
 class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
+    _expand = kernel_values
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
 from ..solvers.falkon import falkon
-from .base import Model
+from .base import Model, kernel_values
 from .least_squares import make_problem
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
@@ -19,6 +19,7 @@ class _FalkonLike(Model):
     """Kernel ridge regression by Falkon: regression and classification."""
 
     _task = "iteration"
+    _expand = kernel_values
 
     def __init__(
         self,

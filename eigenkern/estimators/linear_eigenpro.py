@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import location_of, move, namespace, to_numpy
+from ..backend.array import move, namespace, to_numpy
 from ..backend.devices import compute_device
 from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
@@ -17,7 +17,7 @@ from .base import Model, split
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import check_tuning, tuned_attributes
-from .validation import check_flag, check_rows, check_same_location, is_auto
+from .validation import check_flag, is_auto
 
 # Rows of the subsample for each feature: of fewer, the last directions are noise.
 _ROWS_A_FEATURE = 8
@@ -247,19 +247,16 @@ class _LinearEigenPro(Streaming, Model):
         made = LinearSpectral(vectors.T, values[:-1], values, self.damping_)
         return made.truncate(self.n_components_)
 
-    def _values(self, X, method):
-        X = check_rows(self, X)
-        n_outputs, location = self.target_mean_.shape[0], location_of(X)
-        check_same_location(self, location, method)
-        coef, intercept = self.coef_, self.intercept_
-        if not scipy.sparse.issparse(X):
+    def _expand(self, X):
+        """Return f(X) less the intercept, on the device that computes."""
+        n_outputs, coef = self.target_mean_.shape[0], self.coef_
+        sparse = scipy.sparse.issparse(X)
+        if not sparse:
             device = compute_device(self.device, X)
-            X, coef, intercept = (move(part, *device) for part in (X, coef, intercept))
+            X, coef = move(X, *device), move(coef, *device)
         xp = namespace(coef)
         coef = xp.reshape(coef, (n_outputs, X.shape[1]))
-        if not scipy.sparse.issparse(X):
-            X = xp.astype(X, coef.dtype, copy=False)
-        return move(X @ coef.T + intercept, *location)
+        return (X if sparse else xp.astype(X, coef.dtype, copy=False)) @ coef.T
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..nystrom.descent import State
 from ..nystrom.filters import RidgePath
-from .base import Model
+from .base import Model, kernel_values
 from .least_squares import (
     check_given_rows,
     check_selection,
@@ -19,6 +19,8 @@ from .validation import check_flag, check_kernel_parameters, check_number
 
 class _Nystrom(Model):
     """Kernel least squares in closed form: regression and classification."""
+
+    _expand = kernel_values
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
 from ..nystrom.filters import DescentPath
 from ..operators.cached import kept
 from ..operators.plan import cache_budget
-from .base import Model
+from .base import Model, kernel_values
 from .least_squares import (
     check_given_rows,
     check_selection,
@@ -24,6 +24,8 @@ from .validation import check_kernel_parameters, check_number, is_auto
 
 class _Nytro(Model):
     """Early-stopped gradient descent on centers: regression and classification."""
+
+    _expand = kernel_values
 
     def __init__(
         self,
