@@ -61,7 +61,7 @@ class Kernel:
     #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
     factored = False
     #: Whether there is a law to draw frequencies from: it is a function of x - z.
-    has_spectral_law = False
+    shift_invariant = False
     #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
     cuda = None
 
@@ -179,7 +179,7 @@ class _Radial(Kernel):
         check_positive_bandwidth(self.bandwidth)
 
     @property
-    def has_spectral_law(self):
+    def shift_invariant(self):
         return type(self)._random_lengths is not _Radial._random_lengths
 
     @property

@@ -47,7 +47,7 @@ def check_kernel(kernel, *, precomputed=True):
 def check_spectral_law(kernel):
     """Raise a ValueError unless frequencies can be drawn for a name or an object."""
     made = _BY_NAME.get(kernel) if isinstance(kernel, str) else kernel
-    if isinstance(made, Kernel) and made.has_spectral_law:
+    if isinstance(made, Kernel) and made.shift_invariant:
         return
     raise ValueError(
         "kernel must be a function of x - z with a known spectral law: 'gaussian', "
