@@ -6,17 +6,15 @@ import numpy as np
 
 from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_device
-from ..backend.linalg import largest_eigenvalues
 from ..backend.transfer import StreamedRows
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.plan import cache_budget
-from ..operators.tiled import TiledKernel
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..problems.problem import take
 from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
-from ..tuning.step import SAFETY
+from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from .base import Model, check_epochs, split
 from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
@@ -28,16 +26,8 @@ from .validation import (
 )
 
 _ALPHA = 1e-6
-# Rows and features of a step that evaluates every block anew, as in the paper.
-_BATCH_SIZE, _BLOCK_SIZE = 4096, 256
-# Rows times features of a step with running values: below, calls of NumPy cost as much.
-_STEP_WORK = 2e6
-# Bytes that the features of a batch may take.
-_BATCH_BYTES = 128e6
 # Steps of an epoch, at least: fewer tell too little of the loss.
 _N_STEPS = 32
-# Rows that the largest eigenvalue of the kernel is measured on.
-_N_MEASURED = 2000
 # Bytes of frequencies to keep, at most.
 _FREQUENCY_BYTES = 256e6
 # Rows that are sent to another device at a time.
@@ -150,7 +140,7 @@ class _DoublyStochastic(Streaming, Model):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
         keep = needed <= cache
-        block_size, batch_size = self._choose_sizes(n, keep_values=keep)
+        block_size, batch_size = self._sizes(n, keep_values=keep)
         room = cache - needed if keep else cache
         problem = self._problem(data, train, held_out, block_size, room)
         schedule = self._schedule(problem, batch_size, n)
@@ -190,25 +180,9 @@ class _DoublyStochastic(Streaming, Model):
             start=start,
         )
 
-    def _choose_sizes(self, n, *, keep_values):
-        """Return F and B.
-
-        Where values are kept, the blocks since a batch's last visit cost n F a step,
-        whatever B: then all rows at once make the least noise. F is where the step's
-        cost outgrows that of its overhead.
-        """
-        block_size, batch_size = self.block_size, self.batch_size
-        if is_auto(block_size):
-            block_size = _BLOCK_SIZE
-            if keep_values:
-                power = round(np.log2(_STEP_WORK / n))
-                block_size = int(np.clip(2.0**power, 32, 128))
-            block_size = min(block_size, self.max_features or block_size)
-        if is_auto(batch_size):
-            batch_size = _BATCH_SIZE
-            if keep_values:
-                batch_size = max(int(_BATCH_BYTES // (16 * block_size)), 2)
-        return block_size, min(batch_size, n)
+    def _sizes(self, n, *, keep_values):
+        given = self.block_size, self.batch_size, self.max_features
+        return choose_sizes(n, *given, keep_values=keep_values)
 
     def _schedule(self, problem, batch_size, n):
         """Return the longest step, and c of its decay 1 / (1 + c t).
@@ -217,7 +191,16 @@ class _DoublyStochastic(Streaming, Model):
         """
         if not (is_auto(self.step_size) or isinstance(self.step_size, tuple | list)):
             return float(self.step_size), 0.0
-        longest, noise = self._longest_step(problem, batch_size, n)
+        index = problem.rng.permutation(problem.rows.X.shape[0])[:N_MEASURED]
+        longest, noise = longest_step(
+            problem.kernel,
+            take(problem.rows.X, index),
+            take(problem.weights, index),
+            problem.loss_function.curvature,
+            problem.features.block_size,
+            batch_size,
+            n,
+        )
         if self._alpha > 0:
             longest = min(longest, 0.5 / self._alpha)
         if is_auto(self.step_size):
@@ -236,47 +219,6 @@ class _DoublyStochastic(Streaming, Model):
                 f"alpha = {product:.3g}: the error falls as 1 / t where it is between "
                 "1 and 2 or a positive integer"
             )
-
-    def _longest_step(self, problem, batch_size, n):
-        """Return the longest safe step, and by how much 1 / step has to grow in a step.
-
-        With the largest eigenvalue lambda_1 and the trace beta of the centered kernel,
-        both over the number of rows, and the curvature L of the loss, a step gamma on
-        F features and B rows multiplies the error of f along eigenvector i by
-        1 - gamma L lambda_i on average, and is stable for ::
-
-            gamma L (lambda_1 + beta / (2 F) + beta / B) < 2
-
-        Rows outside the batch get the residual of B rows through F features in place
-        of the kernel: noise of variance gamma^2 / (2 F B) times the residual, which in
-        n / B steps was seen to grow where ``gamma L n / B > 6 F beta``.
-        """
-        xp, block_size = problem.xp, problem.features.block_size
-        m = min(problem.rows.X.shape[0], _N_MEASURED)
-        index = problem.rng.permutation(problem.rows.X.shape[0])[:m]
-        rows, weights = take(problem.rows.X, index), take(problem.weights, index)
-        weights = weights / xp.mean(weights)
-        weights = weights[:, None]
-        root = weights**0.5
-        operator = TiledKernel(problem.kernel, rows)
-
-        def apply(V):
-            V = root * V
-            V = operator @ (V - weights * xp.mean(V)) / m
-            return root * (V - xp.mean(weights * V))
-
-        start = np.random.RandomState(0).standard_normal((m, 1))
-        top = largest_eigenvalues(apply, root * problem.array(start))[0]
-        mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
-        beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
-        heaviest = float(xp.mean(weights**2))
-        curvature = problem.loss_function.curvature / SAFETY
-        noise = curvature / (6.0 * block_size * beta)
-        stable = top + beta / (2.0 * block_size) + heaviest * beta / batch_size
-        inverse = 0.5 * curvature * stable
-        if n is None:
-            return 1.0 / inverse, noise
-        return 1.0 / (inverse + noise * (n / batch_size - 1.0)), 0.0
 
     def _solver(self, problem, expansion, alpha, batch_size, schedule, **options):
         longest, decay = schedule
@@ -318,7 +260,7 @@ class _DoublyStochastic(Streaming, Model):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         rows = data.rows_with_weight()
         if first:
-            sizes = self._choose_sizes(len(rows), keep_values=False)
+            sizes = self._sizes(len(rows), keep_values=False)
             problem = self._problem(data, rows, None, sizes[0], cache)
             schedule = self._schedule(problem, sizes[1], None)
             chosen = self._chosen(*sizes, schedule)
