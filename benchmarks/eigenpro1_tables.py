@@ -44,7 +44,7 @@ from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
-from eigenkern.solvers.eigenpro import eigenpro
+from eigenkern.solvers.eigenpro import eigenpro, step_on_rows
 
 RESULTS = Path(__file__).parent / "results"
 M, Q, SUBSAMPLE = 256, 160, 4800
@@ -122,19 +122,18 @@ KERNELS = {
 }
 
 
-class SideBySide:
-    """EigenPro in the first columns; plain SGD in the others, with shorter steps."""
+def side_by_side(n_columns, ratio):
+    """Return the step of EigenPro in the first columns, of plain SGD in the others.
 
-    n_kept = 0
+    The steps of these are shorter by the ratio.
+    """
 
-    def __init__(self, preconditioner, n_columns, ratio):
-        self._preconditioner, self._ratio = preconditioner, ratio
-        self._columns = n_columns
+    def step(A, P, a, b, K_bs, g):
+        left, right = slice(None, n_columns), slice(n_columns, None)
+        a[b, right] -= g[:, right] / ratio
+        step_on_rows(A, P, a[:, left], b, K_bs, g[:, left])
 
-    def descend(self, operator, coef, b, kept, step):
-        left, right = slice(None, self._columns), slice(self._columns, None)
-        coef[b, right] -= step[:, right] / self._ratio
-        self._preconditioner.descend(operator, coef[:, left], b, kept, step[:, left])
+    return step
 
 
 def preconditioner_of(operator):
@@ -155,13 +154,14 @@ def epochs(data, kernel, operator=None, preconditioner=None, seed=0):
         operator = cached(operator)
     if preconditioner is None:
         preconditioner = preconditioner_of(operator)
-    step, pegasos_step = steps(preconditioner)
-    both = SideBySide(preconditioner, Y.shape[1], step / pegasos_step)
-    for epoch, coef in iterates(operator, np.hstack([Y, Y]), both, step, seed):
+    size, pegasos_size = steps(preconditioner)
+    step = side_by_side(Y.shape[1], size / pegasos_size)
+    both = np.hstack([Y, Y])
+    for epoch, coef in iterates(operator, both, preconditioner, size, seed, step):
         yield epoch, coef, operator, Y
 
 
-def iterates(operator, Y, preconditioner, step, seed=0):
+def iterates(operator, Y, preconditioner, step_size, seed=0, step=step_on_rows):
     """Yield (epoch, coefficients): the last iterate of every epoch."""
     coef = np.zeros_like(Y)
     solver = eigenpro(
@@ -171,8 +171,9 @@ def iterates(operator, Y, preconditioner, step, seed=0):
         coef=coef,  # changed in place: it is the last iterate
         weights=None,
         batch_size=M,
-        step_size=step,
+        step_size=step_size,
         rng=np.random.RandomState(seed),
+        step=step,
         try_steps=False,
     )
     for epoch, state in enumerate(solver, start=1):
@@ -457,7 +458,7 @@ def seconds_of_steps(operator, targets, preconditioner, n_steps):
                 F, kept = operator.product(
                     coef, b.start, b.stop, n_kept=preconditioner.n_kept
                 )
-                preconditioner.descend(operator, coef, b, kept, step * F)
+                step_on_rows(operator, preconditioner, coef, b, kept, step * F)
             best = min(best, time.perf_counter() - start)
     return best
 
