@@ -164,12 +164,13 @@ def test_files(cls, kernel, three_classes, tmp_path):
 def test_scoring_monitor_sees_every_epoch(regression):
     X, y, *_ = regression
     monitor = ScoringMonitor(scoring="r2")
-    model = EigenProRegressor(random_state=0, max_iter=4)
+    model = EigenProRegressor(algorithm="eigenpro2", random_state=0, max_iter=4)
     model.set_callbacks(monitor).fit(X, y)
     log = [row for row in monitor.get_logs().data if row["task_name"] == "epoch"]
     assert [row["task_id"] for row in log] == [0, 1, 2, 3]
     for n_epochs, row in enumerate(log, 1):
-        fitted = EigenProRegressor(random_state=0, max_iter=n_epochs).fit(X, y)
+        model.set_params(max_iter=n_epochs)
+        fitted = clone(model).fit(X, y)
         assert row["r2"] == pytest.approx(r2_score(y, fitted.predict(X)), rel=1e-9)
 
 

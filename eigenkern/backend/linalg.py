@@ -8,7 +8,7 @@ import scipy.linalg
 
 from .array import device_of, is_numpy, namespace, to_numpy
 
-# OpenBLAS 0.3.30 on two threads crashes in dpotrf from some 15500 rows on.
+# OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
 _PANEL = 2048
 
@@ -156,6 +156,15 @@ def eigh(K):
     return namespace(K).linalg.eigh(K)
 
 
+def plus_diagonal(K, value):
+    """Return K + value I, in `K` itself where its library can."""
+    xp = namespace(K)
+    if is_numpy(xp):
+        K.flat[:: len(K) + 1] += value
+        return K
+    return K + value * xp.eye(K.shape[0], dtype=K.dtype, device=device_of(K))
+
+
 def cholesky(K):
     """Return the lower Cholesky factor of a symmetric matrix, or None.
 
@@ -166,7 +175,7 @@ def cholesky(K):
         L, failed = _blocked_cholesky(K)
     elif is_numpy(xp):
         # The transpose is in LAPACK's order: no copy, and half the memory.
-        L, failed = scipy.linalg.lapack.dpotrf(K.T, lower=0, clean=1, overwrite_a=1)
+        L, failed = _potrf(K)(K.T, lower=0, clean=1, overwrite_a=1)
         L = L.T
     else:
         try:
@@ -177,6 +186,11 @@ def cholesky(K):
     # Some say nothing of NaN.
     finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
     return L if finite and not failed else None
+
+
+def _potrf(K):
+    """Return LAPACK's Cholesky factor in the precision of K."""
+    return scipy.linalg.get_lapack_funcs("potrf", (K,))
 
 
 def _linalg_errors(xp):
@@ -193,7 +207,7 @@ def _blocked_cholesky(K):
     for start in range(0, K.shape[0], _PANEL):
         rows = slice(start, min(start + _PANEL, K.shape[0]))
         K[start:, rows] -= K[start:, :start] @ K[rows, :start].T
-        L, failed = scipy.linalg.lapack.dpotrf(K[rows, rows].T, lower=0, clean=1)
+        L, failed = _potrf(K)(K[rows, rows].T, lower=0, clean=1)
         if failed:
             return K, failed
         K[rows, rows] = L.T

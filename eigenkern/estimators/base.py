@@ -122,14 +122,16 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Return what shows the iterations, or None."""
         if not self.verbose or self._task is None:
             return None
-        return ProgressLine(type(self).__name__, self.max_iter)
+        return ProgressLine(type(self).__name__)
 
     def _say(self, text):
         """Show a line of progress if ``verbose``."""
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
+    def _epoch_rule(
+        self, problem, data, held_out, n_epochs, kind=EpochRule, start=None
+    ):
         """Return the rule of an iteration over epochs, with early stopping or not."""
         score = None
         if held_out is not None:
@@ -140,7 +142,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
             type(self).__name__,
             self._failure_hint,
             problem,
-            self.max_iter,
+            n_epochs,
             self.tol,
             self.n_iter_no_change,
             score,

@@ -14,17 +14,26 @@ from ..preconditioners.eigenpro2 import Spectral
 from ..problems.data import Data
 from ..problems.general import GeneralProblem
 from ..problems.kernel import KernelProblem
+from ..problems.problem import weighted_mean_square
+from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro
+from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
-from ..tuning.sizes import check_sizes, max_batch_size, n_sampled_rows, tuning_bytes
+from ..tuning.sizes import (
+    check_sizes,
+    direct_pays,
+    max_batch_size,
+    n_sampled_rows,
+    tuning_bytes,
+)
 from ..tuning.step import tune
 from .base import Model, is_precomputed, kernel_values, split
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, train
-from .tuned import check_tuning, tuned_attributes
+from .tuned import check_tuning, is_untuned, tuned_attributes
 from .validation import (
     all_or_nothing,
     check_centers,
@@ -40,6 +49,10 @@ _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 # Projections after which the guard looks back, in a stream: some thousand rows, that
 # few are lost where it goes back.
 _ROUND = 32
+# The penalty that an epoch leaves, over the mean of k(x, x). With 20 epochs the held-out
+# errors of eleven data sets, 500 to 4000 rows, are within 0.5 % of those of EigenPro 2
+# (one row in 3000, for classes); five times as much costs 1 % on clean targets.
+_EPOCH_PENALTY = 0.02
 # How the solver takes rows that come once, and few at a time. The guard's baseline
 # starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early
 # batch does not halve the step.
@@ -143,6 +156,13 @@ class _EigenPro(Streaming, Model):
             return self.n_centers is not None or self._given_centers
         return self.algorithm in _GENERAL
 
+    @property
+    def _algorithm(self):
+        """The algorithm that runs epochs."""
+        if self.algorithm != "auto":
+            return self.algorithm
+        return "eigenpro4" if self._general else "eigenpro2"
+
     def _check_general(self):
         """Raise a ValueError unless centers and algorithm suit each other."""
         if self.n_centers is not None:
@@ -198,9 +218,11 @@ class _EigenPro(Streaming, Model):
         elif self._general:
             prepare = self._prepare_general
         problem, solver, chosen = prepare(data, train, held_out)
+        chosen = {"algorithm_": self._algorithm} | chosen
+        n_epochs = 1 if chosen["algorithm_"] == "direct" else self.max_iter
         kind = ProjectedRule if self._general else EpochRule
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, kind, start)
+        rule = self._epoch_rule(problem, data, held_out, n_epochs, kind, start)
         return problem, solver, chosen, rule
 
     def _prepare_machine(self, data, train, held_out):
@@ -213,6 +235,10 @@ class _EigenPro(Streaming, Model):
             bandwidth=self.bandwidth,
             device=self.device,
         )
+        if self._may_be_direct and direct_pays(problem.operator, self.cache_size):
+            solution = self._solved_directly(problem)
+            if solution is not None:
+                return solution
         n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
         if self.algorithm == "eigenpro1":  # one more for its eigenvectors
             n_products += 1
@@ -247,6 +273,29 @@ class _EigenPro(Streaming, Model):
         )
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, tuned_attributes(tuning, problem) | cached
+
+    @property
+    def _may_be_direct(self):
+        """Whether nothing was asked of the iteration but its number of epochs."""
+        auto = self.algorithm == "auto" and is_untuned(self)
+        return auto and not (self.early_stopping or self.warm_start)
+
+    def _solved_directly(self, problem):
+        """Return problem, state and what was chosen, of the direct solution, or None.
+
+        It is the state after one step of EigenPro with all eigenvectors. The penalty is
+        what as many epochs as are allowed would leave.
+        """
+        K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
+        solution = solve_directly(K, problem.targets, problem.weights, penalty)
+        if solution is None:
+            return None
+        coef, residual = solution
+        loss = weighted_mean_square(residual, problem.weights)
+        state = EpochState(coef, loss, step_size=0.0, n_step_halvings=0)
+        megabytes = K.shape[0] ** 2 * K.itemsize / 1e6
+        chosen = {"algorithm_": "direct", "cache_size_": megabytes}
+        return problem, iter([state]), tuned_attributes(None, problem) | chosen
 
     def _global_preconditioner(self, problem):
         return partial(GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng)
@@ -387,7 +436,8 @@ class _EigenPro(Streaming, Model):
                 b = slice(start, min(start + m, len(weights)))
                 yield problem.batch(data.X[b, :], data.targets[b], weights[b])
 
-        chosen = {"cache_size_": 0.0, "_learner_": learner}
+        chosen = {"algorithm_": self._algorithm, "cache_size_": 0.0}
+        chosen |= {"_learner_": learner}
         solver = learner.solver(batches, **_IN_PIECES)
         return problem, solver, learner.chosen_attributes() | chosen
 
@@ -467,7 +517,7 @@ class _EigenPro(Streaming, Model):
         rule = PassRule(
             name, self._failure_hint, n_epochs, self.tol, self.n_iter_no_change
         )
-        progress = ProgressLine(name, n_epochs) if self.verbose else None
+        progress = ProgressLine(name) if self.verbose else None
         try:
             train(passes, rule, Report(progress=progress))
         except BaseException:
@@ -483,6 +533,7 @@ class _EigenPro(Streaming, Model):
     def _publish_learned(self, learner, losses):
         attributes = learner.chosen_attributes() | learner.learned_attributes()
         attributes |= {
+            "algorithm_": self._algorithm,
             "cache_size_": 0.0,
             "n_iter_": len(losses),
             "loss_curve_": losses,
@@ -557,7 +608,11 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centers of its own.
+        centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
+        Cholesky factor, which is faster, unless something of the iteration other than
+        `max_iter` is given, or early stopping or warm starts are wanted: kernel ridge
+        regression with a penalty of ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -640,6 +695,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    algorithm_ : str
+        The algorithm that was used, or "direct": one factor instead of epochs. There
+        was nothing to tune then, and the attributes from `batch_size_` to
+        `acceleration_` are None.
     batch_size_ : int
         m.
     max_batch_size_ : int
@@ -678,9 +737,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
-        Epochs run.
+        Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update.
+        Mean squared residual of each epoch, every batch taken before its update; of a
+        direct solution its own.
     validation_scores_ : list of float or None
         R^2 of the rows held out, one an epoch; None without early stopping.
     n_features_in_ : int
@@ -774,7 +834,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centers of its own.
+        centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
+        Cholesky factor, which is faster, unless something of the iteration other than
+        `max_iter` is given, or early stopping or warm starts are wanted: kernel ridge
+        regression with a penalty of ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -859,6 +923,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    algorithm_ : str
+        The algorithm that was used, or "direct": one factor instead of epochs. There
+        was nothing to tune then, and the attributes from `batch_size_` to
+        `acceleration_` are None.
     batch_size_ : int
         m.
     max_batch_size_ : int
@@ -897,9 +965,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     weight_scale_ : float
         What sample weights are multiplied by: one over their first mean.
     n_iter_ : int
-        Epochs run.
+        Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update.
+        Mean squared residual of each epoch, every batch taken before its update; of a
+        direct solution its own.
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     classes_ : ndarray of shape (n_classes,)

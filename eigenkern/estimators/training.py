@@ -266,8 +266,8 @@ class SolutionRule:
 class ProgressLine:
     """One line that shows epochs, loss, score and time, for ``verbose=1``."""
 
-    def __init__(self, name, n_epochs):
-        self._name, self._n_epochs = name, n_epochs
+    def __init__(self, name):
+        self._name = name
         self._start = time.monotonic()
         # A terminal shows one line that moves; a log or a notebook one line an epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
@@ -279,13 +279,13 @@ class ProgressLine:
     def update(self, rule):
         """Show the state after an epoch."""
         losses, scores = rule.losses, rule.scores
-        done, now = len(losses), time.monotonic()
-        remaining = (now - self._first_epoch) / done * (self._n_epochs - done)
-        filled = 20 * done // self._n_epochs
+        done, of, now = len(losses), rule.max_iter, time.monotonic()
+        remaining = (now - self._first_epoch) / done * (of - done)
+        filled = 20 * done // of
         score = f"  score {scores[-1]:.4f}" if scores else ""
         line = (
             f"{self._name} [{'#' * filled}{'.' * (20 - filled)}] "
-            f"epoch {done}/{self._n_epochs}  loss {losses[-1]:.4g}{score}  "
+            f"epoch {done}/{of}  loss {losses[-1]:.4g}{score}  "
             f"{now - self._start:.1f} s, {remaining:.1f} s to go "
         )
         print(line, end=self._ends[0], flush=True)  # noqa: T201

@@ -1,5 +1,7 @@
 """The parameters of EigenPro that tuning chooses, and the attributes that tell them."""
 
+from operator import attrgetter
+
 from .base import check_epochs
 from .validation import check_flag, check_number, is_auto
 
@@ -22,19 +24,33 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
+def is_untuned(estimator):
+    """Whether the iteration is as it is by default, but for its number of epochs."""
+    sizes = ("n_components", "subsample_size", "batch_size", "step_size")
+    auto = all(is_auto(getattr(estimator, name)) for name in sizes)
+    return auto and estimator.damping == 1
+
+
+# Fitted attributes that tell what was chosen, each read from `Tuning`.
+_CHOSEN = {
+    "batch_size_": "batch_size",
+    "step_size_": "step_size",
+    "n_components_": "preconditioner.n_components",
+    "subsample_size_": "subsample_size",
+    "max_batch_size_": "max_batch_size",
+    "critical_batch_size_": "plain.critical_batch_size",
+    "adapted_critical_batch_size_": "adapted.critical_batch_size",
+    "beta_": "adapted.beta",
+    "top_eigenvalue_": "adapted.top_eigenvalue",
+    "eigenvalues_": "preconditioner.eigenvalues",
+    "acceleration_": "acceleration",
+    "tuning_results_": "results",
+}
+
+
 def tuned_attributes(tuning, problem):
-    """Return the fitted attributes that tell what was chosen."""
-    return {
-        "batch_size_": tuning.batch_size,
-        "step_size_": tuning.step_size,
-        "n_components_": tuning.preconditioner.n_components,
-        "subsample_size_": tuning.subsample_size,
-        "max_batch_size_": tuning.max_batch_size,
-        "critical_batch_size_": tuning.plain.critical_batch_size,
-        "adapted_critical_batch_size_": tuning.adapted.critical_batch_size,
-        "beta_": tuning.adapted.beta,
-        "top_eigenvalue_": tuning.adapted.top_eigenvalue,
-        "eigenvalues_": problem.to_source(tuning.preconditioner.eigenvalues),
-        "acceleration_": tuning.acceleration,
-        "tuning_results_": tuning.results,
-    }
+    """Return the fitted attributes that tell what was chosen; None: nothing was."""
+    if tuning is None:
+        return dict.fromkeys(_CHOSEN)
+    attributes = {name: attrgetter(path)(tuning) for name, path in _CHOSEN.items()}
+    return attributes | {"eigenvalues_": problem.to_source(attributes["eigenvalues_"])}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..backend.array import device_of, is_numpy, namespace
-from ..backend.linalg import cholesky, eigh, solve_triangular
+from ..backend.array import namespace
+from ..backend.linalg import cholesky, eigh, plus_diagonal, solve_triangular
 from ..operators.matrix import check_finite
 from .filters import Spectrum
 from .whitening import EPS, Whitening
@@ -123,7 +123,7 @@ class Moments:
         trace = float(namespace(gram).linalg.trace(gram))
         if alpha * self.weight <= self.whitening.rounding * trace:
             return None
-        gram = _plus_diagonal(gram, alpha * self.weight)
+        gram = plus_diagonal(gram, alpha * self.weight)
         return _solve_definite(gram, _centered(cross, self.mean))
 
 
@@ -198,21 +198,12 @@ class WeightedKernel:
         if alpha <= self.rounding * float(xp.linalg.trace(K)) / K.shape[0]:
             return None
         q = xp.sqrt(self.weights)[:, None] * (self.targets - self.mean)
-        return _solve_definite(_plus_diagonal(K, alpha * self.weight), q)
+        return _solve_definite(plus_diagonal(K, alpha * self.weight), q)
 
 
 def _centered(cross, intercept):
     """Return C' W (Y - intercept) of C' W [Y, 1]."""
     return cross[:, :-1] - cross[:, -1:] * intercept[None, :]
-
-
-def _plus_diagonal(K, value):
-    """Return K + value I, in `K` itself where its library can."""
-    xp = namespace(K)
-    if is_numpy(xp):
-        K.flat[:: len(K) + 1] += value
-        return K
-    return K + value * xp.eye(K.shape[0], dtype=K.dtype, device=device_of(K))
 
 
 def _solve_definite(K, q):

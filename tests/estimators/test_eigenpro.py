@@ -30,7 +30,7 @@ def exact_coef(kernel, X, y):
 @pytest.mark.parametrize("kernel", [Laplacian(2.0), Laplacian(0.5)], ids=repr)
 def test_regressor_solves_the_kernel_system(kernel, regression):
     X, y, X_test, _ = regression
-    model = EigenProRegressor(kernel, random_state=0, **CONVERGED).fit(X, y)
+    model = EigenProRegressor(kernel, algorithm="eigenpro2", **CONVERGED).fit(X, y)
     coef = exact_coef(kernel, X, y)
     assert_allclose(model.dual_coef_[:, 0], coef, rtol=1e-4, atol=1e-5)
     assert_allclose(model.intercept_, [y.mean()])
@@ -107,7 +107,9 @@ def test_default_regressor_generalises(regression):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fitted_attributes(dtype, regression):
     X, y = regression[0].astype(dtype), regression[1].astype(dtype)
-    model = EigenProRegressor(random_state=0, max_iter=5).fit(X, y)
+    model = EigenProRegressor(algorithm="eigenpro2", random_state=0, max_iter=5).fit(
+        X, y
+    )
     q = model.n_components_
     assert model.dual_coef_.shape == (160, 1) and model.dual_coef_.dtype == dtype
     assert model.intercept_.shape == (1,) and model.intercept_.dtype == dtype
@@ -153,7 +155,9 @@ def test_tuning_results(regression):
 
 def test_loss_curve_falls(regression):
     X, y, *_ = regression
-    losses = EigenProRegressor(random_state=0).fit(X, y).loss_curve_
+    losses = (
+        EigenProRegressor(algorithm="eigenpro2", random_state=0).fit(X, y).loss_curve_
+    )
     assert losses[-1] < 0.01 * losses[0] <= 0.01 * np.var(y) * 4
 
 
@@ -375,7 +379,9 @@ def test_early_stopping_of_a_classifier_is_stratified(three_classes):
 
 def test_stops_when_the_loss_stops_falling(regression):
     X, y, *_ = regression
-    model = EigenProRegressor(max_iter=500, tol=0.01, n_iter_no_change=2)
+    model = EigenProRegressor(
+        algorithm="eigenpro2", max_iter=500, tol=0.01, n_iter_no_change=2
+    )
     losses = np.array(model.set_params(random_state=0).fit(X, y).loss_curve_)
     assert 3 <= len(losses) < 500
     assert np.all(losses[-2:] >= losses[:-2].min() - 0.01 * losses[0])
@@ -386,7 +392,12 @@ def test_stops_when_the_loss_stops_falling(regression):
 
 def test_warm_start_goes_on(regression):
     X, y, *_ = regression
-    options = {"bandwidth": 2.0, "max_iter": 3, "random_state": 0}
+    options = {
+        "algorithm": "eigenpro2",
+        "bandwidth": 2.0,
+        "max_iter": 3,
+        "random_state": 0,
+    }
     cold = EigenProRegressor(**options).fit(X, y)
     warm = EigenProRegressor(warm_start=True, **options).fit(X, y)
     assert_array_equal(warm.dual_coef_, cold.dual_coef_)
@@ -454,7 +465,8 @@ def test_random_state(regression):
     X, y, *_ = regression
 
     def coef(seed):
-        return EigenProRegressor(random_state=seed, max_iter=3).fit(X, y).dual_coef_
+        model = EigenProRegressor(algorithm="eigenpro2", random_state=seed, max_iter=3)
+        return model.fit(X, y).dual_coef_
 
     assert_array_equal(coef(0), coef(0))
     assert_array_equal(coef(0), coef(np.random.RandomState(0)))
@@ -542,7 +554,9 @@ def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
     monkeypatch.setattr(
         cached_operators, "cached", lambda op: filled.append(op) or fill(op)
     )
-    model = EigenProRegressor(random_state=0, early_stopping=early_stopping)
+    model = EigenProRegressor(
+        algorithm="eigenpro2", random_state=0, early_stopping=early_stopping
+    )
     fits = []
     for cache_size in (0, 1000):
         model.set_params(cache_size=cache_size).fit(X, y)
@@ -558,7 +572,9 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
         entries.append(X.shape[0] * Z.shape[0])
         return Laplacian(2.0)(X, Z)
 
-    EigenProRegressor(watched, max_iter=1, cache_size=1000).fit(X, X[:, 0])
+    EigenProRegressor(watched, algorithm="eigenpro2", max_iter=1, cache_size=1000).fit(
+        X, X[:, 0]
+    )
     # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
     triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
     assert sum(entries) == triangle + 11 * 256**2 + 184**2
@@ -579,7 +595,9 @@ def test_the_cache_leaves_memory_to_the_tuning(
 
     monkeypatch.setattr(cached_operators, "cached", watched)
     monkeypatch.setattr(memory, "available", lambda xp, device: free[0])
-    model = EigenProRegressor(early_stopping=early_stopping, max_iter=2, random_state=0)
+    model = EigenProRegressor(
+        algorithm="eigenpro2", early_stopping=early_stopping, max_iter=2, random_state=0
+    )
     found = []
     for cache_size in (0, 1000):
         free[0] = total = factor * 8 * 1500**2
@@ -656,7 +674,7 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield EpochState(50 * exact, 0.01, 1.0, 0)
 
     monkeypatch.setattr("eigenkern.estimators.eigenpro.eigenpro", solver)
-    model = EigenProRegressor(max_iter=2, random_state=0)
+    model = EigenProRegressor(algorithm="eigenpro2", max_iter=2, random_state=0)
     kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
     with pytest.warns(ConvergenceWarning, match=kept):
         model.fit(X, y)
@@ -666,7 +684,8 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
 
 def test_an_absurd_step_recovers_without_a_warning(regression):
     X, y, *_ = regression
-    step_size = EigenProRegressor(random_state=0).fit(X, y).step_size_
+    model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
+    step_size = model.fit(X, y).step_size_
     model = EigenProRegressor(step_size=1e6 * step_size, random_state=0).fit(X, y)
     assert model.n_step_halvings_ >= 15
     assert model.score(X, y) > 0.9
