@@ -65,12 +65,17 @@ def kept(operators, cache_size, n_epochs, n_features):
     ValueError
         If `cache_size` allows a matrix that the free memory does not hold.
     """
+
+    def pays(operator):
+        return cache_size != "auto" or (
+            not operator.factored and cache_pays(n_epochs, n_features, operator)
+        )
+
     budget = total = cache_budget(cache_size, operators[0])
     found = []
     for operator in operators:
         size = cached_bytes(operator)
-        pays = not operator.factored and cache_pays(n_epochs, n_features, operator)
-        if size > budget or (cache_size == "auto" and not pays):
+        if size > budget or not pays(operator):
             found.append(operator)
             continue
         free = memory.available(operator.xp, operator.device)
