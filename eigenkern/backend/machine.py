@@ -120,7 +120,7 @@ GPU = Machine(
 # Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
 # slow, more leave the workers unequal shares. Columns that a thread multiplies at once.
 TRIANGLE_ROWS, PANEL_COLUMNS = 1024, 1024
-# Bytes of one beyond which the rate of its memory's first use is measured, in some 50 ms:
+# Bytes of one beyond which the rate of its memory's first use is measured, in 50 ms:
 # computing it takes tenths of a second, and that use up to a second.
 MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies

@@ -47,16 +47,15 @@ def touch_rate(n_bytes):
     """Bytes/s at which one thread uses new memory for the first time.
 
     The operating system clears each page then, and a virtual machine may have to get it
-    from its host: measured, 0.05 to 3.3 s a GB, on one machine 0.07 s for pages that it
-    had given back a moment ago and 2.2 s for the others. So up to a GB is touched until
-    a slow piece is found, in 50 ms or a little more, once a process. The rate is rounded
-    to a power of 4 times 1.5e9, so that noise in the measurement seldom changes what is
-    chosen.
+    from its host: measured, 0.05 to 3.3 s a GB; on one machine 0.07 s for pages that
+    were freed a moment ago and 2.2 s for the others, which the last pieces of up to a
+    GB are to show. Measured once a process, in some 50 ms, and rounded to a power of 4
+    times 1.5e9, so that noise in the measurement seldom changes what is chosen.
 
     Parameters
     ----------
     n_bytes : float
-        What is to be used: at most so much is touched.
+        What is to be used, 8 MB at least: no more is touched.
     """
     if not _measured_rate:
         rate = _measure_touch_rate(int(min(n_bytes, _MOST_TOUCHED)))
@@ -70,7 +69,7 @@ _measured_rate = []
 def _measure_touch_rate(n_bytes):
     new = np.empty(n_bytes, dtype=np.uint8)
     begin, seconds = time.perf_counter(), []
-    for i in range(0, max(n_bytes - _PIECE, 1), _PIECE):
+    for i in range(0, n_bytes - _PIECE + 1, _PIECE):
         start = time.perf_counter()
         new[i : i + _PIECE : 4096] = 1  # a number on every page
         end = time.perf_counter()
