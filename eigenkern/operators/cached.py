@@ -103,6 +103,10 @@ def _bounds(n, size):
     return [(i, min(i + size, n)) for i in range(0, n, size)]
 
 
+# Tried: values in [0, 1] as 16-bit fixed point, brought to float32 in a thread's cache.
+# On MNIST, 20000 rows: the same losses and test errors, 0.8 s less to make in fresh
+# memory, 1.15 times float32's epoch (0.43 to 0.38 s; computed anew 3.2 s). It would be
+# sooner only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
 class CachedTriangle(Matrix):
     """A symmetric kernel matrix of which the lower triangle is kept, in blocks of rows.
 
