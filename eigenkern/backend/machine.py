@@ -25,8 +25,8 @@ class Machine:
     convert : float
         Seconds to bring one value to float64, of one thread.
     read, read_one, touch : float
-        Bytes/s to read memory, of all threads and of one, and to write memory for the
-        first time.
+        Bytes/s to read memory, of all threads and of one, and to use memory for the
+        first time, where that is not measured (`memory.touch_rate`).
     tile_bytes : float
         Bytes that the tiles of one thread may take.
     row_tile, center_tile : int
@@ -84,7 +84,7 @@ def machine_of(operator):
 
 # Two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy 2.4 with
 # OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns and its square root and division as
-# much again; 8 to 12 GB/s; first touch of memory 0.3 to 3 GB/s. Tiles of 1024 x 512 are
+# much again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s. Tiles of 1024 x 512 are
 # fast for any number of features; tall ones use the packed centers again; tiles too
 # small for BLAS cost a factor of two (benchmarks/kernel_product.py).
 CPU = Machine(
@@ -120,6 +120,9 @@ GPU = Machine(
 # Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
 # slow, more leave the workers unequal shares. Columns that a thread multiplies at once.
 TRIANGLE_ROWS, PANEL_COLUMNS = 1024, 1024
+# Bytes of one beyond which the rate of its memory's first use is measured, in 50 ms:
+# computing it takes tenths of a second, and that use up to a second.
+MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
 # that are multiplied together: narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512

@@ -65,12 +65,17 @@ def kept(operators, cache_size, n_epochs, n_features):
     ValueError
         If `cache_size` allows a matrix that the free memory does not hold.
     """
+
+    def pays(operator):
+        return cache_size != "auto" or (
+            not operator.factored and cache_pays(n_epochs, n_features, operator)
+        )
+
     budget = total = cache_budget(cache_size, operators[0])
     found = []
     for operator in operators:
         size = cached_bytes(operator)
-        pays = not operator.factored and cache_pays(n_epochs, n_features, operator)
-        if size > budget or (cache_size == "auto" and not pays):
+        if size > budget or not pays(operator):
             found.append(operator)
             continue
         free = memory.available(operator.xp, operator.device)
@@ -98,6 +103,10 @@ def _bounds(n, size):
     return [(i, min(i + size, n)) for i in range(0, n, size)]
 
 
+# Tried: values in [0, 1] as 16-bit fixed point, brought to float32 in a thread's cache.
+# On MNIST, 20000 rows: the same losses and test errors, 0.8 s less to make in fresh
+# memory, 1.15 times float32's epoch (0.43 to 0.38 s; computed anew 3.2 s). It would be
+# sooner only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
 class CachedTriangle(Matrix):
     """A symmetric kernel matrix of which the lower triangle is kept, in blocks of rows.
 

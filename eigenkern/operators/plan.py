@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ..backend import memory
 from ..backend.array import is_numpy
-from ..backend.machine import CPU, machine_of
+from ..backend.devices import on_gpu
+from ..backend.machine import CPU, MEASURED_TOUCH_BYTES, machine_of
 from ..backend.threads import n_blas_threads, n_cores
 
 
@@ -98,6 +99,8 @@ def cache_budget(cache_size, operator):
 def cache_pays(n_epochs, n_features, operator):
     """Whether computing a kernel matrix once beats computing it every epoch.
 
+    Once is computing, the first use of the memory, and reading in every epoch.
+
     Parameters
     ----------
     n_epochs : int
@@ -107,5 +110,19 @@ def cache_pays(n_epochs, n_features, operator):
     """
     machine, size = machine_of(operator), operator.itemsize
     compute = machine.kernel_seconds(n_features, size, operator.n_workers)
-    gain = n_epochs * (compute - size / machine.read)
-    return gain > (compute + size / machine.touch) / 2
+    read, touch = size / machine.read, size / _touch_rate(operator)
+    once = compute + touch
+    if operator.symmetric:  # half of it is computed and kept
+        once /= 2
+    return once + n_epochs * read < n_epochs * compute
+
+
+def _touch_rate(operator):
+    """Bytes/s at which an operator's threads use the memory of its matrix first."""
+    m, p = operator.shape
+    n_bytes = m * p * operator.itemsize
+    if operator.symmetric:
+        n_bytes /= 2
+    if n_bytes < MEASURED_TOUCH_BYTES or on_gpu(operator.xp, operator.device):
+        return machine_of(operator).touch
+    return memory.touch_rate(n_bytes) * operator.n_workers

@@ -173,10 +173,12 @@ class GeneralProblem(Problem):
     def cached(self, cache_size, n_epochs):
         """Return the problem with K(X, Z) and X in memory, if that fits and pays."""
         (n, p), d = (self.n_rows, self.center_matrix.shape[0]), self.n_features
-        pays = cache_size != "auto" or cache_pays(n_epochs, d, self.center_matrix)
         needed = (p + d) * n * self.center_matrix.itemsize
         fits = needed <= cache_budget(cache_size, self.center_matrix)
-        if not (pays and fits) or self.center_matrix.factored:
+        if not fits or self.center_matrix.factored:
+            return self
+        rows = self.center_matrix.rows(self._streamed)
+        if cache_size == "auto" and not cache_pays(n_epochs, d, rows):
             return self
         other = copy(self)
         other._rows = self._gather(slice(0, n))

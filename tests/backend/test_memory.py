@@ -1,4 +1,7 @@
-"""Free memory under the limits of control groups, with folders in place of the real."""
+"""Free memory under the limits of control groups, with folders in place of the real.
+
+And the rate of its first use, with a clock in place of the real.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,3 +148,46 @@ def test_no_control_groups_at_all(groups):
 def test_bytes_of_a_matrix():
     assert memory.n_bytes(np.zeros((3, 5), dtype=np.float32)) == 60
     assert memory.n_bytes(np.zeros((3, 5))) == 120
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Return a function that sets the milliseconds which the pieces take in turn."""
+
+    def make(*milliseconds):
+        ends = np.cumsum(np.array(milliseconds) / 1e3)
+        times = [0.0, *np.column_stack([[0.0, *ends[:-1]], ends]).ravel()]
+        clock = iter(times)
+        monkeypatch.setattr(
+            memory, "time", SimpleNamespace(perf_counter=lambda: next(clock))
+        )
+        monkeypatch.setattr(memory, "_measured_rate", [])
+        return clock
+
+    return make
+
+
+PIECE = 2**23
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "expected"),
+    [
+        ([0.5, 0.5, 0.5], 24e9),  # 17 GB/s, rounded
+        ([0.7, 0.4, 0.6], 24e9),
+        ([0.5, 18.0, 18.0], 0.375e9),  # pages that were given back, then others
+        ([18.0, 0.5, 18.0], 24e9),  # interrupted
+        ([4.0, 5.0, 6.0], 1.5e9),
+    ],
+)
+def test_rate_of_the_first_use(pieces, milliseconds, expected):
+    clock = pieces(*milliseconds)
+    assert memory.touch_rate(3 * PIECE + 1) == expected
+    assert list(clock) == []
+    assert memory.touch_rate(1e9) == expected  # measured once
+
+
+def test_the_measurement_of_the_first_use_ends(pieces):
+    clock = pieces(20.0, 20.0, 20.0, 20.0)
+    assert memory.touch_rate(4 * PIECE) == 0.375e9
+    assert len(list(clock)) == 2  # the last piece was left out

@@ -2,6 +2,7 @@
 
 import threading
 import tracemalloc
+from copy import copy
 from itertools import product
 
 import numpy as np
@@ -13,6 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
+from eigenkern.backend.machine import CPU
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.kernels import (
     CallableKernel,
@@ -24,7 +26,7 @@ from eigenkern.kernels import (
     Polynomial,
 )
 from eigenkern.operators import plan, tiled
-from eigenkern.operators.cached import cached, cached_bytes
+from eigenkern.operators.cached import cached, cached_bytes, kept
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
@@ -415,6 +417,61 @@ def test_cache_pays_for_many_features_and_epochs():
     assert not cache_pays(1, 5, operator)
     operator.n_workers = 8
     assert not cache_pays(20, 5, operator)
+
+
+def sized(operator, n, m=None):
+    """Return an operator that says it has another shape: nothing is computed."""
+    operator = copy(operator)
+    operator.shape, operator.n_workers = (m or n, n), 2
+    return operator
+
+
+def test_cache_pays_counts_the_first_use_of_large_memory(monkeypatch):
+    operator = TiledKernel(Gaussian(), np.ones((3, 2), dtype=np.float32))
+    asked = []
+
+    def set_rate(rate):
+        monkeypatch.setattr(
+            memory, "touch_rate", lambda n_bytes: asked.append(n_bytes) or rate
+        )
+
+    set_rate(0.375e9)
+    assert not cache_pays(6, 5, sized(operator, 30_000))
+    assert cache_pays(6, 784, sized(operator, 30_000))  # dear to compute anew
+    assert cache_pays(30, 5, sized(operator, 30_000))
+    set_rate(24e9)
+    assert cache_pays(6, 5, sized(operator, 30_000))
+    assert asked == [2 * 30_000**2] * 4
+    # Small ones are not worth the measurement.
+    set_rate(1.0)
+    assert cache_pays(20, 784, sized(operator, 5000))
+    assert len(asked) == 4
+
+
+def test_half_of_a_symmetric_matrix_is_paid_for(monkeypatch):
+    monkeypatch.setattr(memory, "touch_rate", lambda n_bytes: 1.5e9)
+    operator = TiledKernel(Gaussian(), np.ones((3, 2), dtype=np.float32))
+    machine, n, n_epochs = CPU, 30_000, 4
+    compute, read = machine.kernel_seconds(20, 4, 2), 4 / machine.read
+    anew, once = n_epochs * compute, compute + 4 / (2 * 1.5e9)
+    assert once / 2 + n_epochs * read < anew < once + n_epochs * read
+    assert cache_pays(n_epochs, 20, sized(operator, n))
+    other = sized(operator, n)
+    other.symmetric = False
+    assert not cache_pays(n_epochs, 20, other)
+
+
+def test_the_first_use_is_measured_only_where_a_matrix_fits(monkeypatch):
+    def touch_rate(n_bytes):
+        raise AssertionError("measured in vain")
+
+    monkeypatch.setattr(memory, "touch_rate", touch_rate)
+    operator = TiledKernel(Gaussian(), np.ones((3, 2), dtype=np.float32))
+    large = sized(operator, 30_000)
+    for size in (0, 1000):
+        assert kept([large], size, 20, 2) == ([large], 0)
+    monkeypatch.setattr(memory, "available", lambda xp, device: 1e9)
+    assert kept([large], "auto", 20, 2) == ([large], 0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:5], ids=IDS[:5])
