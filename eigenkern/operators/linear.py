@@ -47,10 +47,54 @@ class CenteredFeatures(Matrix):
         return self._X[start:stop, :].T @ G - self._mean[:, None] * total
 
     def row_kernel(self, start, stop):
-        """Return the products of some rows with themselves, their kernel matrix."""
-        A, mean = self._X[start:stop, :], self._mean
-        if scipy.sparse.issparse(A):
-            along = np.asarray(A @ mean)
-            products = (A @ A.T).toarray()
-            return products - along[:, None] - along[None, :] + mean @ mean
-        return (A - mean) @ (A - mean).T
+        """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""
+        return FeatureKernel(CenteredFeatures(self._X[start:stop, :], self._mean))
+
+    def astype(self, dtype):
+        """Return this matrix in another data type, dense rows less their mean."""
+        if dtype == self.dtype:
+            return self
+        mean = self.xp.astype(self._mean, dtype)
+        if scipy.sparse.issparse(self._X):
+            return CenteredFeatures(self._X.astype(dtype), mean)
+        # A mean beside which the rows are small would be all that rounding leaves.
+        return CenteredFeatures(self.block(dtype=dtype), self.xp.zeros_like(mean))
+
+    def row_squares(self):
+        """Return the squared norm of every row of X - mean."""
+        if not scipy.sparse.issparse(self._X):
+            rows = self.block()
+            return self.xp.vecdot(rows, rows)
+        squares = np.asarray(self._X.multiply(self._X).sum(axis=1)).reshape(-1)
+        along = np.asarray(self._X @ self._mean)
+        return squares - 2 * along + self._mean @ self._mean
+
+
+class FeatureKernel:
+    """The kernel matrix K = F F' of rows with features F, known by its products.
+
+    To make K of 4000 rows and 2000 features takes as long as thirty products in this
+    form, by 18 columns.
+
+    Parameters
+    ----------
+    features : CenteredFeatures
+        F.
+    """
+
+    def __init__(self, features):
+        self.features = features
+        self.shape = 2 * features.shape[:1]
+        self.dtype = features.dtype
+
+    def diagonal(self):
+        """Return the diagonal of K."""
+        return self.features.row_squares()
+
+    def astype(self, dtype):
+        """Return K in another data type."""
+        return FeatureKernel(self.features.astype(dtype))
+
+    def __matmul__(self, U):
+        """Return K @ U."""
+        return self.features @ self.features.adjoint(U)

@@ -50,16 +50,14 @@ class LinearSpectral(TopEigenvectors):
         rng : numpy.random.RandomState
         """
         xp, s, d = operator.xp, subsample_size, operator.shape[1]
-        root = xp.ones((s, 1), dtype=operator.dtype, device=operator.device)
-        if weights is not None:
-            root = weights[:s, None] ** 0.5
+        root = 1.0 if weights is None else weights[:s, None] ** 0.5
         k = min(n_components + 1, s, d)
         singular, V = right_singular_vectors(
             lambda B: root * operator.product(B, 0, s)[0],
             lambda B: operator.adjoint(root * B, 0, s),
             (s, d),
             k,
-            root,
+            xp.empty(0, dtype=operator.dtype, device=operator.device),
             rng,
         )
         # What rounding leaves of the largest directions in P g, times the long step, is

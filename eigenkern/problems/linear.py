@@ -109,7 +109,7 @@ class LinearProblem(Problem):
         values = rows.data if scipy.sparse.issparse(rows) else rows
         limits, size = self.xp.finfo(self.dtype), 0.0
         if 0 not in values.shape:
-            size = float(self.xp.max(self.xp.abs(values)))
+            size = max(float(self.xp.max(values)), -float(self.xp.min(values)))
         low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
         if size and not low <= size <= high:
             raise ValueError(

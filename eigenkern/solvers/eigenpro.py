@@ -119,8 +119,7 @@ def eigenpro(
 
     def epoch():
         nonlocal sides
-        if sides.shape[1] != search.n_sides * n_outputs:  # the race is over
-            sides = coef
+        sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
         order = rng.permutation(starts).tolist()

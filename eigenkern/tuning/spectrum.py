@@ -4,6 +4,7 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 from ..backend.linalg import largest_eigenvalues
+from ..operators.linear import FeatureKernel
 from ..preconditioners.spectral import rounding_floor
 
 
@@ -21,7 +22,7 @@ class HeldOutSpectrum:
 
     Parameters
     ----------
-    K_hh : array of shape (N, N)
+    K_hh : array of shape (N, N) or FeatureKernel
     P : array of shape (N, q)
         p(x) of the rows, of ``k_P(x, z) = k(x, z) - p(x)' D p(z)``.
     preconditioner : Spectral, GlobalSpectral, LinearSpectral or CenterSpectral
@@ -31,10 +32,13 @@ class HeldOutSpectrum:
     """
 
     def __init__(self, K_hh, P, preconditioner, weights=None):
-        xp = namespace(K_hh)
+        xp = namespace(P)
         self._xp, self._preconditioner = xp, preconditioner
         self._K, self._P = K_hh, P
-        self._diagonal = xp.linalg.diagonal(K_hh)
+        if isinstance(K_hh, FeatureKernel):
+            self._diagonal = K_hh.diagonal()
+        else:
+            self._diagonal = xp.linalg.diagonal(K_hh)
         # The unit of the products: squares of a kernel's values may overflow.
         self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
         if weights is None:
@@ -42,7 +46,8 @@ class HeldOutSpectrum:
         self._root = xp.sqrt(weights)
         # A fixed start: the same data give the same step.
         start = np.random.RandomState(0).standard_normal(K_hh.shape[0])
-        self._start = xp.asarray(start, dtype=K_hh.dtype, device=device_of(K_hh))
+        self._start = xp.asarray(start, dtype=P.dtype, device=device_of(P))
+        self._single = None  # K and P in single precision
 
     def largest_stable_step(self, q, batch_size, near):
         """Return the largest step eta that is stable in a trial run.
@@ -70,11 +75,11 @@ class HeldOutSpectrum:
         float
             `near` where no grid finds the edge.
         """
-        matrices = self._matrices(q)
+        parts = self._in_single(q)
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
         below = above = None  # the nearest grids that were stable, unstable throughout
         for _ in range(20):
-            stable = self._stable(*matrices, batch_size, grid)
+            stable = self._stable(q, *parts, batch_size, grid)
             if stable.all():
                 below, grid = grid, 4 * grid
             elif not stable[0]:
@@ -85,42 +90,54 @@ class HeldOutSpectrum:
                 return float(below[-1])
         return near
 
-    def _matrices(self, q):
-        """Return K, P and D of k_P = K - P D P', in single precision where that does.
+    def _in_single(self, q):
+        """Return K and P, in single precision where that does.
 
         It is twice as fast, and tells stable steps from others wherever the level of
         the preconditioned spectrum is above its rounding.
         """
-        xp, parts = self._xp, (self._K, self._P[:, :q])
-        parts += (self._preconditioner.scales_of(q)[:, None],)
+        xp, K, P = self._xp, self._K, self._P
         level = float(self._preconditioner.eigenvalues[q])
         floor = rounding_floor(1, self._unit, float(xp.finfo(xp.float32).eps))
-        if level > floor and 1e-30 < self._unit < 1e30:
-            parts = tuple(xp.astype(part, xp.float32, copy=False) for part in parts)
-        return parts
+        if P.dtype == xp.float32 or level <= floor or not 1e-30 < self._unit < 1e30:
+            return K, P
+        if self._single is None:
+            if isinstance(K, FeatureKernel):
+                K = K.astype(xp.float32)
+            else:
+                K = xp.astype(K, xp.float32)
+            self._single = K, xp.astype(P, xp.float32)
+        return self._single
 
-    def _stable(self, K, P, D, m, steps):
+    def _stable(self, q, K, P, m, steps):
         """Return which of `steps` keep the iteration for zero targets bounded."""
-        xp, n_rows = self._xp, K.shape[0]
-        rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
-        start = xp.astype(self._start, K.dtype)[:, None] / self._unit
-        f = K @ start - P @ (D * (P.T @ start))
-        weights = xp.astype(self._root * self._root, K.dtype)[:, None]
-        rng, norms, n_epochs = np.random.RandomState(0), [], 16
+        xp, n_rows = self._xp, P.shape[0]
+        rates = xp.asarray(steps / m, dtype=P.dtype, device=device_of(P))
+        weights = xp.astype(self._root * self._root, P.dtype)[:, None]
+        start = xp.astype(self._start, P.dtype)[:, None] / self._unit
+        D = xp.astype(self._preconditioner.scales_of(q), P.dtype)[:, None]
+        if isinstance(K, FeatureKernel):
+            V = xp.astype(self._preconditioner.vectors[:, :q], P.dtype)
+            run = _FeatureIteration(K.features, V, D, start, len(steps))
+        else:
+            run = _KernelIteration(K, P[:, :q], D, start, len(steps))
+        rng, norms, quarter = np.random.RandomState(0), [], 4
         with np.errstate(over="ignore", invalid="ignore"):
-            f = f / xp.linalg.vector_norm(f) + xp.zeros_like(rates)[None, :]
-            for _ in range(n_epochs):
+            for epoch in range(4 * quarter):
+                squares = xp.zeros_like(rates)
                 for i in rng.permutation(np.arange(0, n_rows, m)):
                     b = slice(int(i), min(int(i) + m, n_rows))
-                    g = rates * (weights[b, :] * f[b, :])
-                    f = f - K[:, b] @ g + P @ (D * (P[b, :].T @ g))
-                norm = xp.linalg.vector_norm(f, axis=0)
+                    f = run.values(b)
+                    squares = squares + xp.sum(f * f, axis=0)
+                    run.step(b, rates * (weights[b, :] * f))
                 # What vanishes ends in subnormal numbers, ten times as slow.
-                f = xp.where(norm < 1e-15, xp.zeros_like(f), f)
-                norms.append(to_numpy(norm))
-            quarter = n_epochs // 4
-            middle = np.mean(norms[quarter : 2 * quarter], axis=0)
-            end = np.mean(norms[-quarter:], axis=0)
+                run.scale(xp.where(squares < 1e-30, 0.0 * rates, 0.0 * rates + 1.0))
+                if epoch // quarter in (1, 3):
+                    f = run.values(slice(0, n_rows))
+                    norms.append(to_numpy(xp.linalg.vector_norm(f, axis=0)))
+            middle, end = (
+                np.mean(part, axis=0) for part in np.split(np.array(norms), 2)
+            )
             # Not finite is unstable; what has vanished is at its rounding.
             return (end <= middle) | (end < 1e-4)
 
@@ -170,26 +187,78 @@ class HeldOutSpectrum:
         list of tuple
             A pair for each q.
         """
-        xp, P, n_rows = self._xp, self._P, self._P.shape[0]
+        xp, (K, P) = self._xp, self._in_single(max(numbers))
         scales, roots, largest = [], [], []
+        diagonal, root, start = (
+            xp.astype(part, P.dtype)
+            for part in (self._diagonal, self._root, self._start)
+        )
         for q in numbers:
-            D = self._preconditioner.scales_of(q)
-            w = self._diagonal - xp.sum(P[:, :q] * (P[:, :q] * D), axis=1)
+            D = xp.astype(self._preconditioner.scales_of(q), P.dtype)
+            w = diagonal - xp.sum(P[:, :q] * (P[:, :q] * D), axis=1)
             w = w / self._unit
             # diag k_P enters with the weight of its row, as the noise of a step does.
             noise = xp.sqrt(xp.where(w > 0, w, xp.zeros_like(w)))
             largest.append(float(xp.max(w)))
-            roots += [self._root, self._root * self._root * noise]
+            roots += [root, root * root * noise]
             scales += 2 * [xp.concat([D, xp.zeros_like(P[0, q:])])]
         D, R = xp.stack(scales, axis=1), xp.stack(roots, axis=1)
 
         def apply(V):
             U = R * V / self._unit
-            return R * (self._K @ U - P @ (D * (P.T @ U))) / n_rows
+            return R * (K @ U - P @ (D * (P.T @ U))) / P.shape[0]
 
-        values = largest_eigenvalues(apply, xp.zeros_like(R) + self._start[:, None])
+        values = largest_eigenvalues(apply, xp.zeros_like(R) + start[:, None])
         return [
             # With the zero kernel any step will do.
             (self._unit * (noisy / top if top > 0 else most), top * self._unit)
             for top, noisy, most in zip(values[::2], values[1::2], largest, strict=True)
         ]
+
+
+class _KernelIteration:
+    """f <- f - k_P(H, b) g from k_P(H, H) times a start, with K in memory."""
+
+    def __init__(self, K, P, D, start, n_columns):
+        xp = namespace(K)
+        self._K, self._P, self._D = K, P, D
+        f = K @ start - P @ (D * (P.T @ start))
+        self._f = xp.tile(f / xp.linalg.vector_norm(f), (1, n_columns))
+
+    def values(self, b):
+        """Return f on some rows."""
+        return self._f[b, :]
+
+    def step(self, b, g):
+        """Subtract k_P(H, b) g."""
+        lowered = self._P @ (self._D * (self._P[b, :].T @ g))
+        self._f = self._f - self._K[:, b] @ g + lowered
+
+    def scale(self, factors):
+        """Multiply every column by a factor."""
+        self._f = self._f * factors
+
+
+class _FeatureIteration:
+    """The same where K = F F' and P = F V, as f = F w."""
+
+    def __init__(self, F, V, D, start, n_columns):
+        xp = namespace(V)
+        self._F, self._V, self._D = F, V, D
+        w = self._lowered(F.adjoint(start))
+        self._w = xp.tile(w / xp.linalg.vector_norm(F @ w), (1, n_columns))
+
+    def _lowered(self, gradient):
+        return gradient - self._V @ (self._D * (self._V.T @ gradient))
+
+    def values(self, b):
+        """Return f on some rows."""
+        return self._F.product(self._w, b.start, b.stop)[0]
+
+    def step(self, b, g):
+        """Subtract k_P(H, b) g."""
+        self._w = self._w - self._lowered(self._F.adjoint(g, b.start, b.stop))
+
+    def scale(self, factors):
+        """Multiply every column by a factor."""
+        self._w = self._w * factors

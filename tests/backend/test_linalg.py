@@ -146,3 +146,22 @@ def test_right_singular_vectors(shape, any_xp, rng):
     assert_allclose(values, expected[:20], rtol=1e-4)
     assert_allclose(V.T @ V, np.eye(20), atol=1e-12)
     assert_allclose(np.abs(np.sum(V[:, :10] * Vt[:10].T, axis=0)), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decay", [0.9, 0.7, 0.5, 0.1, 0.0])
+def test_singular_vectors_of_any_condition(decay, dtype, rng):
+    """Where a Gram matrix cannot tell small values, and where there are none."""
+    U, _, Vt = np.linalg.svd(rng.standard_normal((150, 90)), full_matrices=False)
+    expected = decay ** np.arange(90)
+    A = ((U * expected) @ Vt).astype(dtype)
+    values, V = right_singular_vectors(
+        lambda B: A @ B, lambda B: A.T @ B, A.shape, 20, A, np.random.RandomState(0)
+    )
+    eps = np.finfo(dtype).eps
+    assert values.dtype == V.dtype == dtype
+    assert_allclose(values, expected[:20], rtol=1e-3, atol=10 * eps)
+    # What is left without them is the next value, or rounding.
+    left = np.linalg.norm(A - (A @ V) @ V.T, 2)
+    assert left < 1.1 * expected[20] + 10 * eps
+    assert_allclose(V.T @ V, np.eye(20), atol=1e3 * eps)

@@ -594,5 +594,11 @@ def test_centered_features_are_their_matrix(sparse, rng):
     assert_allclose(operator.adjoint(G, 5, 16), (X - mean)[5:16].T @ G, atol=1e-12)
     expected = (X - mean)[3:20]
     assert_allclose(operator.block(3, 20), expected, atol=1e-12)
-    found = operator.row_kernel(3, 20)
-    assert_allclose(found, expected @ expected.T, atol=1e-12)
+    K = expected @ expected.T
+    found, U = operator.row_kernel(3, 20), rng.standard_normal((17, 2))
+    assert found.shape == (17, 17)
+    assert_allclose(found @ U, K @ U, atol=1e-12)
+    assert_allclose(found.diagonal(), np.diagonal(K), atol=1e-12)
+    single = found.astype(np.float32)
+    assert single.dtype == (single @ U.astype(np.float32)).dtype == np.float32
+    assert_allclose(single @ U.astype(np.float32), K @ U, atol=1e-4)

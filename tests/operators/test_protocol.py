@@ -191,7 +191,10 @@ def test_row_kernel(case):
     K = case.K[5:30] @ case.K[5:30].T
     if not isinstance(case.operator, CenteredFeatures):
         K = case.K[5:30, 5:30]
-    assert_allclose(case.operator.row_kernel(5, 30), K, atol=1e-12)
+    found = case.operator.row_kernel(5, 30)
+    if isinstance(case.operator, CenteredFeatures):
+        found = found @ np.eye(25)
+    assert_allclose(found, K, atol=1e-12)
 
 
 def test_evaluated(case, rng):

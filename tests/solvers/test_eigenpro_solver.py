@@ -411,21 +411,60 @@ def test_sides_of_a_race_that_diverge_are_out(data):
     [(1, 8, 6), (5, 100, 6), (10, 8, 3), (16, 8, 2), (17, 8, 1), (40, 8, 1), (1, 7, 1)],
 )
 def test_sides_of_a_race(n_outputs, n_batches, n_sides):
-    search = StepSearch(n_outputs, n_batches)
-    losses = np.ones((n_sides, n_outputs))
-    losses[-1, :] = 0.5
-    for epoch in range(6):
-        assert search.n_sides == n_sides and search.factors.shape == losses.shape
-        assert_array_equal(search.factors[0], 1.0)
-        last_factors = search.factors[-1]
-        search.choose(losses, losses, lambda: (losses, np.inf))
-        is_over = search.update(search.chosen(losses))
-        assert is_over == (n_sides > 1 and epoch == 5)
-        if n_sides == 1:
-            break
-    if n_sides > 1:
-        assert search.n_sides == 1
-        assert_array_equal(search.factors, [last_factors])
+    """A longer step must win for six epochs, the measured one for two."""
+    for best, n_epochs in ((0, 3), (min(1, n_sides - 1), 6)):
+        search = StepSearch(n_outputs, n_batches)
+        losses = np.ones((n_sides, n_outputs))
+        losses[best, :] = 0.5
+        factor = search.factors[best]
+        for epoch in range(n_epochs):
+            assert search.n_sides == n_sides and search.factors.shape == losses.shape
+            assert_array_equal(search.factors[0], 1.0)
+            search.choose(losses, losses, lambda losses=losses: (losses, np.inf))
+            is_over = search.update(search.chosen(losses))
+            assert is_over == (n_sides > 1 and epoch == n_epochs - 1)
+            if n_sides == 1:
+                break
+        if n_sides > 1:
+            assert search.n_sides == 1
+            assert_array_equal(search.factors, [factor])
+
+
+def test_a_race_goes_on_while_the_best_side_changes():
+    search = StepSearch(1, 8)
+    for epoch, best in enumerate((0, 0, 2, 0, 4, 0)):
+        losses = np.ones((6, 1))
+        losses[best] = 0.5
+        search.choose(losses, losses, lambda losses=losses: (losses, np.inf))
+        assert search.update(search.chosen(losses)) == (epoch == 5)
+    assert_array_equal(search.factors, [[1.0]])
+
+
+def test_a_race_goes_on_while_a_shorter_step_catches_up():
+    """The measured step leads all the time."""
+    search = StepSearch(1, 8)
+    for epoch, shorter in enumerate((3.0, 3.0, 2.0, 1.5, 1.5)):
+        scores = np.array([[1.0], [2], [shorter], [4], [5], [6]])
+        search.choose(np.ones((6, 1)), scores, lambda scores=scores: (scores, np.inf))
+        assert search.update(np.ones(1)) == (epoch == 4)
+
+
+def test_sides_that_fall_behind_are_dropped():
+    search, sides = StepSearch(2, 8), np.arange(12.0)[None, :]
+    losses = np.ones((6, 2))
+    losses[[3, 5], :] = np.inf
+    late = np.array([[4.0, 4], [90, 1], [1, 0.9], [9, 9], [11, 11], [9, 9]])
+    search.choose(losses, late, lambda: (losses, np.inf))
+    assert_array_equal(search.chosen_columns(sides), [[4, 5]])
+    assert not search.update(search.chosen(losses))
+    # Behind in one output only is not enough: nine times on average.
+    assert_array_equal(search.factors[:, 0], [1.0, 2**0.5, 0.5**0.5])
+    assert_array_equal(search.left_of(sides), [[0, 1, 2, 3, 4, 5]])
+    assert_array_equal(search.left_of(sides[:, :6]), sides[:, :6])
+    scores, losses = np.array([[20.0, 20], [30, 30], [1, 1]]), np.ones((3, 2))
+    search.choose(losses, losses, lambda: (scores, np.inf))
+    assert search.update(search.chosen(losses))  # one is left
+    assert_array_equal(search.factors, [[0.5**0.5] * 2])
 
 
 def winner(search, losses, late, scores, zero_loss=1.0):
