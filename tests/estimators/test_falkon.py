@@ -212,9 +212,11 @@ def test_too_few_iterations_warn(regression):
     assert model.set_params(max_iter=n_iter).fit(X, y).n_iter_ > n_iter // 5
 
 
-def test_the_advice_follows_the_residuals(regression):
-    X, y, *_ = regression
-    options = {"kernel": "gaussian", "n_centers": 60, "random_state": 0}
+def test_the_advice_follows_the_residuals(rng):
+    X = rng.uniform(-1, 1, (600, 2))
+    y = np.sign(X[:, 0] * X[:, 1])
+    options = {"kernel": "gaussian", "bandwidth": 1.0, "n_centers": 100}
+    options["random_state"] = 0
     model = FalkonLikeRegressor(alpha=1e-10, max_iter=20, **options)
     n_iter = int(warning_of(model, X, y).partition("raise max_iter to ")[2])
     assert n_iter // 5 < model.set_params(max_iter=n_iter).fit(X, y).n_iter_ <= n_iter

@@ -144,11 +144,14 @@ def n_centers(kind, n, d=10, n_columns=1, **options):
 def test_automatic_centers_of_small_data_are_all_rows(kind, two_cores):
     for n in (2, 1000, 6000, 7300):
         assert n_centers(kind, n) is None
+        assert n_centers(kind, n, d=784, n_columns=10) is None
+    sizes.n_blas_threads = lambda: 1  # put back by the fixture
+    assert n_centers(kind, 6000) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_automatic_centers_grow_as_a_root(kind, two_cores):
-    for n in (16_000, 20_000):
+    for n in (17_000, 20_000):
         assert n_centers(kind, n) <= 5 * n**0.5 * np.log(n)
     m = n_centers("falkon", 27_000)
     assert m == int(5 * 27_000**0.5 * np.log(27_000))
