@@ -141,11 +141,11 @@ def n_centers(kind, n, d=10, n_columns=1, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_automatic_centers_of_small_data_are_all_rows(kind, two_cores):
+def test_automatic_centers_of_small_data_are_all_rows(kind, two_cores, monkeypatch):
     for n in (2, 1000, 6000, 7300):
         assert n_centers(kind, n) is None
         assert n_centers(kind, n, d=784, n_columns=10) is None
-    sizes.n_blas_threads = lambda: 1  # put back by the fixture
+    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 1)
     assert n_centers(kind, 6000) is None
 
 
