@@ -108,7 +108,7 @@ SHARED = {
     "device": (1, 3, "kernel matrices may be on several; features come back"),
     "kernel": (2, 4, "random features need a spectral law; features use gaussian"),
     "max_iter": (3, 4, "epochs, iterations or steps"),
-    "n_centers": (1, 4, "what None means"),
+    "n_centers": (2, 2, "EigenPro takes all rows unless told otherwise"),
     "n_components": (2, 4, "eigenvectors, features or centers"),
     "random_state": (1, 7, "what is random"),
     "selection": (1, 2, "leaving one out has a closed form for ridge regression only"),

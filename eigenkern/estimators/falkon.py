@@ -1,11 +1,15 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
+import math
+
+import numpy as np
+
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
-from ..solvers.falkon import falkon
+from ..solvers.falkon import FalkonState, falkon
 from .base import Model, kernel_values
-from .least_squares import make_problem
+from .least_squares import make_problem, ridge_coef
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
     check_flag,
@@ -26,11 +30,11 @@ class _FalkonLike(Model):
         kernel="laplacian",
         *,
         bandwidth="median",
-        n_centers=None,
+        n_centers="auto",
         centers="uniform",
         alpha=1e-6,
-        max_iter=20,
-        tol=1e-7,
+        max_iter=100,
+        tol=1e-3,
         warm_start=False,
         cache_size="auto",
         device="auto",
@@ -91,7 +95,9 @@ class _FalkonLike(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        problem = make_problem(self, data, on_rows=False)
+        problem = make_problem(self, data, "falkon")
+        if problem.n_centers is None:
+            return self._prepare_direct(problem)
         n, p = len(problem.train.index), problem.n_centers
         problem.check_memory(NystromPlan.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
@@ -112,8 +118,25 @@ class _FalkonLike(Model):
             self._start(problem),
         )
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": cached}
-        rule = ResidualRule(type(self).__name__, problem, self.max_iter, self.tol)
-        return problem, solver, chosen, rule
+        return problem, solver, chosen, self._rule(problem)
+
+    def _prepare_direct(self, problem):
+        """Return the same where all rows are centers.
+
+        The preconditioner would be the inverse, at the price of two factors: one factor
+        of the kernel matrix solves the problem.
+        """
+        problem.check_memory(problem.plan(self.alpha == 0))
+
+        def solver():
+            b = ridge_coef(self, problem.everything, self.alpha)
+            yield FalkonState(b, {}, problem.residual(b, self.alpha), True)
+
+        chosen = {"n_centers_": problem.n_coefs, "cache_size_": 0.0}
+        return problem, solver(), chosen, self._rule(problem)
+
+    def _rule(self, problem):
+        return ResidualRule(type(self).__name__, problem, self.max_iter, self.tol)
 
     def _start(self, problem):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""
@@ -166,12 +189,28 @@ class ResidualRule:
             warn_user(
                 f"{self._name} stopped after {len(self.residuals)} iterations with "
                 f"a relative residual of {self.residuals[-1]:.1e}, above "
-                f"tol={self._tol}; raise max_iter, alpha or n_centers"
+                f"tol={self._tol}; {self._advice()}"
             )
         return self._problem.fitted_attributes(self._state.coef) | {
             "n_iter_": len(self.residuals),
             "residuals_": self.residuals,
         }
+
+    def _advice(self):
+        """Return what helps, by how the residual fell in the later half."""
+        norms = np.minimum.accumulate([1.0, *self.residuals])
+        n_later = len(norms) // 2
+        fall = np.log(norms[-1 - n_later] / norms[-1]) / n_later
+        if self._tol > 0 and fall > 0:
+            n_needed = len(self.residuals) + np.log(norms[-1] / self._tol) / fall
+            if n_needed <= 10 * self.max_iter:
+                # It falls by fits and starts: half as many more, in round numbers.
+                n = 10 * math.ceil(0.15 * n_needed)
+                return f"raise max_iter to {n}"
+        return (
+            "it falls too slowly for more iterations to help: raise alpha or "
+            "n_centers, by which the preconditioner gains, or tol"
+        )
 
 
 class ResidualLines:
@@ -197,8 +236,8 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 
     The model of `NystromRegressor` for many centers: the normal equations are solved
     iteratively with Falkon's preconditioner, two Cholesky factors of matrices of the
-    centers. Time is n m for each of some 20 iterations and m^3 for the factors, memory
-    some m^2 numbers, and the n m kernel values only where they fit.
+    centers. Time is n m for each of some 10 to 60 iterations and m^3 for the factors,
+    memory some m^2 numbers, and the n m kernel values only where they fit.
 
     Parameters
     ----------
@@ -210,9 +249,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
-    n_centers : int or None, default=None
+    n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
-        fewer. None: all distinct rows.
+        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
+        cores, 7700 for a path), then 5 n^1/2 log n, or as many as a minute and half of
+        the free memory allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
         pivoted Cholesky, which needs fewer centers for the same accuracy where the data
@@ -224,14 +265,16 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
-    max_iter : int, default=20
+    max_iter : int, default=100
         Iterations, at most.
-    tol : float, default=1e-7
+    tol : float, default=1e-3
         An output is done when the norm of its residual is below `tol` times that of its
-        right-hand side, both preconditioned.
+        right-hand side, both preconditioned. The test error then is that of the direct
+        solution to some parts in a thousand.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
-        centers: pass `centers`, or the same X and an int as `random_state`.
+        centers: pass `centers`, or the same X and an int as `random_state`. Where all
+        rows are centers nothing is iterated.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
@@ -251,7 +294,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself where all rows are. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
         Their places in X. None where all rows, means or an array are the centers.
@@ -282,10 +325,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     Notes
     -----
     Targets are centered by their mean, which becomes `intercept_`. Each center counts
-    in the preconditioner with the weight of the rows that are equal to it: with all
-    rows as centers, and none left out for rounding, one iteration solves the problem.
-    Centers that are no uniform sample count with the weight of the rows nearest to
-    them, unless kernel="precomputed".
+    in the preconditioner with the weight of the rows that are equal to it. Centers that
+    are no uniform sample count with the weight of the rows nearest to them, unless
+    kernel="precomputed". With all rows as centers the preconditioner would be the
+    inverse: one Cholesky factor of the kernel matrix then solves the problem, as in
+    `NystromRegressor`, and `n_iter_` is 1.
 
     References
     ----------
@@ -297,7 +341,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     >>> from sklearn.datasets import make_friedman1
     >>> from eigenkern import FalkonLikeRegressor
     >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
-    >>> model = FalkonLikeRegressor(n_centers=200, alpha=1e-5, max_iter=50)
+    >>> model = FalkonLikeRegressor(n_centers=200, alpha=1e-5)
     >>> model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.85
     True
     """
@@ -319,9 +363,11 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     bandwidth : float or "median", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. A kernel object brings its own.
-    n_centers : int or None, default=None
+    n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
-        fewer. None: all distinct rows.
+        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
+        cores, 7700 for a path), then 5 n^1/2 log n, or as many as a minute and half of
+        the free memory allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
         pivoted Cholesky, which needs fewer centers for the same accuracy where the data
@@ -333,14 +379,16 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
-    max_iter : int, default=20
+    max_iter : int, default=100
         Iterations, at most.
-    tol : float, default=1e-7
+    tol : float, default=1e-3
         An output is done when the norm of its residual is below `tol` times that of its
-        right-hand side, both preconditioned.
+        right-hand side, both preconditioned. The test error then is that of the direct
+        solution to some parts in a thousand.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
-        centers: pass `centers`, or the same X and an int as `random_state`.
+        centers: pass `centers`, or the same X and an int as `random_state`. Where all
+        rows are centers nothing is iterated.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"
@@ -362,7 +410,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         copies of others, or in the span of others to the accuracy of the computation,
         have 0.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself for ``n_centers=None``. None for kernel="precomputed",
+        The centers; X itself where all rows are. None for kernel="precomputed",
         where `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
         Their places in X. None where all rows, means or an array are the centers.
@@ -402,7 +450,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     >>> from sklearn.datasets import load_digits
     >>> from eigenkern import FalkonLikeClassifier
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = FalkonLikeClassifier(n_centers=300, max_iter=50, random_state=0)
+    >>> model = FalkonLikeClassifier(n_centers=300, random_state=0)
     >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
     True
     """
@@ -412,11 +460,11 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         kernel="laplacian",
         *,
         bandwidth="median",
-        n_centers=None,
+        n_centers="auto",
         centers="uniform",
         alpha=1e-6,
-        max_iter=20,
-        tol=1e-7,
+        max_iter=100,
+        tol=1e-3,
         warm_start=False,
         class_weight=None,
         cache_size="auto",

@@ -2,12 +2,21 @@
 
 import numpy as np
 
+from ..backend.devices import compute_devices
 from ..centers import METHODS
+from ..nystrom.filters import RidgePath
 from ..problems.centers import CenterProblem
 from ..problems.data import hold_out
 from ..problems.rows import RowProblem
+from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
-from .validation import check_centers, check_flag, check_number, warn_user
+from .validation import (
+    check_centers,
+    check_flag,
+    check_number,
+    is_auto,
+    warn_user,
+)
 
 
 def check_selection(estimator, selections):
@@ -34,43 +43,51 @@ def given_centers(estimator, X):
             f"means of; got {'an array' if given else repr(centers)}"
         )
     found = check_centers(centers, X, METHODS)
-    if found is not None and n_centers not in (None, found.shape[0]):
+    if found is not None and n_centers not in ("auto", None, found.shape[0]):
         raise ValueError(
-            f"n_centers must be None or {found.shape[0]}, the number of centers "
-            f"that are given; got {n_centers!r}"
+            f"n_centers must be 'auto', None or {found.shape[0]}, the number of "
+            f"centers that are given; got {n_centers!r}"
         )
     return found
 
 
-def make_problem(estimator, data, *, holds_out=False, on_rows=True, n_passes=1):
+def make_problem(estimator, data, kind, *, holds_out=False, n_kept=0, n_passes=1):
     """Return the least-squares problem of an estimator.
 
     Parameters
     ----------
     estimator : estimator
     data : Data
+    kind : {"ridge", "path", "falkon"}
+        What is solved, see `NystromPlan`.
     holds_out : bool, default=False
         Whether rows are held out to select by, unless some are given.
-    on_rows : bool, default=True
-        Whether all rows as centers mean their full kernel matrix.
+    n_kept : int, default=0
+        Candidates whose coefficients are kept.
     n_passes : int, default=1
         How often the kernel matrix of rows and centers is used in closed form.
     """
     n_centers = estimator.n_centers
-    if n_centers is not None:
+    if n_centers is not None and not is_auto(n_centers):
         check_number("n_centers", n_centers, 1, integer=True)
     centers = given_centers(estimator, data.X)
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
+    if is_auto(n_centers):
+        validated = held_out is not None or data.validation is not None
+        n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
+        n_centers = None if n_centers is None else min(n_centers, len(train))
     if centers is None and (n_centers or 0) > len(train):
         raise ValueError(
             "n_centers must be at most the number of training rows with weight"
             + (" that are not held out" if held_out is not None else "")
             + f", {len(train)}; got {n_centers}"
         )
+    if kind == "falkon" and centers is None and n_centers == data.X.shape[0]:
+        n_centers = None  # the same model by one factor
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    if on_rows and n_centers is None and centers is None:
+    if n_centers is None and centers is None:
         return RowProblem(estimator.device, data, train, held_out, **shared)
     return CenterProblem(
         estimator.device,
@@ -83,6 +100,41 @@ def make_problem(estimator, data, *, holds_out=False, on_rows=True, n_passes=1):
         n_passes=n_passes,
         **shared,
     )
+
+
+def chosen_n_centers(estimator, data, kind, validated, n_kept):
+    """Return what ``n_centers="auto"`` means, None for all rows or given centers."""
+    if data.precomputed or not isinstance(estimator.centers, str):
+        return None
+    return default_n_centers(
+        kind,
+        data.X,
+        data.targets.shape[1],
+        *compute_devices(estimator.device, data.X)[0],
+        centers=estimator.centers,
+        validated=validated,
+        n_kept=n_kept,
+    )
+
+
+def ridge_coef(estimator, equations, alpha, by_spectrum=False):
+    """Return b of one lambda, by a factor, or where rounding drowns it the spectrum.
+
+    Parameters
+    ----------
+    estimator : estimator
+    equations : Moments or WeightedKernel
+    alpha : float
+    by_spectrum : bool, default=False
+        Whether it is known already that a factor does not do.
+    """
+    b = None if by_spectrum or alpha == 0 else equations.ridge(alpha)
+    if b is not None:
+        return b
+    spectrum = equations.spectrum
+    if not by_spectrum:
+        warn_if_indefinite(estimator, spectrum)
+    return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
 
 
 def check_given_rows(estimator, data, used):

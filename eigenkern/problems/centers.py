@@ -28,7 +28,7 @@ class CenterProblem(LeastSquares):
     device, data, train, held_out, kernel, bandwidth
         As for `LeastSquares`.
     n_centers : int or None
-        None: all distinct training rows, or the centers that are given.
+        At most that many of the distinct training rows; None where centers are given.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
@@ -62,11 +62,8 @@ class CenterProblem(LeastSquares):
             device, data, train, held_out, kernel=kernel, bandwidth=bandwidth
         )
         self._cache_size, self._n_passes = cache_size, n_passes
-        given = not isinstance(centers, str)
-        # Coefficients are then those of all rows of X.
-        self._on_all_rows = n_centers is None and not given
         self._centers = self.center_indices = self._center_weights = None
-        if given:
+        if not isinstance(centers, str):
             centers = self.to_compute(centers)
             self._centers = self.xp.astype(centers, self.dtype, copy=True)
             self.n_centers = centers.shape[0]
@@ -76,7 +73,6 @@ class CenterProblem(LeastSquares):
     def _choose_centers(self, n_centers, method):
         """Choose centers among the distinct training rows."""
         first, which = self._data.distinct(self.train.index)
-        n_centers = len(first) if n_centers is None else n_centers
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         alike = method == "uniform" or n_centers >= len(first)
         if alike:
@@ -229,16 +225,14 @@ class CenterProblem(LeastSquares):
     def _dual_index(self):
         """Return the rows of `dual_coef_` of the kept centers, and how many it has."""
         used = self.whitening.kept
-        if self._on_all_rows or self.kernel is None:
+        if self.kernel is None:
             return self.center_indices[used], self._X.shape[0]
         return used, self.n_centers
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        centers, indices = self._X, None
-        if not self._on_all_rows:
-            centers = None if self._centers is None else self.to_source(self._centers)
-            indices = self.to_source_or_none(self.center_indices)
+        centers = None if self._centers is None else self.to_source(self._centers)
+        indices = self.to_source_or_none(self.center_indices)
         dual_coef = self.dual_coef(coef)
         return self.kernel_attributes(dual_coef, self.intercept, centers) | {
             "center_indices_": indices
@@ -246,11 +240,8 @@ class CenterProblem(LeastSquares):
 
     def suits(self, dual_coef, centers, indices):
         """Whether fitted attributes are of a model with these centers and outputs."""
-        mine = self._centers, self.center_indices
-        if self._on_all_rows:
-            mine = None if self.kernel is None else self._X, None
         shape = self._dual_index()[1], self.targets.shape[1]
-        same = _same(mine[0], centers) and _same(mine[1], indices)
+        same = _same(self._centers, centers) and _same(self.center_indices, indices)
         return same and tuple(dual_coef.shape) == shape
 
     def kept_coef(self, dual_coef):

@@ -105,6 +105,16 @@ class RowProblem(LeastSquares):
         F = F if Y is None else F - Y
         return self.xp.sqrt(rows.weights)[:, None] * F
 
+    def residual(self, b, alpha):
+        """Return the largest |(B + lambda) b - q| / |q| of the outputs."""
+        xp, rows = self.xp, self._part(b)
+        g = self._gradient(self._matrix(rows), rows, b, rows.targets)
+        g = g + alpha * float(xp.sum(rows.weights)) * b
+        q = xp.sqrt(rows.weights)[:, None] * rows.targets
+        norms = xp.linalg.vector_norm(q, axis=0)
+        norms = xp.where(norms > 0, norms, xp.ones_like(norms))
+        return float(xp.max(xp.linalg.vector_norm(g, axis=0) / norms))
+
     # Models
 
     def initial_coef(self):

@@ -140,7 +140,7 @@ def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
     X[:50] = 5 * rng.standard_normal((50, 2))
     y = np.sin(2 * X[:, 0])
     options = {"kernel": "gaussian", "bandwidth": 1.0, "alpha": 1e-4}
-    options |= {"n_centers": 100, "max_iter": 200, "random_state": 0}
+    options |= {"n_centers": 100, "max_iter": 200, "tol": 1e-7, "random_state": 0}
     model = FalkonLikeRegressor(centers=method, **options).fit(X, y)
     monkeypatch.setattr(
         "eigenkern.problems.centers.masses", lambda X, Z, weights: np.ones(len(Z))
@@ -153,6 +153,7 @@ def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
 def test_warm_start(regression):
     X, y, *_ = regression
     options = {"bandwidth": 1.5, "n_centers": 40, "random_state": 0, "alpha": 1e-4}
+    options["tol"] = 1e-7
     cold = FalkonLikeRegressor(max_iter=60, **options).fit(X, y)
     model = FalkonLikeRegressor(max_iter=4, warm_start=True, **options)
     n_fits = 1
@@ -165,24 +166,79 @@ def test_warm_start(regression):
     model.set_params(random_state=1)
     with pytest.raises(ValueError, match=r"warm_start=True .* the same centers"):
         model.fit(X, y)
-    full = FalkonLikeRegressor(warm_start=True, bandwidth=1.5).fit(X, y)
-    assert full.fit(X, y).n_iter_ == 1
+    given = FalkonLikeRegressor(centers=X[:50], warm_start=True, alpha=1e-4).fit(X, y)
+    assert given.fit(X, y).n_iter_ == 1
     with pytest.raises(ValueError, match=r"and 2 output\(s\)"):
-        full.fit(X, np.stack([y, y], axis=1))
-    given = FalkonLikeRegressor("precomputed", warm_start=True).fit(kernel(X, X), y)
+        given.fit(X, np.stack([y, y], axis=1))
+    options["kernel"] = "precomputed"
+    given = FalkonLikeRegressor(warm_start=True, max_iter=200, **options)
+    given.fit(kernel(X, X), y)
     assert given.fit(kernel(X, X), y).n_iter_ == 1
     with pytest.raises(ValueError, match="the same centers"):
         given.fit(kernel(X[:50], X[:50]), y[:50])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["gaussian", "laplacian"])
+@pytest.mark.parametrize(
+    "n, n_centers", [(200, None), (200, 50), (1500, 40), (1500, 500)]
+)
+def test_defaults_converge(n, n_centers, name, dtype, rng):
+    X = rng.standard_normal((n, 5))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
+    model = FalkonLikeRegressor(name, n_centers=n_centers, random_state=0)
+    model.fit(X.astype(dtype), y)  # a warning would be an error
+    options = {"n_centers": n_centers, "random_state": 0}
+    direct = NystromRegressor(name, **options).fit(X.astype(dtype), y)
+    assert model.residuals_[-1] <= 1e-3
+    error = model.predict(X.astype(dtype)) - direct.predict(X.astype(dtype))
+    assert np.std(error) < 0.02 * np.std(y)
+
+
+def warning_of(model, X, y):
+    with pytest.warns(ConvergenceWarning) as found:
+        model.fit(X, y)
+    return str(found[0].message)
+
+
 def test_too_few_iterations_warn(regression):
     X, y, *_ = regression
     model = FalkonLikeRegressor(n_centers=40, max_iter=3, random_state=0)
-    with pytest.warns(
-        ConvergenceWarning, match="after 3 iterations .* above tol=1e-07"
-    ):
-        model.fit(X, y)
+    text = warning_of(model, X, y)
+    assert "after 3 iterations" in text and "above tol=0.001" in text
     assert model.score(X, y) > 0.3
+    # What it advises is enough, and not too much.
+    n_iter = int(text.partition("raise max_iter to ")[2])
+    assert model.set_params(max_iter=n_iter).fit(X, y).n_iter_ > n_iter // 5
+
+
+def test_the_advice_follows_the_residuals(rng):
+    X = rng.uniform(-1, 1, (600, 2))
+    y = np.sign(X[:, 0] * X[:, 1])
+    options = {"kernel": "gaussian", "bandwidth": 1.0, "n_centers": 100}
+    options["random_state"] = 0
+    model = FalkonLikeRegressor(alpha=1e-10, max_iter=20, **options)
+    n_iter = int(warning_of(model, X, y).partition("raise max_iter to ")[2])
+    assert n_iter // 5 < model.set_params(max_iter=n_iter).fit(X, y).n_iter_ <= n_iter
+    model.set_params(max_iter=2, tol=1e-13, alpha=1e-12)
+    text = warning_of(model, X, y)
+    assert "raise alpha or n_centers" in text and text.endswith("or tol")
+    before = model.residuals_[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert model.set_params(alpha=1e-4).fit(X, y).residuals_[-1] < 0.5 * before
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_centers", ["auto", None, 160])
+def test_all_rows_take_one_factor(n_centers, weighted, regression, rng, monkeypatch):
+    X, y, X_test, _ = regression
+    w = rng.uniform(0.5, 2, 160) if weighted else None
+    monkeypatch.setattr(TwoCholesky, "of", None)
+    model = FalkonLikeRegressor(n_centers=n_centers, bandwidth=1.5).fit(X, y, w)
+    direct = NystromRegressor(n_centers=None, bandwidth=1.5).fit(X, y, w)
+    assert_allclose(model.predict(X_test), direct.predict(X_test), atol=1e-12)
+    assert model.n_iter_ == 1 and model.residuals_[0] < 1e-12
 
 
 def test_single_precision(regression):
@@ -229,7 +285,7 @@ def test_precomputed(regression):
     X, y, X_test, _ = regression
     K, K_test = kernel(X, X), kernel(X_test, X)
     options = {"alpha": 1e-4, "n_centers": 50, "max_iter": 60, "random_state": 0}
-    model = FalkonLikeRegressor("precomputed", **options).fit(K, y)
+    model = FalkonLikeRegressor("precomputed", tol=1e-7, **options).fit(K, y)
     assert model.dual_coef_.shape == (160, 1)
     centers = X[model.center_indices_]
     direct = NystromRegressor(bandwidth=1.5, alpha=1e-4, centers=centers).fit(X, y)

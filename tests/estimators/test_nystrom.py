@@ -752,6 +752,7 @@ BAD = [
     (NystromRegressor, {"alphas": "many"}, "alphas must be .*; got 'many'"),
     (NystromRegressor, {"selection": "cv"}, "'gcv', 'loo'; got 'cv'"),
     (NystromRegressor, {"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
+    (NystromRegressor, {"n_centers": "many"}, "n_centers must be .*; got 'many'"),
     (NystromRegressor, {"n_centers": 161}, "at most .* rows with weight, 160; got 161"),
     (
         NystromRegressor,
@@ -766,7 +767,7 @@ BAD = [
     (
         NystromRegressor,
         {"centers": np.ones((2, 3)), "n_centers": 5},
-        "n_centers must be None or 2, .*; got 5",
+        "n_centers must be 'auto', None or 2, .*; got 5",
     ),
     (NystromRegressor, {"centers": np.full((2, 3), np.nan)}, "centers contains NaN"),
     (NystromRegressor, {"validation_fraction": 1.0}, "validation_fraction .*; got 1.0"),
@@ -851,6 +852,48 @@ def test_a_zero_kernel(regression):
         NystromRegressor(lambda X, Z: 0 * X @ Z.T, n_centers=5).fit(X, y)
 
 
+@pytest.mark.parametrize(
+    "cls", [NystromRegressor, NytroRegressor, FalkonLikeRegressor, NystromClassifier]
+)
+def test_automatic_centers(cls, regression, monkeypatch):
+    X, y, *_ = regression
+    y = y > 0 if cls is NystromClassifier else y
+    model = cls(random_state=0)
+    assert model.get_params()["n_centers"] == "auto"
+    every = model.fit(X, y).dual_coef_
+    assert model.centers_.shape[0] == 160
+    assert_array_equal(model.set_params(n_centers=None).fit(X, y).dual_coef_, every)
+    asked = []
+
+    def few(kind, X, n_columns, xp, device, **options):
+        asked.append((kind, n_columns, options["validated"], options["n_kept"]))
+        return 30
+
+    monkeypatch.setattr("eigenkern.estimators.least_squares.default_n_centers", few)
+    model.set_params(n_centers="auto").fit(X, y)
+    assert model.centers_.shape[0] == 30
+    expected = {NytroRegressor: ("path", 1, True, 0), FalkonLikeRegressor: ("falkon",)}
+    assert asked[0][: len(expected.get(cls, ()))] == expected.get(cls, ())
+    direct = model.dual_coef_
+    assert_array_equal(model.set_params(n_centers=30).fit(X, y).dual_coef_, direct)
+    # An array, or a kernel matrix, says how many.
+    model.set_params(n_centers="auto", centers=X[:7]).fit(X, y)
+    assert model.centers_.shape[0] == 7
+    model.set_params(kernel="precomputed", centers="uniform").fit(kernel(X, X), y)
+    assert model.centers_ is None and model.dual_coef_.shape[0] == 160
+    assert model.center_indices_ is None
+    assert len(asked) == 1
+
+
+def test_automatic_centers_are_rows_that_are_not_held_out(regression, monkeypatch):
+    X, y, *_ = regression
+    monkeypatch.setattr(
+        "eigenkern.estimators.least_squares.default_n_centers", lambda *a, **k: 150
+    )
+    model = NystromRegressor(alpha="path", random_state=0).fit(X, y)
+    assert model.centers_.shape[0] == 128
+
+
 def test_memory_that_does_not_suffice(regression, monkeypatch):
     X, y, *_ = regression
     monkeypatch.setattr(memory, "available", lambda xp, device: 1e5)
@@ -858,7 +901,7 @@ def test_memory_that_does_not_suffice(regression, monkeypatch):
         with pytest.raises(ValueError, match=r"n_centers=40 needs .* MB .* are free"):
             cls(n_centers=40).fit(X, y)
     with pytest.raises(ValueError, match=r"matrices of 160 x 160"):
-        NystromRegressor().fit(X, y)
+        NystromRegressor(n_centers=None).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.nystrom.plan import NystromPlan
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.tuning import sizes, step
@@ -122,6 +123,53 @@ def test_automatic_q_is_not_far_from_the_best(n, rng):
 )
 def test_subsample_size(n, expected):
     assert sizes.default_subsample_size(n) == expected
+
+
+KINDS = ("ridge", "path", "falkon")
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    """A machine with two cores and 20 GB."""
+    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 2)
+    monkeypatch.setattr(sizes.memory, "available", lambda xp, device: 20e9)
+
+
+def n_centers(kind, n, d=10, n_columns=1, **options):
+    X = np.broadcast_to(np.float64(0), (n, d))
+    return sizes.default_n_centers(kind, X, n_columns, np, "cpu", **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_automatic_centers_of_small_data_are_all_rows(kind, two_cores, monkeypatch):
+    for n in (2, 1000, 6000, 7300):
+        assert n_centers(kind, n) is None
+        assert n_centers(kind, n, d=784, n_columns=10) is None
+    monkeypatch.setattr(sizes, "n_blas_threads", lambda: 1)
+    assert n_centers(kind, 6000) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_automatic_centers_grow_as_a_root(kind, two_cores):
+    for n in (17_000, 20_000):
+        assert n_centers(kind, n) <= 5 * n**0.5 * np.log(n)
+    m = n_centers("falkon", 27_000)
+    assert m == int(5 * 27_000**0.5 * np.log(27_000))
+    # A minute: the sums of products, n m^2 / 2, at 40 Gflop/s in float64 a thread.
+    m = n_centers("ridge", 10**6)
+    assert 30 < 10**6 * m**2 / 80e9 < 60
+    assert 1000 < n_centers(kind, 10**6) < 3000
+    assert n_centers(kind, 10**9) >= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
+    for free in (5e8, 2e9):
+        monkeypatch.setattr(sizes.memory, "available", lambda xp, device, f=free: f)
+        m = n_centers(kind, 12_000, validated=True, n_kept=10)
+        needed = NystromPlan.make(kind, m, 12_000, validated=True, n_kept=30 * m)
+        assert 0.95 * free / 2 < needed.bytes <= free / 2
+    assert n_centers(kind, 10**6, centers="rpcholesky") * 10**6 * 16 < 1e9
 
 
 def test_filling_work_is_measured_once(monkeypatch):
