@@ -10,8 +10,8 @@ from ..backend.devices import on_gpu
 from ..backend.machine import CPU, GPU
 from ..backend.threads import n_blas_threads
 from ..kernels import Gaussian
-from ..operators.plan import cache_budget
 from ..nystrom.plan import NystromPlan
+from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
 
 # Part of a step's time that its fixed cost may be.
