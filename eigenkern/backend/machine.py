@@ -117,9 +117,12 @@ GPU = Machine(
     narrow_product_work=20,
 )
 
+# Seconds of work, of one thread, for each that shares it. To wake a thread and to wait
+# for it takes 0.05 ms, and beside another process 3 ms: a slice of the scheduler.
+SHARED_SECONDS = 0.5e-3
 # Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
-# slow, more leave the workers unequal shares. Columns that a thread multiplies at once.
-TRIANGLE_ROWS, PANEL_COLUMNS = 1024, 1024
+# slow, more leave the workers unequal shares.
+TRIANGLE_ROWS = 1024
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
 # that are multiplied together: narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512

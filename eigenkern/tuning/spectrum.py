@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
-from ..backend.linalg import largest_eigenvalues
+from ..backend.linalg import large_product, largest_eigenvalues
 from ..preconditioners.spectral import rounding_floor
 
 
@@ -104,7 +104,7 @@ class HeldOutSpectrum:
         xp, n_rows = self._xp, K.shape[0]
         rates = xp.asarray(steps / m, dtype=K.dtype, device=device_of(K))
         start = xp.astype(self._start, K.dtype)[:, None] / self._unit
-        f = K @ start - P @ (D * (P.T @ start))
+        f = large_product(K, start) - large_product(P, D * (P.T @ start))
         weights = xp.astype(self._root * self._root, K.dtype)[:, None]
         rng, norms, n_epochs = np.random.RandomState(0), [], 16
         with np.errstate(over="ignore", invalid="ignore"):
@@ -113,7 +113,9 @@ class HeldOutSpectrum:
                 for i in rng.permutation(np.arange(0, n_rows, m)):
                     b = slice(int(i), min(int(i) + m, n_rows))
                     g = rates * (weights[b, :] * f[b, :])
-                    f = f - K[:, b] @ g + P @ (D * (P[b, :].T @ g))
+                    # The symmetric K is read along its rows.
+                    f = f - large_product(g.T, K[b, :]).T
+                    f += large_product(P, D * (P[b, :].T @ g))
                 norm = xp.linalg.vector_norm(f, axis=0)
                 # What vanishes ends in subnormal numbers, ten times as slow.
                 f = xp.where(norm < 1e-15, xp.zeros_like(f), f)
@@ -185,7 +187,8 @@ class HeldOutSpectrum:
 
         def apply(V):
             U = R * V / self._unit
-            return R * (self._K @ U - P @ (D * (P.T @ U))) / n_rows
+            K_U = large_product(self._K, U)
+            return R * (K_U - large_product(P, D * (P.T @ U))) / n_rows
 
         values = largest_eigenvalues(apply, xp.zeros_like(R) + self._start[:, None])
         return [
