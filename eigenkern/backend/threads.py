@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import joblib
@@ -73,7 +74,7 @@ class _SingleThreadedBlas:
         with self._lock:
             if not self._depths:
                 self._look_up()
-                self._set([1] * len(self._before))
+                self._set([n and 1 for n in self._before])
             thread = threading.get_ident()
             self._depths[thread] = self._depths.get(thread, 0) + 1
 
@@ -98,6 +99,11 @@ class _SingleThreadedBlas:
                 yield
             finally:
                 self._allow(1)
+
+    def limit_thread(self):
+        """Limit BLAS in this thread, where the limit is not one of the process."""
+        with self._lock:
+            self._set([n and 1 for n in self._before])
 
     def _allow(self, n_threads):
         with self._lock:
@@ -124,6 +130,15 @@ single_threaded_blas = _SingleThreadedBlas()
 
 def n_cores():
     """Cores that this process may use: of a container the share that it is given."""
+    if not hasattr(os, "sched_getaffinity"):
+        return _share(os.cpu_count())
+    n_allowed = len(os.sched_getaffinity(0))
+    return min(n_allowed, _share(n_allowed))
+
+
+@cache
+def _share(n_allowed):
+    # Reading the limits of a container takes 0.1 ms, too long for every prediction.
     return joblib.cpu_count()
 
 
@@ -218,7 +233,9 @@ def _submit(work, n_workers):
     with _helpers_lock:
         if _n_helpers < n_workers - 1:
             _n_helpers = n_workers - 1
-            _helpers = ThreadPoolExecutor(_n_helpers, "eigenkern")
+            _helpers = ThreadPoolExecutor(
+                _n_helpers, "eigenkern", single_threaded_blas.limit_thread
+            )
         return _helpers.submit(work)
 
 

@@ -6,6 +6,7 @@ import time
 from ..backend import memory
 from ..backend.array import namespace
 from ..backend.devices import on_gpu
+from ..backend.linalg import large_product
 from ..kernels import Gaussian
 from ..operators.tiled import TiledKernel
 
@@ -73,7 +74,7 @@ def _measure_filling_work(xp, device, dtype):
 
     size = 8192 if on_gpu(xp, device) else 1024  # as many as reach the full rate
     A = xp.ones((size, size), dtype=dtype, device=device)
-    rate = size**3 / best_seconds(lambda: A @ A)
+    rate = size**3 / best_seconds(lambda: large_product(A, A))
     tiny = TiledKernel(Gaussian(), A[:64, :2])
     with tiny.exclusive_threads():
         fixed = best_seconds(lambda: tiny @ A[:64, :1])
