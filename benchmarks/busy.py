@@ -3,12 +3,13 @@
 Each case runs alone, beside as many endless Python loops as there are cores, and beside
 one process that multiplies NumPy matrices on two threads without end. Run ::
 
-    python benchmarks/busy.py                   # the table, some 5 minutes
+    python benchmarks/busy.py                   # the table, some 3 minutes
     python benchmarks/busy.py --cases tabular linear     # a part of it
     python benchmarks/busy.py --write           # and keep it in results/
 
 The estimators have their default threads. With fair shares a fit on all cores takes
-twice as long beside either; one that runs on one thread less.
+twice as long beside either; one that runs on one thread less. The fit of "ridge" is
+mostly that of scikit-learn's `Ridge`, on the threads of BLAS.
 
 The rounds of a case (alone, loops, products) follow each other, and the table has
 medians of three of them. The other processes are started for each and end with it, and
@@ -120,7 +121,9 @@ def beside(programs):
     try:
         for program in programs:
             command = [sys.executable, "-c", program]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+            # Ctrl-C is for this process, which ends them.
+            options = {"stdout": subprocess.PIPE, "start_new_session": True}
+            processes.append(subprocess.Popen(command, **options))
         for process in processes:
             process.stdout.readline()  # it has begun
         yield

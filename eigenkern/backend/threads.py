@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -170,11 +170,13 @@ def _n_busy_elsewhere():
     """Return how many threads of other processes run or wait for a core, on Linux."""
     try:
         n_busy = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
-        for thread in Path("/proc/self/task").iterdir():
+        own = list(Path("/proc/self/task").iterdir())
+    except (OSError, ValueError, IndexError):  # another system
+        return 0
+    for thread in own:
+        with suppress(OSError):  # it has ended
             state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
             n_busy -= state == "R"
-    except (OSError, ValueError, IndexError):  # another system, or a thread that ended
-        return 0
     return n_busy
 
 

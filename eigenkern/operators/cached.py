@@ -143,13 +143,13 @@ class CachedTriangle(Matrix):
         options = {"dtype": self.dtype, "device": self.device}
         kept = self.xp.empty((stop - start, n_kept), **options)
         # Two for each worker, so that one with less of its core does less of them.
+        n_sums = 1 if self.pool is None else 2 * self.n_workers
         sums = [
-            self.xp.zeros((stop - start, A.shape[1]), **options)
-            for _ in range(2 * self.n_workers)
+            self.xp.zeros((stop - start, A.shape[1]), **options) for _ in range(n_sums)
         ]
 
         def task(part):
-            for rows, columns, K, transposed in tasks[part :: len(sums)]:
+            for rows, columns, K, transposed in tasks[part::n_sums]:
                 if transposed:  # A' K reads K along its rows, K' A would not
                     sums[part][rows, :] += (A[columns, :].T @ K).T
                 else:
@@ -164,7 +164,7 @@ class CachedTriangle(Matrix):
             n_entries * self.itemsize / CPU.read_one,
             CPU.product_seconds(n_entries * A.shape[1], self.itemsize, 1),
         )
-        run_on_threads(self.pool, task, [(i,) for i in range(len(sums))], seconds)
+        run_on_threads(self.pool, task, [(i,) for i in range(n_sums)], seconds)
         return sum_of(sums), kept
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):

@@ -214,7 +214,7 @@ def test_workers_of_joblib_keep_to_their_limit():
 
 
 def test_the_cores_are_those_of_the_share(monkeypatch):
-    monkeypatch.setattr(joblib, "cpu_count", lambda: 1)
+    monkeypatch.setattr(threads, "_share", lambda n_allowed: 1)
     with threadpool_limits(2, user_api="blas"):
         assert n_blas_threads() == 1
 
