@@ -14,6 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import cache
 from pathlib import Path
 
@@ -215,7 +216,11 @@ class Team:
                 left.clear()
                 raise
 
-        helpers = [_submit(work, self.n_workers) for _ in range(int(n_helpers))]
+        # In the caller's context: NumPy's `errstate` holds for them too.
+        helpers = [
+            _submit(copy_context().run, work, self.n_workers)
+            for _ in range(int(n_helpers))
+        ]
         try:
             work()
         finally:  # after an error or Ctrl-C too: no writer is left
@@ -229,8 +234,8 @@ class Team:
 _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
 
 
-def _submit(work, n_workers):
-    """Let one of the helpers of the process do it; return its `Future`."""
+def _submit(run, work, n_workers):
+    """Let one of the helpers of the process ``run(work)``; return its `Future`."""
     global _helpers, _n_helpers
     with _helpers_lock:
         if _n_helpers < n_workers - 1:
@@ -238,7 +243,7 @@ def _submit(work, n_workers):
             _helpers = ThreadPoolExecutor(
                 _n_helpers, "eigenkern", single_threaded_blas.limit_thread
             )
-        return _helpers.submit(work)
+        return _helpers.submit(run, work)
 
 
 def _begin_after_fork():

@@ -56,6 +56,18 @@ def test_helpers_take_tasks():
     run_on_threads(Team(2), both_work.wait, [(), ()])
 
 
+def test_helpers_work_in_the_context_of_the_caller():
+    """Overflow that the caller expects gives no warning, which would be an error."""
+    both_work, big = threading.Barrier(2, timeout=60), np.full(4, 1e308)
+
+    def task():
+        both_work.wait()
+        return big * big
+
+    with np.errstate(over="ignore"):
+        run_on_threads(Team(2), task, [(), ()])
+
+
 def test_little_work_is_done_by_the_caller():
     seen = set()
     arguments = [()] * 20
