@@ -20,7 +20,13 @@ from eigenkern import (
 )
 from eigenkern.backend import linalg, threads
 from eigenkern.backend.linalg import large_gram, large_product, solve_triangular
-from eigenkern.backend.threads import Team, idle_threads, n_blas_threads, run_on_threads
+from eigenkern.backend.threads import (
+    SleepingTeam,
+    Team,
+    idle_threads,
+    n_blas_threads,
+    run_on_threads,
+)
 from eigenkern.kernels import Gaussian
 from eigenkern.operators.tiled import TiledKernel
 
@@ -39,15 +45,16 @@ def shares_everything(monkeypatch):
     monkeypatch.setattr(linalg, "n_blas_threads", lambda: 3)
 
 
+@pytest.mark.parametrize("team", [Team, SleepingTeam])
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
 @pytest.mark.parametrize("n_tasks", [0, 1, 3, 100])
-def test_every_task_is_called_once(n_workers, n_tasks):
+def test_every_task_is_called_once(team, n_workers, n_tasks):
     calls = np.zeros(n_tasks, dtype=int)
 
     def task(i):
         calls[i] += 1
 
-    run_on_threads(Team(n_workers), task, [(i,) for i in range(n_tasks)])
+    run_on_threads(team(n_workers), task, [(i,) for i in range(n_tasks)])
     assert_array_equal(calls, 1)
 
 
@@ -98,7 +105,8 @@ def test_nobody_waits_for_helpers_that_have_not_begun():
     other.join(60)
 
 
-def test_an_error_ends_the_others_and_is_raised():
+@pytest.mark.parametrize("team", [Team, SleepingTeam])
+def test_an_error_ends_the_others_and_is_raised(team):
     done = []
 
     def task(i):
@@ -107,7 +115,7 @@ def test_an_error_ends_the_others_and_is_raised():
         done.append(i)
 
     with pytest.raises(KeyError):
-        run_on_threads(Team(2), task, [(i,) for i in range(100_000)])
+        run_on_threads(team(2), task, [(i,) for i in range(100_000)])
     assert len(done) < 99_999
 
 
