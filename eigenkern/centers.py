@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 
 from .backend import memory
 from .backend.array import device_of, move, namespace, slices, to_numpy
-from .backend.linalg import eigh, solve_triangular
+from .backend.linalg import eigh, large_product, solve_triangular
 from .operators.tiled import TiledKernel
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
@@ -229,7 +229,7 @@ def masses(X, centers, weights):
     norms = xp.sum(Z**2, axis=1)
     nearest = np.empty(n, dtype=np.int64)
     for rows in slices(n, max(2**22 // m, 16)):
-        distances = norms - 2 * (X[rows, :] - offset) @ Z.T
+        distances = norms - 2 * large_product(X[rows, :] - offset, Z.T)
         nearest[rows] = to_numpy(xp.argmin(distances, axis=1))
     return np.bincount(nearest, weights=weights, minlength=m)
 
@@ -278,7 +278,8 @@ def rpcholesky(diagonal, columns, n_centers, rng):
         proposed = rng.choice(n, n_proposed, p=left / left.sum())
         index = xp.asarray(np.unique(proposed), device=device)
         k = len(chosen)
-        G = columns(index) - F[:, :k] @ xp.take(F[:, :k], index, axis=0).T
+        taken = xp.take(F[:, :k], index, axis=0)
+        G = columns(index) - large_product(F[:, :k], taken.T)
         H = to_numpy(xp.take(G, index, axis=0))
         places = np.searchsorted(np.unique(proposed), proposed)
         accepted = _accepted(H, places, n_centers - k, floor, rng)
@@ -388,7 +389,7 @@ def ridge_leverage_scores(diagonal, columns, pilot, total):
         V[:, block] = columns(index[block])
     values, U = eigh(xp.take(V, index, axis=0))
     for rows in slices(n, 1000):
-        V[rows, :] = (V[rows, :] @ U) ** 2
+        V[rows, :] = large_product(V[rows, :], U) ** 2
     values = np.maximum(to_numpy(values), 0.0)
     diagonal = to_numpy(diagonal)
     count, bound = np.zeros(n), np.full(n, np.inf)

@@ -1,12 +1,21 @@
 """Linear algebra that the array standard lacks."""
 
 from contextlib import nullcontext
+from itertools import pairwise
 
 import array_api_compat
 import numpy as np
 import scipy.linalg
 
 from .array import device_of, is_numpy, namespace, to_numpy
+from .machine import CPU, SHARED_SECONDS
+from .threads import (
+    Team,
+    idle_threads,
+    n_blas_threads,
+    run_on_threads,
+    single_threaded_blas,
+)
 
 # OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
@@ -14,6 +23,72 @@ _PANEL = 2048
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
+# Order from which LAPACK gets the cores that are idle: below, a factorisation takes
+# less than 50 ms on one, and two gain a quarter.
+_SHARED_ORDER = 750
+# Rows of a piece of a product, at least: BLAS is slow with few.
+_PIECE = 64
+
+
+def large_product(A, B):
+    """Return A @ B, on the threads that BLAS is allowed if the arrays are large.
+
+    Each computes some rows of it, or columns if there are more of them.
+    """
+    if not (isinstance(A, np.ndarray) and isinstance(B, np.ndarray)):
+        return A @ B
+    (m, k), n, dtype = A.shape, B.shape[1], np.result_type(A, B)
+    seconds = max(
+        CPU.product_seconds(m * n * k, dtype.itemsize, 1),
+        dtype.itemsize * k * (m + n) / CPU.read_one,
+    )
+    if seconds < 2 * SHARED_SECONDS:
+        return A @ B
+    team, out = Team(n_blas_threads()), np.empty((m, n), dtype=dtype)
+    # Several for each thread, so that they end together.
+    n_pieces = max(min(2 * team.n_workers, max(m, n) // _PIECE), 1)
+    bounds = [max(m, n) * i // n_pieces for i in range(n_pieces + 1)]
+
+    def task(start, stop):
+        if m >= n:
+            np.matmul(A[start:stop, :], B, out=out[start:stop, :])
+        else:
+            np.matmul(A, B[:, start:stop], out=out[:, start:stop])
+
+    run_on_threads(team, task, list(pairwise(bounds)), seconds)
+    return out
+
+
+def large_gram(A):
+    """Return A @ A.T, half of which is computed, on the threads if A is large."""
+    if not isinstance(A, np.ndarray):
+        return A @ A.T
+    m, k = A.shape
+    seconds = CPU.product_seconds(0.5 * m * m * k, A.itemsize, 1)
+    if seconds < 2 * SHARED_SECONDS:
+        return A @ A.T
+    team, K = Team(n_blas_threads()), np.empty((m, m), dtype=A.dtype)
+    width = max(-(-m // (4 * team.n_workers)), _PIECE)
+
+    def task(start):
+        stop = min(start + width, m)
+        np.matmul(A[start:stop, :], A[:stop, :].T, out=K[start:stop, :stop])
+
+    def reflect(start):
+        stop = min(start + width, m)
+        K[:start, start:stop] = K[start:stop, :start].T
+
+    # The longest rows first, so that the threads end together.
+    starts = [(start,) for start in range(0, m, width)][::-1]
+    run_on_threads(team, task, starts, seconds)
+    run_on_threads(team, reflect, starts, m * m * A.itemsize / CPU.read_one)
+    return K
+
+
+def _lapack_threads(order):
+    """Return a context for a factorisation: a large one gets the idle cores."""
+    n_threads = idle_threads() if order >= _SHARED_ORDER else 1
+    return single_threaded_blas.lifted(n_threads)
 
 
 def top_eigh(K, q):
@@ -36,9 +111,10 @@ def top_eigh(K, q):
     s = K.shape[0]
     if is_numpy(xp):
         # Computing a subset is several times faster than the whole spectrum.
-        values, vectors = scipy.linalg.eigh(
-            K, subset_by_index=(s - q, s - 1), check_finite=False
-        )
+        with _lapack_threads(s):
+            values, vectors = scipy.linalg.eigh(
+                K, subset_by_index=(s - q, s - 1), check_finite=False
+            )
     else:
         values, vectors = xp.linalg.eigh(K)
     return xp.flip(values[-q:]), xp.flip(vectors[:, -q:], axis=1)
@@ -206,8 +282,11 @@ def eigh(K):
     `K` may be overwritten.
     """
     if is_numpy(namespace(K)):
-        # Divide and conquer is a fifth faster than the default.
-        return scipy.linalg.eigh(K, driver="evd", overwrite_a=True, check_finite=False)
+        with _lapack_threads(K.shape[0]):
+            # Divide and conquer is a fifth faster than the default.
+            return scipy.linalg.eigh(
+                K, driver="evd", overwrite_a=True, check_finite=False
+            )
     return namespace(K).linalg.eigh(K)
 
 
@@ -226,12 +305,9 @@ def cholesky(K):
     None if it is not positive definite in its precision. `K` may be overwritten.
     """
     xp = namespace(K)
-    if is_numpy(xp) and K.shape[0] > _LARGEST_POTRF:
-        L, failed = _blocked_cholesky(K)
-    elif is_numpy(xp):
-        # The transpose is in LAPACK's order: no copy, and half the memory.
-        L, failed = _potrf(K)(K.T, lower=0, clean=1, overwrite_a=1)
-        L = L.T
+    if is_numpy(xp):
+        with _lapack_threads(K.shape[0]):
+            L, failed = _numpy_cholesky(K)
     else:
         try:
             with _linalg_errors(xp):
@@ -241,6 +317,15 @@ def cholesky(K):
     # Some say nothing of NaN.
     finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
     return L if finite and not failed else None
+
+
+def _numpy_cholesky(K):
+    """Return the lower factor of K, in its place, and whether it failed."""
+    if K.shape[0] > _LARGEST_POTRF:
+        return _blocked_cholesky(K)
+    # The transpose is in LAPACK's order: no copy, and half the memory.
+    L, failed = _potrf(K)(K.T, lower=0, clean=1, overwrite_a=1)
+    return L.T, failed
 
 
 def _potrf(K):
@@ -278,9 +363,7 @@ def solve_triangular(L, B, *, transposed=False):
     """Return L^-1 B, or L'^-1 B if `transposed`, for a lower triangular L."""
     xp = namespace(L)
     if is_numpy(xp):
-        return scipy.linalg.solve_triangular(
-            L, B, lower=True, trans=int(transposed), check_finite=False
-        )
+        return _numpy_solve_triangular(L, B, transposed)
     if array_api_compat.is_torch_namespace(xp):
         A = L.T if transposed else L
         return xp.linalg.solve_triangular(A, B, upper=transposed)
@@ -291,6 +374,16 @@ def solve_triangular(L, B, *, transposed=False):
             L, B, lower=True, trans=int(transposed), check_finite=False
         )
     return xp.linalg.solve(L.T if transposed else L, B)
+
+
+def _numpy_solve_triangular(L, B, transposed):
+    """Return L^-1 B or L'^-1 B; of many columns LAPACK gives each thread some."""
+    seconds = CPU.product_seconds(0.5 * L.size * B.shape[1], B.itemsize, 1)
+    many = B.shape[1] >= 2 * _PIECE and seconds >= 2 * SHARED_SECONDS
+    with single_threaded_blas.lifted(n_blas_threads() if many else 1):
+        return scipy.linalg.solve_triangular(
+            L, B, lower=True, trans=int(transposed), check_finite=False
+        )
 
 
 def pivoted_cholesky(K, tol):
@@ -315,6 +408,9 @@ def pivoted_cholesky(K, tol):
         below `tol`.
     """
     xp = namespace(K)
-    factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(to_numpy(K), tol=tol, lower=1)
+    with single_threaded_blas:
+        factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(
+            to_numpy(K), tol=tol, lower=1
+        )
     L = np.tril(factor[:rank, :rank])
     return pivots[:rank] - 1, xp.asarray(L, device=device_of(K))

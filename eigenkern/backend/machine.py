@@ -117,9 +117,12 @@ GPU = Machine(
     narrow_product_work=20,
 )
 
+# Seconds of work, of one thread, for each that shares it. To wake a thread and to wait
+# for it takes 0.05 ms, and beside another process 3 ms: a slice of the scheduler.
+SHARED_SECONDS = 0.5e-3
 # Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
-# slow, more leave the workers unequal shares. Columns that a thread multiplies at once.
-TRIANGLE_ROWS, PANEL_COLUMNS = 1024, 1024
+# slow, more leave the workers unequal shares.
+TRIANGLE_ROWS = 1024
 # Bytes of one beyond which the rate of its memory's first use is measured, in 50 ms:
 # computing it takes tenths of a second, and that use up to a second.
 MEASURED_TOUCH_BYTES = 256e6

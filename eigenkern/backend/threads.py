@@ -1,9 +1,31 @@
-"""Threads: BLAS limited to one a call, and a pool for tiles."""
+"""Threads: tasks that are shared by a team of them, and BLAS limited to one a call.
+
+A fit or a prediction runs with BLAS limited to one thread (`single_threaded_blas`), and
+shares out its large products itself (`run_on_threads`): the threads of BLAS wait for
+each other by spinning, many times in a product, and where another process has a core
+every wait takes until the scheduler gives it back. Factorisations, which only LAPACK
+can share out, run on the cores that are idle (`idle_threads`).
+"""
 
 import os
+import sys
 import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import cache
+from pathlib import Path
 
+import joblib
 from threadpoolctl import ThreadpoolController
+
+from .machine import SHARED_SECONDS
+
+# Times that the number of busy cores is read: of two or three readings the least, for a
+# process that wakes up for a moment does not count.
+_N_READINGS = 3
 
 
 class _SingleThreadedBlas:
@@ -15,38 +37,85 @@ class _SingleThreadedBlas:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._depth = 0
-        self._controller, self._before = None, []
+        self._depths = {}  # of the threads that are inside
+        self._controller, self._before, self._n_modules = None, [], 0
         self._n_threads = 1
 
+    def begin_after_fork(self):
+        """Start anew in a forked process, where no thread is inside."""
+        self._lock, inside, self._depths = threading.Lock(), self._depths, {}
+        if inside:
+            self._set(self._before)
+
     def n_threads(self):
-        """Look up the BLAS libraries and return the threads they are allowed now."""
+        """Return how many threads BLAS is allowed; inside, how many it was before."""
         with self._lock:
-            if self._depth == 0:
-                # Finding the libraries takes milliseconds, too long for every product.
-                self._controller = ThreadpoolController().select(user_api="blas")
-                counts = [library["num_threads"] for library in self._controller.info()]
-                self._n_threads = max(1, min(max(counts, default=1), n_cores()))
+            if not self._depths:
+                self._look_up()
             return self._n_threads
+
+    @property
+    def is_shared(self):
+        """Whether several threads are inside."""
+        with self._lock:
+            return len(self._depths) > 1
+
+    def _look_up(self):
+        # Finding the libraries takes milliseconds: only where others may be loaded.
+        if self._controller is None or len(sys.modules) != self._n_modules:
+            self._controller = ThreadpoolController().select(user_api="blas")
+            self._n_modules = len(sys.modules)
+        self._before = [one.num_threads for one in self._controller.lib_controllers]
+        n_threads = max((n for n in self._before if n is not None), default=1)
+        self._n_threads = max(1, n_threads)
+        if self._n_threads > 1:
+            self._n_threads = min(self._n_threads, n_cores())
 
     def __enter__(self):
         with self._lock:
-            if self._depth == 0:
-                libraries = self._controller.lib_controllers
-                self._before = [library.num_threads for library in libraries]
-                self._set([1] * len(libraries))
-            self._depth += 1
+            if not self._depths:
+                self._look_up()
+                self._set([n and 1 for n in self._before])
+            thread = threading.get_ident()
+            self._depths[thread] = self._depths.get(thread, 0) + 1
 
     def __exit__(self, *exc_info):
         with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
+            thread = threading.get_ident()
+            self._depths[thread] -= 1
+            if not self._depths[thread]:
+                del self._depths[thread]
+            if not self._depths:
                 self._set(self._before)
+
+    @contextmanager
+    def lifted(self, n_threads):
+        """Return a context in which a call of BLAS runs `n_threads`.
+
+        They are those of the process: calls of other threads run on as many.
+        """
+        with self:
+            self._allow(n_threads)
+            try:
+                yield
+            finally:
+                self._allow(1)
+
+    def limit_thread(self):
+        """Limit BLAS in this thread, where the limit is not one of the process."""
+        with self._lock:
+            self._set([n and 1 for n in self._before])
+
+    def _allow(self, n_threads):
+        with self._lock:
+            self._set([n and min(n, n_threads) for n in self._before])
 
     def _set(self, counts):
         for library, count in zip(
             self._controller.lib_controllers, counts, strict=True
         ):
+            if count is None:
+                continue
             # threadpoolctl lets only the thread that set a limit first change it, in
             # order that threads don't fight; here the lock and the depth see to that.
             release = getattr(library, "clear_controlling_thread", None)
@@ -57,43 +126,179 @@ class _SingleThreadedBlas:
                 release(force=True)
 
 
-def n_cores():
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 single_threaded_blas = _SingleThreadedBlas()
 
 
+def n_cores():
+    """Cores that this process may use: of a container the share that it is given."""
+    if not hasattr(os, "sched_getaffinity"):
+        return _share(os.cpu_count())
+    n_allowed = len(os.sched_getaffinity(0))
+    return min(n_allowed, _share(n_allowed))
+
+
+@cache
+def _share(n_allowed):
+    # Reading the limits of a container takes 0.1 ms, too long for every prediction.
+    return joblib.cpu_count()
+
+
 def n_blas_threads():
-    """Return how many threads BLAS is allowed, and the products of this module."""
+    """Return how many threads BLAS is allowed, and the tasks of this module."""
     return single_threaded_blas.n_threads()
 
 
-def run_on_threads(pool, task, arguments):
+def idle_threads():
+    """Return how many threads find a core that nothing else uses, 1 at least.
+
+    At most as many as BLAS is allowed. For LAPACK, whose threads wait for each other
+    thousands of times: where another process has one of the cores, a factorisation on
+    all of them takes up to ten times as long as on one (benchmarks/busy.py).
+    """
+    n_threads = n_blas_threads()
+    if n_threads == 1 or single_threaded_blas.is_shared:
+        return 1
+    n_busy = _n_busy_elsewhere()
+    for _ in range(_N_READINGS - 1):
+        if n_busy <= 0:
+            break
+        time.sleep(0.001)
+        n_busy = min(n_busy, _n_busy_elsewhere())
+    return max(1, min(n_threads, os.cpu_count() - max(n_busy, 0)))
+
+
+def _n_busy_elsewhere():
+    """Return how many threads of other processes run or wait for a core, on Linux."""
+    try:
+        n_busy = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        own = list(Path("/proc/self/task").iterdir())
+    except (OSError, ValueError, IndexError):  # another system
+        return 0
+    for thread in own:
+        with suppress(OSError):  # it has ended
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            n_busy -= state == "R"
+    return n_busy
+
+
+class Team:
+    """Threads that share tasks: the one that calls, and helpers.
+
+    The helpers are those of the process: fits in several threads share them, and each
+    gets on without.
+
+    Parameters
+    ----------
+    n_workers : int
+        The one that calls included.
+    """
+
+    def __init__(self, n_workers):
+        self.n_workers = n_workers
+
+    def run(self, task, arguments, seconds):
+        """Call ``task(*args)`` for all `arguments`; the next goes to whoever is free.
+
+        The caller waits for no helper that has not begun.
+        """
+        n_helpers = min(self.n_workers, len(arguments), seconds / SHARED_SECONDS) - 1
+        left = deque(arguments)
+
+        def work():
+            try:
+                while left:
+                    try:
+                        args = left.popleft()
+                    except IndexError:  # another was quicker
+                        return
+                    task(*args)
+            except BaseException:  # nothing more is started
+                left.clear()
+                raise
+
+        # In the caller's context: NumPy's `errstate` holds for them too.
+        helpers = [self._submit(work) for _ in range(int(n_helpers))]
+        try:
+            self._do_own_share(work, helpers)
+        finally:  # after an error or Ctrl-C too: no writer is left
+            running = [helper for helper in helpers if not helper.cancel()]
+            for helper in running:
+                helper.exception()
+        for helper in running:
+            helper.result()
+
+    def _submit(self, work):
+        return _submit(copy_context().run, work, self.n_workers)
+
+    def _do_own_share(self, work, helpers):
+        work()
+
+
+class SleepingTeam(Team):
+    """Threads that share tasks, while the one that calls sleeps: for many short calls.
+
+    Beside other processes the scheduler sooner gives a core to a thread that wakes up
+    than to one that goes on: in calls of a millisecond the caller would get behind
+    (benchmarks/busy.py, "dsg": 1.7 times as long as alone, and 3 to 5 times). The
+    threads are its own: no task may share out work to them.
+    """
+
+    def __init__(self, n_workers):
+        super().__init__(n_workers)
+        self._threads = ThreadPoolExecutor(n_workers)
+
+    def _submit(self, work):
+        return self._threads.submit(copy_context().run, work)
+
+    def _do_own_share(self, work, helpers):
+        if not helpers:
+            work()
+            return
+        helpers.append(self._submit(work))
+        wait(helpers)
+
+
+_helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
+
+
+def _submit(run, work, n_workers):
+    """Let one of the helpers of the process ``run(work)``; return its `Future`."""
+    global _helpers, _n_helpers
+    with _helpers_lock:
+        if _n_helpers < n_workers - 1:
+            _n_helpers = n_workers - 1
+            _helpers = ThreadPoolExecutor(
+                _n_helpers, "eigenkern", single_threaded_blas.limit_thread
+            )
+        return _helpers.submit(run, work)
+
+
+def _begin_after_fork():
+    """A forked process has none of the threads, and perhaps locks that they held."""
+    global _helpers, _n_helpers, _helpers_lock
+    _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
+    single_threaded_blas.begin_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_after_fork)
+
+
+def run_on_threads(pool, task, arguments, seconds=float("inf")):
     """Call ``task(*args)`` for all `arguments` on the threads of `pool`, or here.
 
     Parameters
     ----------
-    pool : ThreadPoolExecutor or None
+    pool : Team or None
         BLAS runs one thread a call in it.
     task : callable
     arguments : list of tuples
+    seconds : float, default=inf
+        What all of them take on one thread: little work is not worth a helper.
     """
     if pool is None:
         for args in arguments:
             task(*args)
         return
     with single_threaded_blas:
-        futures = [pool.submit(task, *args) for args in arguments]
-        try:
-            for future in futures:
-                future.result()
-        finally:  # an error or Ctrl-C: start nothing more, and leave no writer
-            for future in futures:
-                future.cancel()
-            for future in futures:
-                if not future.cancelled():
-                    future.exception()
+        pool.run(task, arguments, seconds)

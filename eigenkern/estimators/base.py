@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from ..backend.array import location_of, move, namespace
 from ..backend.devices import compute_devices
+from ..backend.linalg import large_product
 from ..operators.sharded import kernel_operator
 from ..problems.data import Data
 from .callbacks import Callbacks
@@ -169,7 +170,7 @@ def kernel_values(model, X):
     coef = move(model.dual_coef_, *devices[0])
     if model.kernel_ is None:
         X = move(X, *devices[0])
-        return namespace(X).astype(X, coef.dtype, copy=False) @ coef
+        return large_product(namespace(X).astype(X, coef.dtype, copy=False), coef)
     return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
 
 

@@ -8,6 +8,7 @@ from sklearn.utils.metaestimators import available_if
 
 from ..backend.array import to_numpy
 from ..backend.devices import working_device
+from ..backend.threads import single_threaded_blas
 from ..centers import METHODS, distinct_rows
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
@@ -500,7 +501,7 @@ class _EigenPro(Streaming, Model):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with working_device(self.device, None):
+        with working_device(self.device, None), single_threaded_blas:
             return self._fit_batches(batches, classes)
 
     def _fit_batches(self, batches, classes):

@@ -7,6 +7,7 @@ import scipy.sparse
 
 from ..backend.array import move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.linalg import large_product
 from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
@@ -256,7 +257,8 @@ class _LinearEigenPro(Streaming, Model):
             X, coef = move(X, *device), move(coef, *device)
         xp = namespace(coef)
         coef = xp.reshape(coef, (n_outputs, X.shape[1]))
-        return (X if sparse else xp.astype(X, coef.dtype, copy=False)) @ coef.T
+        X = X if sparse else xp.astype(X, coef.dtype, copy=False)
+        return large_product(X, coef.T)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from ..backend.array import location_of, namespace, to_numpy
 from ..backend.devices import working_device
+from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
 
 
@@ -198,11 +199,14 @@ def total_weights(sample_weight, class_weights, n):
 
 
 def on_its_device(method):
-    """Make a method of an estimator and X run on the device that computes it."""
+    """Make a method of an estimator and X run on the device that computes it.
+
+    In it large products are shared out by the package itself, and BLAS is not to.
+    """
 
     @wraps(method)
     def run(self, X):
-        with working_device(self.device, X):
+        with working_device(self.device, X), single_threaded_blas:
             return method(self, X)
 
     return run
@@ -215,7 +219,7 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with working_device(self.device, X):
+            with working_device(self.device, X), single_threaded_blas:
                 return method(self, X, *args, **options)
         except BaseException:
             vars(self).clear()

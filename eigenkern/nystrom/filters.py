@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.array import device_of, namespace
+from ..backend.linalg import large_product
 from .plan import blocks
 from .whitening import EPS
 
@@ -84,7 +85,7 @@ class Spectrum:
         (p, n_candidates), n_outputs = filters.shape, q.shape[1]
         for piece in blocks(n_candidates, p * n_outputs, least=1):
             coefs = q[:, :, None] * filters[:, None, piece]
-            b = self.vectors @ xp.reshape(coefs, (p, -1))
+            b = large_product(self.vectors, xp.reshape(coefs, (p, -1)))
             yield xp.reshape(b, coefs.shape)
 
     def beside(self, values):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..backend.array import namespace
+from ..backend.linalg import large_product
 from .whitening import EPS
 
 
@@ -33,7 +34,7 @@ def validation_errors(spectrum, filters, moments, intercept):
     for b in spectrum.coefs(filters):
         # For fewer than p candidates that is less work than to whiten the sums.
         coef = moments.coef(xp.reshape(b, (b.shape[0], -1)))
-        G_coef = xp.reshape(moments.gram @ coef, b.shape)
+        G_coef = xp.reshape(large_product(moments.gram, coef), b.shape)
         coef = xp.reshape(coef, b.shape)
         errors.append(constant + xp.sum(coef * (G_coef - 2 * cross), axis=(0, 1)))
     return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
@@ -62,7 +63,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
     total = xp.zeros_like(filters[0, :])
     for rows, P in blocks:
         shape = (P.shape[0], Y.shape[1], filters.shape[1])
-        residual = xp.reshape(P @ coefs, shape) - Y[rows, :, None]
+        residual = xp.reshape(large_product(P, coefs), shape) - Y[rows, :, None]
         squares = xp.sum(residual**2, axis=1)
         total = total + xp.sum(weights[rows, None] * squares, axis=0)
     return _host(total / (float(xp.sum(weights)) * Y.shape[1]))
@@ -136,8 +137,8 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
         T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
         T = xp.sqrt(w)[:, None] * T
         shape = (U.shape[0], n_outputs + 1, kept.shape[1])
-        residual = xp.reshape(U @ kept_components, shape)
-        left = U**2 @ kept
+        residual = xp.reshape(large_product(U, kept_components), shape)
+        left = large_product(U**2, kept)
         if not spectrum.complete:
             residual = residual + (T - U @ components)[:, :, None]
             left = left + (1 - xp.sum(U**2, axis=1))[:, None]

@@ -2,7 +2,7 @@
 
 from ..backend import memory
 from ..backend.devices import on_gpu
-from ..backend.machine import TRIANGLE_ROWS
+from ..backend.machine import CPU, TRIANGLE_ROWS
 from ..backend.threads import run_on_threads
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
@@ -151,23 +151,29 @@ class CachedTriangle(Matrix):
         tasks = self._parts(start, stop)
         options = {"dtype": self.dtype, "device": self.device}
         kept = self.xp.empty((stop - start, n_kept), **options)
+        # Two for each worker, so that one with less of its core does less of them.
+        n_sums = 1 if self.pool is None else 2 * self.n_workers
         sums = [
-            self.xp.zeros((stop - start, A.shape[1]), **options)
-            for _ in range(self.n_workers)
+            self.xp.zeros((stop - start, A.shape[1]), **options) for _ in range(n_sums)
         ]
 
-        def task(worker):
-            for rows, columns, K, transposed in tasks[worker :: self.n_workers]:
+        def task(part):
+            for rows, columns, K, transposed in tasks[part::n_sums]:
                 if transposed:  # A' K reads K along its rows, K' A would not
-                    sums[worker][rows, :] += (A[columns, :].T @ K).T
+                    sums[part][rows, :] += (A[columns, :].T @ K).T
                 else:
-                    sums[worker][rows, :] += K @ A[columns, :]
+                    sums[part][rows, :] += K @ A[columns, :]
                 if columns.start < n_kept:
                     end = min(columns.stop, n_kept)
                     K = K.T if transposed else K
                     kept[rows, columns.start : end] = K[:, : end - columns.start]
 
-        run_on_threads(self.pool, task, [(i,) for i in range(self.n_workers)])
+        n_entries = (stop - start) * self.shape[1]
+        seconds = max(
+            n_entries * self.itemsize / CPU.read_one,
+            CPU.product_seconds(n_entries * A.shape[1], self.itemsize, 1),
+        )
+        run_on_threads(self.pool, task, [(i,) for i in range(n_sums)], seconds)
         return sum_of(sums), kept
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
@@ -188,7 +194,8 @@ class CachedTriangle(Matrix):
                 part = self.xp.astype(part, dtype, copy=False)
                 out[rows, begin - first : end - first] = part
 
-        run_on_threads(self.pool, task, self._parts(start, stop))
+        seconds = (stop - start) * (last - first) * self.itemsize / CPU.read_one
+        run_on_threads(self.pool, task, self._parts(start, stop), seconds)
         return out
 
     def whole_rows(self, rows):

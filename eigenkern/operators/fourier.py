@@ -1,7 +1,5 @@
 """Random Fourier features of given frequencies, or in blocks that are drawn anew."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 from ..backend.array import device_of, has_vector_math, is_numpy, matmul, namespace
@@ -12,7 +10,7 @@ from ..backend.machine import (
     WAVE_TILE_ROWS,
     WAVE_TILE_UNTHREADED,
 )
-from ..backend.threads import n_blas_threads, run_on_threads
+from ..backend.threads import SleepingTeam, n_blas_threads, run_on_threads
 
 
 class _Waves:
@@ -31,7 +29,7 @@ class _Waves:
         self.offset = offset
         threaded = is_numpy(self.xp)
         self.n_workers = n_blas_threads() if threaded else 1
-        self._pool = ThreadPoolExecutor(self.n_workers) if threaded else None
+        self._pool = SleepingTeam(self.n_workers) if threaded else None
 
     @property
     def array_options(self):

@@ -1,9 +1,6 @@
 """A matrix that is in memory."""
 
-import numpy as np
-
-from ..backend.machine import PANEL_COLUMNS
-from ..backend.threads import run_on_threads
+from ..backend.linalg import large_product
 from .matrix import Matrix
 
 
@@ -15,16 +12,14 @@ class GivenMatrix(Matrix):
     K : array of shape (m, p)
     source : Matrix, default=None
         The operator that it was computed from, which can compute more rows.
-    pool : ThreadPoolExecutor, default=None
-        Threads for `adjoint`.
     """
 
     in_memory = True
 
-    def __init__(self, K, source=None, pool=None):
+    def __init__(self, K, source=None):
         self._describe(K)
         self.shape = tuple(K.shape)
-        self._K, self._source, self._threads = K, source, pool
+        self._K, self._source = K, source
 
     def rows(self, X):
         """Return K(X, Z), computed as this matrix was."""
@@ -33,7 +28,7 @@ class GivenMatrix(Matrix):
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         K = self._K[start : self.shape[0] if stop is None else stop, :]
-        return K @ A, K[:, :n_kept]
+        return large_product(K, A), K[:, :n_kept]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K: a view, in its type."""
@@ -44,16 +39,5 @@ class GivenMatrix(Matrix):
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
-        K = self.block(start, stop)
-        if self._threads is None:
-            return K.T @ G
-        out = np.empty((K.shape[1], G.shape[1]), dtype=G.dtype)
-
-        def task(j):
-            columns = slice(j, j + PANEL_COLUMNS)
-            out[columns, :] = (G.T @ K[:, columns]).T
-
-        run_on_threads(
-            self._threads, task, [(j,) for j in range(0, len(out), PANEL_COLUMNS)]
-        )
-        return out
+        # G' K reads K along its rows, K' G would not.
+        return large_product(G.T, self.block(start, stop)).T

@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.sparse
 
+from ..backend.linalg import large_product
 from .matrix import Matrix
 
 
@@ -26,7 +27,7 @@ class CenteredFeatures(Matrix):
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
-        F = self._X[start:stop, :] @ A - self._mean @ A
+        F = large_product(self._X[start:stop, :], A) - self._mean @ A
         return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
@@ -44,7 +45,8 @@ class CenteredFeatures(Matrix):
     def adjoint(self, G, start=0, stop=None):
         """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
         total = self.xp.sum(G, axis=0)
-        return self._X[start:stop, :].T @ G - self._mean[:, None] * total
+        product = large_product(self._X[start:stop, :].T, G)
+        return product - self._mean[:, None] * total
 
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from ..backend.array import device_of, namespace
+from ..backend.linalg import large_product
 from ..backend.machine import CPU
 from ..backend.threads import run_on_threads, single_threaded_blas
 
@@ -27,7 +28,7 @@ class Matrix:
         Whether K is a kernel matrix of rows with themselves.
     n_workers : int
         Threads that a product runs on.
-    pool : ThreadPoolExecutor or None
+    pool : Team or None
         None: the array library does as it likes.
     """
 
@@ -158,7 +159,7 @@ class Matrix:
             end = min(i + n_rows, m)
             C = self.block(i, end, dtype=xp.float64, out=buffer)
             if transform is not None:
-                C = _product_on(self.pool, C, transform)
+                C = large_product(C, transform)
             T_b = T[i:end, :]
             if weights is not None:
                 root = xp.sqrt(weights[i:end])[:, None]
@@ -185,7 +186,10 @@ class Matrix:
         panels = [slice(i, min(i + width, len(G))) for i in range(0, len(G), width)]
         tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
         # On the diagonal half the work suffices: these fill up at the end.
-        run_on_threads(self.pool, task, tasks + [(a, a) for a in panels])
+        tasks += [(a, a) for a in panels]
+        work = len(C) * len(G) * (0.5 * len(G) + T.shape[1])
+        seconds = CPU.product_seconds(work, 8, 1)
+        run_on_threads(self.pool, task, tasks, seconds)
 
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets) in float64.
@@ -237,19 +241,6 @@ class Matrix:
         if self.pool is not None:
             raise NotImplementedError("an operator with a pool defines whole_rows")
         return self.block(rows.start, rows.stop)
-
-
-def _product_on(pool, C, B):
-    """Return C @ B, on the threads of a pool if there is one."""
-    if pool is None:
-        return C @ B
-    out = np.empty((C.shape[0], B.shape[1]), dtype=B.dtype)
-
-    def task(i):
-        np.matmul(C[i : i + 512, :], B, out=out[i : i + 512, :])
-
-    run_on_threads(pool, task, [(i,) for i in range(0, C.shape[0], 512)])
-    return out
 
 
 def sum_of(parts):

@@ -1,5 +1,6 @@
 """Kernel matrices of a sample of rows, to measure the steps of a model on centers."""
 
+from ..backend.linalg import large_gram
 from .tiled import TiledKernel
 
 
@@ -31,7 +32,7 @@ class Sample:
         """Return the kernel matrix of some rows with themselves, (m, m)."""
         if self._features is None:
             return self._rows.row_kernel(start, stop)
-        return self._features[start:stop, :] @ self._features[start:stop, :].T
+        return large_gram(self._features[start:stop, :])
 
     def center_block(self, start, stop, n_centers, dtype=None):
         """Return K of some rows with the first centers."""

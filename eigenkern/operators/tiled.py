@@ -8,12 +8,12 @@ with BLAS limited to one thread: the elementwise part, which NumPy runs on one c
 then runs on all of them, and nested parallelism does not oversubscribe.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 from ..backend.array import device_of, is_numpy, namespace
+from ..backend.linalg import large_product
 from ..backend.machine import CPU, machine_of
-from ..backend.threads import n_blas_threads, run_on_threads
+from ..backend.threads import Team, n_blas_threads, run_on_threads
 from ..backend.transfer import StreamedRows
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
@@ -46,7 +46,7 @@ class TiledKernel(Matrix):
         self.factored = kernel.factored
         if kernel.fused and is_numpy(self.xp):
             self.n_workers = n_blas_threads()
-            self.pool = ThreadPoolExecutor(self.n_workers)
+            self.pool = Team(self.n_workers)
         tile_bytes = machine_of(self).tile_bytes
         if tile_memory is not None:
             tile_bytes = tile_memory * 1e6
@@ -88,7 +88,8 @@ class TiledKernel(Matrix):
         stop = self.shape[0] if stop is None else stop
         if self.factored:
             left = self.kernel.left(self.encoded_rows(start, stop))
-            return left @ (self._right.T @ A), left @ self._right[:n_kept, :].T
+            kept = large_product(left, self._right[:n_kept, :].T)
+            return large_product(left, self._right.T @ A), kept
         m, p = stop - start, self.shape[1]
         options = {"dtype": self.dtype, "device": self.device}
         kept = self.xp.empty((m, n_kept), **options)
@@ -107,13 +108,13 @@ class TiledKernel(Matrix):
 
         starts = range(0, m, plan.row_tile)
         tasks = [(part, i) for part in range(plan.n_parts) for i in starts]
-        run_on_threads(self.pool, task, tasks)
+        run_on_threads(self.pool, task, tasks, self._seconds(m * p, A.shape[1]))
         return sum_of(parts), kept
 
     def evaluated(self, A):
         """Return K @ A, and K in memory: computed once for this and for `adjoint`."""
         F, K = self.product(A, n_kept=self.shape[1])
-        return F, GivenMatrix(K, self, self.pool)
+        return F, GivenMatrix(K, self)
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
@@ -144,11 +145,13 @@ class TiledKernel(Matrix):
                 K[columns, rows] = K[rows, columns].T
 
         tasks = [(i,) for i in range(0, m, plan.row_tile)]
+        seconds = self._seconds(m * (last - first))
+        reflected = m * (last - first) * self.itemsize / CPU.read_one
         if halved:  # the longest rows first, so that the workers end together
-            run_on_threads(self.pool, task, tasks[::-1])
-            run_on_threads(self.pool, reflect, tasks[::-1])
+            run_on_threads(self.pool, task, tasks[::-1], seconds / 2)
+            run_on_threads(self.pool, reflect, tasks[::-1], reflected)
         else:  # in order, as rows that are moved from another device are expected
-            run_on_threads(self.pool, task, tasks)
+            run_on_threads(self.pool, task, tasks, seconds)
         return K
 
     def whole_rows(self, rows):
@@ -176,6 +179,11 @@ class TiledKernel(Matrix):
         if self.pool is None:
             return BlockPlan.of_library(*sizes, self.budget)
         return BlockPlan.make(*sizes, self.n_workers, self.budget)
+
+    def _seconds(self, n_entries, n_columns=0):
+        """Return what entries of K, and a product with them, take one thread."""
+        width = self.row_width + n_columns
+        return n_entries * CPU.kernel_seconds(width, self.itemsize, 1)
 
     def _tiles(self, start, rows, first, last, plan):
         """Yield ranges of centers in [first:last], and the tile of K of each.

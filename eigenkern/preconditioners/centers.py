@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..backend.linalg import pivoted_cholesky, solve_triangular, top_eigh
+from ..backend.linalg import (
+    large_gram,
+    large_product,
+    pivoted_cholesky,
+    solve_triangular,
+    top_eigh,
+)
 from .spectral import TopEigenvectors, n_above_rounding
 
 
@@ -74,7 +80,7 @@ class CenterSpectral(TopEigenvectors):
             root = xp.sqrt(w / xp.sum(w))
         kept = xp.asarray(places, device=centers.device)
         M = solve_triangular(L, (root * xp.take(C, kept, axis=1)).T)
-        values, U = top_eigh(M @ M.T, min(q + 1, M.shape[0]))
+        values, U = top_eigh(large_gram(M), min(q + 1, M.shape[0]))
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
         short = solve_triangular(L, U[:, :q], transposed=True)
@@ -93,7 +99,7 @@ class CenterSpectral(TopEigenvectors):
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""
         block = sample.center_block(start, stop, self.n_centers)
-        return block @ self.vectors
+        return large_product(block, self.vectors)
 
     @property
     def n_centers(self):
@@ -113,10 +119,10 @@ class CenterSpectral(TopEigenvectors):
         -------
         array of shape (q, l)
         """
-        image = self.vectors.T @ (K_b.T @ step)
+        image = self.vectors.T @ large_product(step.T, K_b).T
         return self.scales[:, None] * image
 
     def add_to(self, coef, S):
         """Add V S to coefficients (p, l) of the centers, in place."""
         if self.n_components:
-            coef[: self.n_centers, :] += self.vectors @ S
+            coef[: self.n_centers, :] += large_product(self.vectors, S)

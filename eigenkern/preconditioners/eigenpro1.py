@@ -5,7 +5,7 @@ from typing import Any
 
 from ..backend import memory
 from ..backend.array import namespace, slices
-from ..backend.linalg import eigh, right_singular_vectors
+from ..backend.linalg import eigh, large_product, right_singular_vectors
 from .eigenpro2 import Spectral
 from .spectral import TopEigenvectors, n_above_rounding
 
@@ -91,7 +91,10 @@ class GlobalSpectral(TopEigenvectors):
         V = root * V
         images = operator @ V
         gram = sum(
-            xp.astype(V[rows, :], xp.float64).T @ xp.astype(images[rows, :], xp.float64)
+            large_product(
+                xp.astype(V[rows, :], xp.float64).T,
+                xp.astype(images[rows, :], xp.float64),
+            )
             for rows in slices(n)
         )
         values, R = eigh(0.5 * (gram + gram.T))
@@ -107,7 +110,8 @@ class GlobalSpectral(TopEigenvectors):
         levels = xp.minimum(levels, values[max(q - 1, 0) : max(q, 1)])
         R = xp.astype(xp.flip(R, axis=1)[:, :q], dtype)
         values = xp.astype(xp.concat([values[:q], levels]) / n, dtype)
-        return cls(V @ R, values[:-1], values, damping, images @ R).truncate(q)
+        V, images = large_product(V, R), large_product(images, R)
+        return cls(V, values[:-1], values, damping, images).truncate(q)
 
     def truncate(self, q):
         """Return a copy with the first `q` eigenvectors."""
@@ -123,7 +127,8 @@ class GlobalSpectral(TopEigenvectors):
 
     def correction(self, b, kept, G):
         """Return V D p(X_b)' G of the batch `b` of rows, shape (n, l)."""
-        return self.vectors @ (self.scales[:, None] * (self.images[b, :].T @ G))
+        image = self.images[b, :].T @ G
+        return large_product(self.vectors, self.scales[:, None] * image)
 
 
 def _check_memory(operator, s, q, svd_solver):
@@ -166,7 +171,12 @@ def _singular_vectors(operator, s, q, root, rng):
     n = operator.shape[0]
     A = root[:s, :] * operator.block(0, s) * root[:, 0]
     values, V = right_singular_vectors(
-        lambda B: A @ B, lambda B: A.T @ B, (s, n), q + 1, root, rng
+        lambda B: large_product(A, B),
+        lambda B: large_product(A.T, B),
+        (s, n),
+        q + 1,
+        root,
+        rng,
     )
     return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n
 

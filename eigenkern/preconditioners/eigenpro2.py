@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..backend.array import namespace
-from ..backend.linalg import top_eigh
+from ..backend.linalg import large_product, top_eigh
 from .spectral import TopEigenvectors, n_above_rounding
 
 
@@ -92,7 +92,8 @@ class Spectral(TopEigenvectors):
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
-        return operator.block(start, stop, 0, self.subsample_size) @ self.vectors
+        block = operator.block(start, stop, 0, self.subsample_size)
+        return large_product(block, self.vectors)
 
     @property
     def rows(self):
@@ -114,4 +115,5 @@ class Spectral(TopEigenvectors):
         -------
         array of shape (s, l)
         """
-        return self.vectors @ (self.scales[:, None] * (self.vectors.T @ (K_bs.T @ G)))
+        image = self.vectors.T @ large_product(G.T, K_bs).T
+        return large_product(self.vectors, self.scales[:, None] * image)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backend.array import device_of, namespace
-from ..backend.linalg import cholesky, solve_triangular
+from ..backend.linalg import cholesky, large_product, solve_triangular
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TwoCholesky:
         """
         xp = namespace(L)
         identity = xp.eye(L.shape[0], dtype=L.dtype, device=device_of(L))
-        A = L.T @ (weights[:, None] * L) / float(xp.sum(weights))
+        A = large_product(L.T, weights[:, None] * L) / float(xp.sum(weights))
         rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
         for shift in (alpha, *(max(alpha, rounding) * 10**k for k in range(12))):
             # Rounding can make A indefinite if alpha is tiny.

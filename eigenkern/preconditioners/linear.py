@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..backend.linalg import right_singular_vectors
+from ..backend.linalg import large_product, right_singular_vectors
 from .spectral import TopEigenvectors
 
 
@@ -82,4 +82,5 @@ class LinearSpectral(TopEigenvectors):
 
     def correction(self, gradient):
         """Return V D V' g of a gradient (d, l)."""
-        return self.vectors @ (self.scales[:, None] * (self.vectors.T @ gradient))
+        image = large_product(gradient.T, self.vectors).T
+        return large_product(self.vectors, self.scales[:, None] * image)

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
-from ..backend.linalg import solve_triangular
+from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform
 from ..nystrom.moments import Moments
 from ..nystrom.plan import NystromPlan, blocks
@@ -198,7 +198,7 @@ class CenterProblem(LeastSquares):
         R_V = self.expand(spectrum.vectors * scale)
         for block in blocks(matrix.shape[0], matrix.shape[1] + width):
             K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
-            yield block, xp.sqrt(rows.weights[block])[:, None] * (K @ R_V)
+            yield block, xp.sqrt(rows.weights[block])[:, None] * large_product(K, R_V)
 
     def _gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import move, to_numpy
+from ..backend.linalg import large_product
 from ..backend.transfer import move_what_fits
 from ..operators.linear import CenteredFeatures
 from .problem import Problem, take, weighted_mean_square
@@ -130,7 +131,7 @@ class LinearProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
-        F = self._held_out @ coef - self._mean @ coef
+        F = large_product(self._held_out, coef) - self._mean @ coef
         return to_numpy(F) + self._seen.target_mean
 
     def loss(self, coef, n_rows=None):

@@ -2,6 +2,7 @@
 
 from functools import cached_property, partial
 
+from ..backend.linalg import large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.selection import prediction_errors
@@ -92,7 +93,7 @@ class RowProblem(LeastSquares):
         vectors = self.expand(vectors)
         for block in blocks(matrix.shape[0], matrix.shape[1] + width):
             K = matrix.block(block.start, block.stop, dtype=vectors.dtype)
-            yield block, K @ vectors
+            yield block, large_product(K, vectors)
 
     def _scores(self, width):
         spectrum = self.training.spectrum

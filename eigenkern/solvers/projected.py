@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
+from ..backend.linalg import large_product
 from ..operators.tiled import TiledKernel
 from .guard import Epoch, EpochWatch, Guard, guarded
 from .step_search import StepSearch
@@ -264,13 +265,13 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)
 
     def run_epoch():
-        error = K @ iterate.coef - y
+        error = large_product(K, iterate.coef) - y
         g = weights[:, None] * error
         losses = to_numpy(xp.sum(g * error, axis=0)) / n
         if np.isfinite(losses).all():
             g = guard.factor * step_size / n * g
             e = P.correction(rows, None, g) - g if P.n_components else -g
-            iterate.coef += project(K.T @ e)[0]
+            iterate.coef += project(large_product(e.T, K).T)[0]
         coef = xp.asarray(iterate.coef, copy=True)
         return Epoch(coef, losses, losses.sum(), 1)
 

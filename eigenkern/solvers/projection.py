@@ -3,7 +3,7 @@
 from itertools import islice
 
 from ..backend.array import namespace, slices
-from ..backend.linalg import cholesky, solve_triangular
+from ..backend.linalg import cholesky, large_product, solve_triangular
 from ..backend.machine import machine_of
 from ..operators.cached import kept
 from ..operators.plan import cache_budget
@@ -112,7 +112,7 @@ class InexactProjection:
         self.residual, self._n_projections = 0.0, 0
         self._images = xp.concat(
             [
-                centers.block(rows.start, rows.stop, 0, V.shape[0]) @ V
+                large_product(centers.block(rows.start, rows.stop, 0, V.shape[0]), V)
                 for rows in slices(centers.shape[0])
             ]
         )
@@ -120,14 +120,14 @@ class InexactProjection:
             return
         U, R = xp.linalg.qr(self._images[:, : min(V.shape[1], _MAX_VECTORS)])
         W, values, _ = xp.linalg.svd(R)
-        self._vectors = U @ W
+        self._vectors = large_product(U, W)
         self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
     def _preconditioned(self, R):
         if self._vectors is None:
             return R
         U = self._vectors
-        return R - U @ (self._scales * (U.T @ R))
+        return R - large_product(U, self._scales * (U.T @ R))
 
     def __call__(self, h, S=None):
         """Return K(Z, Z)^-1 h + V S, approximately, and what is left of h + K V S.
@@ -135,7 +135,7 @@ class InexactProjection:
         The two are projected together: each of them is long in the directions of the
         large eigenvalues, where they cancel, and an error of the one would stay.
         """
-        h = h if S is None else h + self._images @ S
+        h = h if S is None else h + large_product(self._images, S)
         solver = conjugate_gradient(
             lambda P: self._centers @ P,
             h,

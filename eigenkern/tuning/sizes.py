@@ -7,6 +7,7 @@ from bisect import bisect_right
 from ..backend import memory
 from ..backend.array import namespace
 from ..backend.devices import on_gpu
+from ..backend.linalg import large_product
 from ..backend.machine import CPU, GPU
 from ..backend.threads import n_blas_threads
 from ..kernels import Gaussian
@@ -144,7 +145,7 @@ def _measure_filling_work(xp, device, dtype):
 
     size = 8192 if on_gpu(xp, device) else 1024  # as many as reach the full rate
     A = xp.ones((size, size), dtype=dtype, device=device)
-    rate = size**3 / best_seconds(lambda: A @ A)
+    rate = size**3 / best_seconds(lambda: large_product(A, A))
     tiny = TiledKernel(Gaussian(), A[:64, :2])
     with tiny.exclusive_threads():
         fixed = best_seconds(lambda: tiny @ A[:64, :1])

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
-from ..backend.linalg import largest_eigenvalues
+from ..backend.linalg import large_product, largest_eigenvalues
 from ..operators.linear import FeatureKernel
 from ..preconditioners.spectral import rounding_floor
 
@@ -206,7 +206,7 @@ class HeldOutSpectrum:
 
         def apply(V):
             U = R * V / self._unit
-            return R * (K @ U - P @ (D * (P.T @ U))) / P.shape[0]
+            return R * (_product(K, U) - large_product(P, D * (P.T @ U))) / P.shape[0]
 
         values = largest_eigenvalues(apply, xp.zeros_like(R) + start[:, None])
         return [
@@ -216,13 +216,18 @@ class HeldOutSpectrum:
         ]
 
 
+def _product(K, U):
+    """Return K @ U, of an array or a `FeatureKernel`."""
+    return K @ U if isinstance(K, FeatureKernel) else large_product(K, U)
+
+
 class _KernelIteration:
     """f <- f - k_P(H, b) g from k_P(H, H) times a start, with K in memory."""
 
     def __init__(self, K, P, D, start, n_columns):
         xp = namespace(K)
         self._K, self._P, self._D = K, P, D
-        f = K @ start - P @ (D * (P.T @ start))
+        f = large_product(K, start) - large_product(P, D * (P.T @ start))
         self._f = xp.tile(f / xp.linalg.vector_norm(f), (1, n_columns))
 
     def values(self, b):
@@ -231,8 +236,9 @@ class _KernelIteration:
 
     def step(self, b, g):
         """Subtract k_P(H, b) g."""
-        lowered = self._P @ (self._D * (self._P[b, :].T @ g))
-        self._f = self._f - self._K[:, b] @ g + lowered
+        lowered = large_product(self._P, self._D * (self._P[b, :].T @ g))
+        # The symmetric K is read along its rows.
+        self._f = self._f - large_product(g.T, self._K[b, :]).T + lowered
 
     def scale(self, factors):
         """Multiply every column by a factor."""
@@ -249,7 +255,8 @@ class _FeatureIteration:
         self._w = xp.tile(w / xp.linalg.vector_norm(F @ w), (1, n_columns))
 
     def _lowered(self, gradient):
-        return gradient - self._V @ (self._D * (self._V.T @ gradient))
+        along = self._D * (self._V.T @ gradient)
+        return gradient - large_product(self._V, along)
 
     def values(self, b):
         """Return f on some rows."""
