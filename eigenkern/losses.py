@@ -51,6 +51,10 @@ class Loss:
         """Return the derivative of `value` in F, shape (m, l)."""
         raise NotImplementedError
 
+    def value_and_gradient(self, Y, F):
+        """Return both: they may have much in common."""
+        return self.value(Y, F), self.gradient(Y, F)
+
     def second_derivative(self, gradient):
         """Return the second derivative, or its bound, where the first is `gradient`."""
         return namespace(gradient).full_like(gradient, self.curvature)
@@ -164,6 +168,15 @@ class LogLoss(Loss):
         if self.n_columns == 1:
             return -0.5 * Y * (1.0 - xp.tanh(0.5 * Y * F))
         return self.probabilities(F) - Y
+
+    def value_and_gradient(self, Y, F):
+        if self.n_columns == 1:
+            return self.value(Y, F), self.gradient(Y, F)
+        xp = namespace(F)
+        F = F - xp.max(F, axis=1, keepdims=True)
+        P = xp.exp(F)
+        total = xp.sum(P, axis=1)
+        return xp.log(total) - xp.sum(Y * F, axis=1), P / total[:, None] - Y
 
     def second_derivative(self, gradient):
         # p (1 - p): the gradient is p, or p - 1 for the class of the row.

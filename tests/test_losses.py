@@ -136,3 +136,15 @@ def test_baselines_are_good_constants(weighted, n_columns, rng):
 
 def test_log_loss_starts_from_finite_values_with_one_class():
     assert_allclose(LogLoss(1).baseline(np.full((9, 1), -1.0), None), [np.log(1 / 19)])
+
+
+@pytest.mark.parametrize("n_columns", [1, 3])
+@pytest.mark.parametrize("made", [SquaredError, LogLoss])
+def test_value_and_gradient_are_both(made, n_columns):
+    rng = np.random.default_rng(0)
+    F = 30.0 * rng.standard_normal((20, n_columns))
+    Y = np.sign(F) if n_columns == 1 else np.eye(3)[rng.integers(0, 3, 20)]
+    loss = made(n_columns) if made is LogLoss else made()
+    value, gradient = loss.value_and_gradient(Y, F)
+    assert_allclose(value, loss.value(Y, F), rtol=1e-12, atol=1e-12)
+    assert_allclose(gradient, loss.gradient(Y, F), rtol=1e-12, atol=1e-12)

@@ -7,6 +7,7 @@ from ..backend.machine import (
     FREQUENCY_GROUP_BYTES,
     FREQUENCY_SLAB,
     WAVE_TILE,
+    WAVE_TILE_ALONE,
     WAVE_TILE_ROWS,
     WAVE_TILE_UNTHREADED,
 )
@@ -44,14 +45,18 @@ class _Waves:
         size = min(WAVE_TILE // width, WAVE_TILE_ROWS, -(-m // self.n_workers))
         if self._pool is None:
             size = min(WAVE_TILE_UNTHREADED // width, m)
+        alone = m * width <= WAVE_TILE_ALONE
+        if alone:
+            size = m
         size = max(size, 1)
         tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
         results = [None] * len(tiles)
 
-        def run(i):
+        def work(i):
             results[i] = task(tiles[i])
 
-        run_on_threads(self._pool, run, [(i,) for i in range(len(tiles))])
+        pool = None if alone else self._pool
+        run_on_threads(pool, work, [(i,) for i in range(len(tiles))])
         return results
 
     def write(self, phi, rows, centered, W):
@@ -181,15 +186,17 @@ class FourierBlocks(_Waves):
         k : int
         G : array of shape (m, l)
         """
-        W = self._half_frequencies(k)
-        shape = (X.shape[0], 2 * self.block_size)
-        phi = self.xp.empty(shape, **self.array_options)
+        W, F = self._half_frequencies(k), self.block_size
+        # One row a feature: the rows of a narrow block would make short loops.
+        phi = self.xp.empty((2 * F, X.shape[0]), **self.array_options)
 
         def task(rows):
-            self.write(phi, rows, X[rows, :] - self.offset, W)
-            return phi[rows, :].T @ G[rows, :]
+            T = W.T @ (X[rows, :] - self.offset).T
+            _write_waves(self.xp, T, phi[:F, rows], phi[F:, rows], F**-0.5)
+            return phi[:, rows] @ G[rows, :]
 
-        return phi, sum(self.map_tiles(task, X.shape[0], self.block_size))
+        parts = self.map_tiles(task, X.shape[0], F)
+        return phi.T, sum(parts)
 
     def product(self, X, blocks, coef, n_columns):
         """Return sum_k phi_k(X) A_k over some blocks, shape (m, l).
@@ -204,7 +211,8 @@ class FourierBlocks(_Waves):
             l.
         """
         xp = self.xp
-        out = xp.zeros((X.shape[0], n_columns), **self.array_options)
+        # One row a column of the result, as losses of few columns are fast with.
+        out = xp.zeros((n_columns, X.shape[0]), **self.array_options).T
         slab = max(FREQUENCY_SLAB // self.block_size, 1)
         size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
         for start in range(0, len(blocks), size):
@@ -240,6 +248,24 @@ class FourierBlocks(_Waves):
         scale = 2.0 * F**-0.5
         A = scale * xp.concat([A[:F, :] for A in coef])
         return W, A, scale * xp.concat([A[F:, :] for A in coef])
+
+
+def _write_waves(xp, T, cosines, sines, scale):
+    """Write cos(2 T) and sin(2 T), times `scale`; `T` may be overwritten.
+
+    They are 2 cos(T)^2 - 1 and 2 sin(T) cos(T), as in `_half_waves`.
+    """
+    if has_vector_math(xp):
+        np.tan(T, out=sines)
+        np.multiply(sines, sines, out=T)
+        T += 1.0
+        np.divide(2.0 * scale, T, out=cosines)
+        np.multiply(sines, cosines, out=sines)
+        cosines -= scale
+        return
+    T = 2.0 * T
+    cosines[:, :] = scale * xp.cos(T)
+    sines[:, :] = scale * xp.sin(T)
 
 
 def _half_waves(xp, T, buffer=None):

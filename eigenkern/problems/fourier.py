@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.array import move, to_numpy
+from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.transfer import move_what_fits
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
@@ -100,7 +100,7 @@ class FourierProblem(Problem):
             Y, self._shift = (Y - constant) / self._target_scale, constant
             constant = np.zeros_like(constant)
         self.targets, self._constant = self.array(Y), self.array(constant)
-        self.rows = Rows(X, self.targets, self.weights)
+        self.rows = Rows(X, _by_columns(self.targets), self.weights)
         self._held_out = None if held_out is None else take(all_rows, held_out)
         self.features = FourierBlocks(
             self.kernel,
@@ -191,3 +191,11 @@ class FourierProblem(Problem):
             "n_features_used_": n_blocks * self.features.block_size,
             "t_": coef.n_steps,
         }
+
+
+def _by_columns(Y):
+    """Return `Y` with every column contiguous: losses of few columns are fast so."""
+    xp = namespace(Y)
+    out = xp.empty(Y.shape[::-1], dtype=Y.dtype, device=device_of(Y)).T
+    out[:, :] = Y
+    return out

@@ -482,16 +482,17 @@ class Iteration:
         xp, loss = self.features.xp, self.loss
         intercept, scale = self.expansion.intercept, self.expansion.scale
         Y, W = self.rows.targets[b, :], self.rows.weights[b]
-        G = xp.empty((V.shape[0], V.shape[1] + 1), **self.features.array_options)
+        # One row an output: losses sum over few columns.
+        G = xp.empty((V.shape[1] + 1, V.shape[0]), **self.features.array_options).T
 
         def task(tile):
             F, w, Y_t = V[tile, :] * scale + intercept, W[tile], Y[tile, :]
-            gradient = loss.gradient(Y_t, F)
+            value, gradient = loss.value_and_gradient(Y_t, F)
             second = w[:, None] * loss.second_derivative(gradient)
             G[tile, -1] = w
             G[tile, :-1] = gradient = w[:, None] * gradient
             return (
-                float(xp.sum(w * loss.value(Y_t, F))),
+                float(xp.sum(w * value)),
                 float(xp.sum(gradient * gradient)),
                 _host(xp.sum(second, axis=0)),
             )
