@@ -85,7 +85,7 @@ def test_path(selection):
     assert line.get_color() == "red"
     assert display.ax_.get_ylabel().endswith(selection)
     assert display.ax_.get_xscale() == "log"
-    second = NytroRegressor(max_iter=30, selection=selection).fit(X, y)
+    second = NytroRegressor(selection=selection).fit(X, y)
     display = RegularizationPathDisplay.from_estimator(second, name="ours")
     line, chosen = display.ax_.get_lines()
     assert_array_equal(line.get_xdata(), np.arange(31))

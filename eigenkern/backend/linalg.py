@@ -224,6 +224,28 @@ def solve_triangular(L, B, *, transposed=False):
     return xp.linalg.solve(L.T if transposed else L, B)
 
 
+def orthonormal(V, U):
+    """Return an orthonormal basis of V less its part in the span of U.
+
+    Parameters
+    ----------
+    V : array of shape (n, l)
+    U : array of shape (n, k)
+        Orthonormal columns, best each contiguous.
+    """
+    xp = namespace(V)
+    for _ in range(2):  # after the first time rounding is left
+        if is_numpy(xp):
+            # SciPy's BLAS, as in `solve_triangular`: the threads of NumPy's would spin
+            # beside it and double the time of both.
+            along = scipy.linalg.blas.dgemm(1.0, U, V, trans_a=True)
+            V = V - scipy.linalg.blas.dgemm(1.0, U, along)
+            V = scipy.linalg.qr(V, mode="economic", check_finite=False)[0]
+        else:
+            V = xp.linalg.qr(V - U @ (U.T @ V))[0]
+    return V
+
+
 def pivoted_cholesky(K, tol):
     """Return rows of a positive semi-definite matrix that span it, and their factor.
 

@@ -97,7 +97,7 @@ def check_given_rows(estimator, data, used):
     )
 
 
-def path_errors(estimator, problem, path):
+def path_errors(estimator, problem, spectrum, path):
     """Return the errors of a path that is fitted to the training rows, (k,).
 
     Raises
@@ -105,13 +105,40 @@ def path_errors(estimator, problem, path):
     ValueError
         If none of them is finite.
     """
-    errors = problem.path_errors(path, estimator.selection)
+    errors = problem.path_errors(spectrum, path, estimator.selection)
     if not np.isfinite(errors).any():
         raise ValueError(
             f"selection={estimator.selection!r} found no model with a finite error: "
             "scale y, X or sample_weight, or choose another selection"
         )
     return errors
+
+
+def still_falls(values, errors, end):
+    """Whether the error at an end of a path may go on falling beyond it.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        What regularises.
+    errors : ndarray of shape (k,)
+    end : int
+        Place of the least or the largest value.
+
+    Returns
+    -------
+    bool
+        Whether it has fallen by more than 1 % since the value that is 10 times as far
+        from the end. Curves of early stopping and of penalties are flat over a factor
+        of 10 only where they end.
+    """
+    order = np.argsort(values)
+    values, errors, end = values[order], errors[order], values[end]
+    upper = end == values[-1]
+    inside = errors[values <= end / 10 if upper else values >= 10 * end]
+    if not len(inside):
+        return len(values) > 1
+    return bool(inside[-1 if upper else 0] > 1.01 * np.nanmin(errors))
 
 
 def warn_if_indefinite(estimator, spectrum):

@@ -10,11 +10,12 @@ from .least_squares import (
     check_selection,
     make_problem,
     path_errors,
+    still_falls,
     warn_if_indefinite,
 )
 from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
-from .validation import check_flag, check_kernel_parameters, check_number
+from .validation import check_flag, check_kernel_parameters, check_number, warn_user
 
 
 class _Nystrom(Model):
@@ -98,7 +99,8 @@ class _Nystrom(Model):
         -----
         ConvergenceWarning
             If the kernel is not positive semi-definite, and its negative part is
-            dropped.
+            dropped; or if the least error of a path is at an end of `alphas` where it
+            still falls.
         """
         return self._fit(
             X,
@@ -143,33 +145,64 @@ class _Nystrom(Model):
 
     def _solution(self, problem, path, selects):
         """Yield the model of the best lambda, fitted to all rows."""
-        training, everything = problem.training, problem.everything
+        everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        alpha, found, by_spectrum = float(path.alphas[0]), {}, False
+        alpha, found, spectrum, floor = float(path.alphas[0]), {}, None, 0.0
         if selects:
-            warn_if_indefinite(self, training.spectrum)
-            errors = path_errors(self, problem, path)
-            alpha = self._best_alpha(problem, path, errors)
+            spectrum = problem.path_spectrum(
+                self.selection, path.alphas.min(), path.alphas.max()
+            )
+            warn_if_indefinite(self, spectrum)
+            errors = path_errors(self, problem, spectrum, path)
+            self._warn_at_end(path.alphas, errors, spectrum)
+            alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source_or_none(path.alphas)
             found["validation_path_"] = problem.to_source_or_none(errors)
-            by_spectrum = training.spectrum.indefinite or not problem.refits
-        b = None if by_spectrum or alpha == 0 else everything.ridge(alpha)
-        if b is None:
-            spectrum = everything.spectrum
-            if not by_spectrum:
-                warn_if_indefinite(self, spectrum)
-            b = spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
+            floor = spectrum.floor
+            if problem.refits:
+                spectrum = everything.spectrum if spectrum.indefinite else None
+        b = self._model(everything, alpha, spectrum, floor)
         if self.store_coef_path:
-            found["coef_path_"] = problem.dual_coef_path(everything.spectrum, path)
+            spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
+            found["coef_path_"] = problem.dual_coef_path(spectrum, path)
         yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
-    def _best_alpha(self, problem, path, errors):
+    def _model(self, normal, alpha, spectrum, floor):
+        """Return b of one lambda; the spectrum may be known, and what is rounding."""
+        if spectrum is None:
+            b = normal.ridge(alpha) if alpha > floor else None
+            if b is not None:
+                return b
+            near = alpha > 0
+            spectrum = (
+                normal.spectrum_between(alpha, alpha) if near else normal.spectrum
+            )
+            warn_if_indefinite(self, spectrum)
+        return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
+
+    def _warn_at_end(self, alphas, errors, spectrum):
+        """Warn if the least error is at an end of the path beyond which it may fall."""
+        best = int(np.nanargmin(errors))
+        alpha = alphas[best]
+        if 100 * spectrum.floor < alpha == alphas.min():  # below, it is rounding
+            wanted = "smaller"
+        elif alpha == alphas.max():
+            wanted = "larger"
+        else:
+            return
+        if still_falls(alphas, errors, best):
+            warn_user(
+                f"{type(self).__name__} found the least error at the end of its path, "
+                f"alpha = {alpha:.3g}, and it still falls there; pass alphas with "
+                f"{wanted} values"
+            )
+
+    def _best_alpha(self, problem, spectrum, path, errors):
         """Return lambda with the least error, or a larger one within its error."""
         best = int(np.nanargmin(errors))
         if not self.one_standard_error:
             return float(path.alphas[best])
-        spectrum = problem.training.spectrum
         b = spectrum.coef(path.filters(spectrum)[:, best])
         within = errors <= errors[best] + problem.validation_deviation(b)
         return float(path.alphas[within].max())
