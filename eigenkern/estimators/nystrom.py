@@ -233,8 +233,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         mean_i (y_i - f(x_i))^2 + alpha |f|^2
 
     in closed form: with all rows as centers this is kernel ridge regression (KRLS),
-    with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs
-    one eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
+    with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs a
+    few Cholesky factors; selected by other means than rows held out, an
+    eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
     values are computed in blocks.
 
     Parameters
@@ -332,6 +333,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     -----
     Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice; only ``selection="loo"`` leaves a row out with all its weight.
+
+    With ``selection="holdout"``, from 600 centers on and 200 for each output, the
+    models of a path are computed in a rational Krylov space, accurate to some 1e-6 of
+    the targets; penalties below the rounding error of the kernel matrix change nothing.
 
     Centers that are nearly dependent are found by a pivoted Cholesky factor of their
     kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).

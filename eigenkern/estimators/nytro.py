@@ -414,8 +414,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
     intercept``, from zero, in the geometry of the kernel; the number of iterations is
     what regularises, and is selected in the same fit. With all rows as centers this is
-    early stopping (ES). The path of all iterations comes from one eigendecomposition,
-    n m^2 + m^3, or from iterating, n m each, whichever is cheaper.
+    early stopping (ES). The path of iterations comes from a few Cholesky factors (for
+    ``selection="gcv"`` an eigendecomposition), n m^2 + m^3, whatever their number; or,
+    for a given `max_iter`, from iterating, n m each, where that is cheaper.
 
     Parameters
     ----------
