@@ -107,7 +107,7 @@ SHARED = {
     "damping": (2, 2, "inexact eigenvectors of features need some"),
     "device": (1, 3, "kernel matrices may be on several; features come back"),
     "kernel": (2, 4, "random features need a spectral law; features use gaussian"),
-    "max_iter": (4, 4, "epochs, iterations or steps"),
+    "max_iter": (3, 4, "epochs, iterations or steps"),
     "n_centers": (1, 4, "what None means"),
     "n_components": (2, 4, "eigenvectors, features or centers"),
     "random_state": (1, 7, "what is random"),

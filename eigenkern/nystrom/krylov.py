@@ -91,13 +91,15 @@ def _largest_eigenvalue(A):
 def _ritz(A, q, low, high):
     """Return Ritz values of A, increasing, and their vectors, or None.
 
-    None if a Cholesky factor shows a negative eigenvalue. The last factor takes the
-    place of A.
+    None if a Cholesky factor shows a negative eigenvalue, or there may be more vectors
+    than the matrix has. The last factor takes the place of A.
     """
     xp, (n, n_outputs) = namespace(A), q.shape
     n_poles = max(math.ceil(math.log(high / low, _RATIO)), 1)
     ratio = (high / low) ** (1 / n_poles)
     size = n_outputs * (1 + n_poles * _N_SOLUTIONS)
+    if size > n:
+        return None
     # Columns are contiguous.
     like = {"dtype": A.dtype, "device": device_of(A)}
     U, A_U = xp.zeros((size, n), **like).T, xp.zeros((size, n), **like).T

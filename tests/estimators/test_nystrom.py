@@ -1038,7 +1038,7 @@ def test_a_part_of_the_spectrum_gives_the_models_of_all(decay, rng, small_spectr
             np.einsum("ilk,ilk->lk", b, np.tensordot(A, b, 1)) ** 0.5
             for b in (found - expected, expected)
         )
-        assert (off <= 1e-4 * size).all()
+        assert (off <= 1e-3 * size).all()
     one = krylov_spectrum(A.copy(), T, None, N, 1e-15 * N, 1e-5, 1e-5)
     b = one.coef(RidgePath([1e-5]).filters(one)[:, 0])
     direct = np.linalg.solve(A / N + 1e-5 * np.eye(n), T[:, :2] / N)
@@ -1051,13 +1051,16 @@ def test_a_part_of_an_indefinite_spectrum_is_none(rng, small_spectra):
     assert krylov_spectrum(A, T, None, 1.0, 1e-12, 1e-9, 1.0) is None
 
 
-@pytest.mark.parametrize("options", [FULL, SOME])
-@pytest.mark.parametrize("cls", [NystromRegressor, NytroRegressor])
-@pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize("options", [FULL, {"n_centers": 110}])
+@pytest.mark.parametrize(
+    "cls, n_outputs",
+    [(NystromRegressor, 1), (NystromRegressor, 2), (NytroRegressor, 1)],
+)
 def test_paths_by_a_part_of_the_spectrum(
-    cls, options, n_outputs, regression, weights, request
+    cls, n_outputs, options, regression, rng, request
 ):
     X, y, X_test, _ = regression
+    weights = rng.random(160)
     Y = np.stack([y, y**2], axis=1)[:, :n_outputs]
     model = cls(bandwidth=SIGMA, random_state=0, **options)
     if cls is NystromRegressor:
@@ -1078,9 +1081,11 @@ def test_filters_of_very_many_iterations():
     spectrum = Spectrum(e, None, None, None, 1.0, 1e-18)
     t = np.asarray([1.0, 1e6, 1e12, 1e15])
     path = DescentPath(t, 1.0)
-    exact = [[(1 - Decimal(float(x))) ** int(k) for k in t] for x in e]
-    left = np.asarray(exact, dtype=np.float64)
-    assert_allclose(path.filters(spectrum), (1 - left) / e[:, None], rtol=1e-9)
+    e_exact = [Decimal(float(x)) for x in e]
+    exact = [[(1 - x) ** int(k) for k in t] for x in e_exact]
+    g = [[(1 - v) / x for v in row] for x, row in zip(e_exact, exact, strict=True)]
+    left, g = (np.asarray(values, dtype=np.float64) for values in (exact, g))
+    assert_allclose(path.filters(spectrum), g, rtol=1e-9)
     assert_allclose(path.kept(spectrum), left, rtol=1e-6, atol=1e-15)
 
 
@@ -1129,7 +1134,7 @@ def test_a_path_of_penalties_that_ends_too_early_warns(alphas, wanted, regressio
 
 def test_noise_wants_larger_penalties(rng):
     X, y = rng.standard_normal((200, 2)), rng.standard_normal(200)
-    model = NystromRegressor(bandwidth=SIGMA, alpha="path", alphas=[1e-9, 1e-8])
+    model = NystromRegressor(bandwidth=SIGMA, alpha="path", alphas=[1e-3, 1e-2])
     with pytest.warns(ConvergenceWarning, match="pass alphas with larger values"):
         model.fit(X, y)
     # An end beyond which nothing can change: interpolation, and the mean.
