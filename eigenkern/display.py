@@ -321,7 +321,7 @@ class RegularizationPathDisplay:
             values, errors = values[order], errors[order]
         else:
             parameter, chosen = "iterations", estimator.n_iter_
-            values = np.arange(len(errors))
+            values = to_numpy(estimator.iterations_)[: len(errors)]
         return cls(
             values=values,
             errors=errors,

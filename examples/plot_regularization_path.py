@@ -28,7 +28,7 @@ y = y + 3 * np.random.default_rng(0).standard_normal(len(y))
 common = {"kernel": "gaussian", "n_centers": 400, "random_state": 0}
 models = {
     "penalty": NystromRegressor(alpha="path", **common),
-    "early stopping": NytroRegressor(max_iter=20_000, **common),
+    "early stopping": NytroRegressor(**common),
 }
 figure, axes = plt.subplots(ncols=2, figsize=(9, 4), sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items()):

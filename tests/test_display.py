@@ -85,10 +85,10 @@ def test_path(selection):
     assert line.get_color() == "red"
     assert display.ax_.get_ylabel().endswith(selection)
     assert display.ax_.get_xscale() == "log"
-    second = NytroRegressor(max_iter=30, selection=selection).fit(X, y)
+    second = NytroRegressor(selection=selection).fit(X, y)
     display = RegularizationPathDisplay.from_estimator(second, name="ours")
     line, chosen = display.ax_.get_lines()
-    assert_array_equal(line.get_xdata(), np.arange(31))
+    assert_array_equal(line.get_xdata(), second.iterations_)
     assert_array_equal(line.get_ydata(), second.validation_path_)
     assert chosen.get_xdata()[0] == second.n_iter_
     assert line.get_label() == f"ours: {second.n_iter_}"

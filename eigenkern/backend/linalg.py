@@ -386,6 +386,22 @@ def _numpy_solve_triangular(L, B, transposed):
         )
 
 
+def orthonormal(V, U):
+    """Return an orthonormal basis of V less its part in the span of U.
+
+    Parameters
+    ----------
+    V : array of shape (n, l)
+    U : array of shape (n, k)
+        Orthonormal columns, best each contiguous.
+    """
+    xp = namespace(V)
+    for _ in range(2):  # after the first time rounding is left
+        V = V - large_product(U, large_product(U.T, V))
+        V = xp.linalg.qr(V)[0]
+    return V
+
+
 def pivoted_cholesky(K, tol):
     """Return rows of a positive semi-definite matrix that span it, and their factor.
 

@@ -117,7 +117,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
     )
 
 
-def ridge_coef(estimator, equations, alpha, by_spectrum=False):
+def ridge_coef(estimator, equations, alpha, spectrum=None, floor=0.0):
     """Return b of one lambda, by a factor, or where rounding drowns it the spectrum.
 
     Parameters
@@ -125,14 +125,18 @@ def ridge_coef(estimator, equations, alpha, by_spectrum=False):
     estimator : estimator
     equations : Moments or WeightedKernel
     alpha : float
-    by_spectrum : bool, default=False
-        Whether it is known already that a factor does not do.
+    spectrum : Spectrum, default=None
+        Of the equations, where it is known.
+    floor : float, default=0.0
+        A lambda that is known to be drowned.
     """
-    b = None if by_spectrum or alpha == 0 else equations.ridge(alpha)
-    if b is not None:
-        return b
-    spectrum = equations.spectrum
-    if not by_spectrum:
+    if spectrum is None:
+        b = equations.ridge(alpha) if alpha > floor else None
+        if b is not None:
+            return b
+        spectrum = equations.spectrum
+        if alpha > 0:
+            spectrum = equations.spectrum_between(alpha, alpha)
         warn_if_indefinite(estimator, spectrum)
     return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
 
@@ -149,7 +153,7 @@ def check_given_rows(estimator, data, used):
     )
 
 
-def path_errors(estimator, problem, path):
+def path_errors(estimator, problem, spectrum, path):
     """Return the errors of a path that is fitted to the training rows, (k,).
 
     Raises
@@ -157,13 +161,40 @@ def path_errors(estimator, problem, path):
     ValueError
         If none of them is finite.
     """
-    errors = problem.path_errors(path, estimator.selection)
+    errors = problem.path_errors(spectrum, path, estimator.selection)
     if not np.isfinite(errors).any():
         raise ValueError(
             f"selection={estimator.selection!r} found no model with a finite error: "
             "scale y, X or sample_weight, or choose another selection"
         )
     return errors
+
+
+def still_falls(values, errors, end):
+    """Whether the error at an end of a path may go on falling beyond it.
+
+    Parameters
+    ----------
+    values : ndarray of shape (k,)
+        What regularises.
+    errors : ndarray of shape (k,)
+    end : int
+        Place of the least or the largest value.
+
+    Returns
+    -------
+    bool
+        Whether it has fallen by more than 1 % since the value that is 10 times as far
+        from the end. Curves of early stopping and of penalties are flat over a factor
+        of 10 only where they end.
+    """
+    order = np.argsort(values)
+    values, errors, end = values[order], errors[order], values[end]
+    upper = end == values[-1]
+    inside = errors[values <= end / 10 if upper else values >= 10 * end]
+    if not len(inside):
+        return len(values) > 1
+    return bool(inside[-1 if upper else 0] > 1.01 * np.nanmin(errors))
 
 
 def warn_if_indefinite(estimator, spectrum):

@@ -11,11 +11,12 @@ from .least_squares import (
     make_problem,
     path_errors,
     ridge_coef,
+    still_falls,
     warn_if_indefinite,
 )
 from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
-from .validation import check_flag, check_kernel_parameters, check_number
+from .validation import check_flag, check_kernel_parameters, check_number, warn_user
 
 
 class _Nystrom(Model):
@@ -99,7 +100,8 @@ class _Nystrom(Model):
         -----
         ConvergenceWarning
             If the kernel is not positive semi-definite, and its negative part is
-            dropped.
+            dropped; or if the least error of a path is at an end of `alphas` where it
+            still falls.
         """
         return self._fit(
             X,
@@ -151,28 +153,51 @@ class _Nystrom(Model):
 
     def _solution(self, problem, path, selects):
         """Yield the model of the best lambda, fitted to all rows."""
-        training, everything = problem.training, problem.everything
+        everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        alpha, found, by_spectrum = float(path.alphas[0]), {}, False
+        alpha, found, spectrum, floor = float(path.alphas[0]), {}, None, 0.0
         if selects:
-            warn_if_indefinite(self, training.spectrum)
-            errors = path_errors(self, problem, path)
-            alpha = self._best_alpha(problem, path, errors)
+            spectrum = problem.path_spectrum(
+                self.selection, path.alphas.min(), path.alphas.max()
+            )
+            warn_if_indefinite(self, spectrum)
+            errors = path_errors(self, problem, spectrum, path)
+            self._warn_at_end(path.alphas, errors, spectrum)
+            alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source_or_none(path.alphas)
             found["validation_path_"] = problem.to_source_or_none(errors)
-            by_spectrum = training.spectrum.indefinite or not problem.refits
-        b = ridge_coef(self, everything, alpha, by_spectrum)
+            floor = spectrum.floor
+            if problem.refits:
+                spectrum = everything.spectrum if spectrum.indefinite else None
+        b = ridge_coef(self, everything, alpha, spectrum, floor)
         if self.store_coef_path:
-            found["coef_path_"] = problem.dual_coef_path(everything.spectrum, path)
+            spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
+            found["coef_path_"] = problem.dual_coef_path(spectrum, path)
         yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
-    def _best_alpha(self, problem, path, errors):
+    def _warn_at_end(self, alphas, errors, spectrum):
+        """Warn if the least error is at an end of the path beyond which it may fall."""
+        best = int(np.nanargmin(errors))
+        alpha = alphas[best]
+        if 100 * spectrum.floor < alpha == alphas.min():  # below, it is rounding
+            wanted = "smaller"
+        elif alpha == alphas.max():
+            wanted = "larger"
+        else:
+            return
+        if still_falls(alphas, errors, best):
+            warn_user(
+                f"{type(self).__name__} found the least error at the end of its path, "
+                f"alpha = {alpha:.3g}, and it still falls there; pass alphas with "
+                f"{wanted} values"
+            )
+
+    def _best_alpha(self, problem, spectrum, path, errors):
         """Return lambda with the least error, or a larger one within its error."""
         best = int(np.nanargmin(errors))
         if not self.one_standard_error:
             return float(path.alphas[best])
-        spectrum = problem.training.spectrum
         b = spectrum.coef(path.filters(spectrum)[:, best])
         within = errors <= errors[best] + problem.validation_deviation(b)
         return float(path.alphas[within].max())
@@ -203,8 +228,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         mean_i (y_i - f(x_i))^2 + alpha |f|^2
 
     in closed form: with all rows as centers this is kernel ridge regression (KRLS),
-    with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs
-    one eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
+    with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs a
+    few Cholesky factors; selected by other means than rows held out, an
+    eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
     values are computed in blocks.
 
     Parameters
@@ -304,6 +330,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     -----
     Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice; only ``selection="loo"`` leaves a row out with all its weight.
+
+    With ``selection="holdout"``, from 600 centers on and 200 for each output, the
+    models of a path are computed in a rational Krylov space, accurate to some 1e-6 of
+    the targets; penalties below the rounding error of the kernel matrix change nothing.
 
     Centers that are nearly dependent are found by a pivoted Cholesky factor of their
     kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).

@@ -1,12 +1,14 @@
 """NYTRO: Nystrom and early stopping."""
 
+import math
+
 import numpy as np
 
 from ..backend.devices import on_gpu
 from ..backend.machine import machine_of
 from ..backend.threads import n_blas_threads
 from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
-from ..nystrom.filters import DescentPath
+from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
 from ..operators.cached import kept
 from ..operators.plan import cache_budget
 from .base import Model, kernel_values
@@ -15,11 +17,15 @@ from .least_squares import (
     check_selection,
     make_problem,
     path_errors,
+    still_falls,
     warn_if_indefinite,
 )
 from .targets import ClassificationTargets, RegressionTargets
 from .training import Report, SolutionRule, train
-from .validation import check_kernel_parameters, check_number, is_auto
+from .validation import check_kernel_parameters, check_number, is_auto, warn_user
+
+# As in the paper.
+_MAX_ITER = 500
 
 
 class _Nytro(Model):
@@ -34,7 +40,7 @@ class _Nytro(Model):
         bandwidth="median",
         n_centers="auto",
         centers="uniform",
-        max_iter=500,
+        max_iter="auto",
         step_size="auto",
         tol=None,
         selection="holdout",
@@ -103,7 +109,8 @@ class _Nytro(Model):
         -----
         ConvergenceWarning
             If the kernel is not positive semi-definite, and its negative part is
-            dropped.
+            dropped; or if the last iteration is the best, where `max_iter` ends the
+            path and the error still falls.
         """
         return self._fit(
             X,
@@ -117,7 +124,8 @@ class _Nytro(Model):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("holdout", "gcv", None))
-        check_number("max_iter", self.max_iter, 1, integer=True)
+        if not is_auto(self.max_iter):
+            check_number("max_iter", self.max_iter, 1, integer=True)
         if not is_auto(self.step_size):
             check_number("step_size", self.step_size, 0, open_ends=True)
         if self.tol is not None:
@@ -127,7 +135,7 @@ class _Nytro(Model):
         """Return problem, solver, chosen attributes and rule of a fit."""
         holds_out = self.selection == "holdout"
         check_given_rows(self, data, holds_out)
-        n_kept = self.max_iter + 1 if self.store_coef_path else 0
+        n_kept = self._n_kept
         problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_kept)
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
@@ -135,7 +143,8 @@ class _Nytro(Model):
         """Yield the model of the best number of iterations, fitted to all rows."""
         plan = self._plan(problem, path=True)
         gcv = self.selection == "gcv"
-        if not gcv and not factorises(problem, plan, self.max_iter, self.cache_size):
+        n_iter = None if is_auto(self.max_iter) else self.max_iter
+        if not gcv and not factorises(problem, plan, n_iter, self.cache_size):
             try:
                 yield self._iterated(problem)
                 return
@@ -145,29 +154,67 @@ class _Nytro(Model):
         yield self._factorised(problem)
 
     def _plan(self, problem, *, path):
-        return problem.plan(path, self.max_iter + 1 if self.store_coef_path else 0)
+        return problem.plan(path, self._n_kept)
+
+    @property
+    def _n_kept(self):
+        """Models that are kept."""
+        if not self.store_coef_path:
+            return 0
+        return len(iterations(LAST if is_auto(self.max_iter) else self.max_iter))
+
+    @property
+    def _n_iterations(self):
+        """Iterations where one after the other is computed, or none is selected."""
+        return _MAX_ITER if is_auto(self.max_iter) else self.max_iter
 
     # By a factorisation
 
     def _factorised(self, problem):
         """Return the model, from the spectrum of the normal equations."""
-        training, everything = problem.training, problem.everything
+        everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        warn_if_indefinite(self, training.spectrum)
-        steps = np.arange(self.max_iter + 1)
-        step = self._step(training.spectrum.top)
-        t, errors = self.max_iter, None
-        if self.selection is not None:
-            errors = path_errors(self, problem, DescentPath(steps, step))
-            t = best_iteration(errors, self.tol)
-        self._say(f"path of {self.max_iter} iterations: t = {t}")
-        spectrum = everything.spectrum
+        spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
+        warn_if_indefinite(self, spectrum)
+        step = self._step(spectrum.top)
+        t, steps, errors = self._selected_in_closed_form(problem, spectrum, step)
+        if problem.refits:
+            penalty = 1 / (step * t) if t else math.inf
+            low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
+            spectrum = everything.spectrum_between(low, high)
         step, t = stable_step(step, spectrum.top, t)
         b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
         coef_path = None
         if self.store_coef_path:
             coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
-        return self._state(problem, b, t, step, errors, coef_path)
+        return self._state(problem, b, t, step, steps, errors, coef_path)
+
+    def _selected_in_closed_form(self, problem, spectrum, step):
+        """Return t, the iterations of the path, and their errors."""
+        if self.selection is None:
+            return self._n_iterations, iterations(self._n_iterations), None
+        end = last_iteration(spectrum, step)
+        if is_auto(self.max_iter):
+            steps = iterations(LAST)
+            steps = steps[: np.searchsorted(steps, end) + 1]
+        else:
+            steps = iterations(self.max_iter)
+        path = DescentPath(steps, step)
+        errors = path_errors(self, problem, spectrum, path)
+        best = best_iteration(errors, self.tol)
+        self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
+        if steps[-1] < end:
+            self._warn_at_end(steps, errors, best)
+        return int(steps[best]), steps, errors
+
+    def _warn_at_end(self, steps, errors, best):
+        """Warn if the last iteration is the best, and the error still falls there."""
+        if best == len(steps) - 1 and still_falls(steps, np.asarray(errors), best):
+            warn_user(
+                f"{type(self).__name__} found the least error after the last of its "
+                f"iterations, t = {steps[best]}, and it still falls there; pass a "
+                "larger max_iter" + ("" if is_auto(self.max_iter) else ", or 'auto'")
+            )
 
     def _step(self, top):
         """Return the step for operators with the largest eigenvalue `top`."""
@@ -181,10 +228,11 @@ class _Nytro(Model):
             )
         return float(self.step_size)
 
-    def _state(self, problem, b, n_iter, step, errors, coef_path):
+    def _state(self, problem, b, n_iter, step, steps, errors, coef_path):
         counts = {
             "n_iter_": n_iter,
             "step_size_": step,
+            "iterations_": problem.to_source_or_none(steps),
             "validation_path_": problem.to_source_or_none(errors),
             "coef_path_": coef_path,
             "n_centers_": problem.n_coefs,
@@ -201,12 +249,14 @@ class _Nytro(Model):
         if descent is None:
             descent = problem.descent(problem.all, *self._kept(problem, problem.all))
         step, t = stable_step(step, descent.top, t)
-        rule = IterateRule(descent.start, t, self.max_iter, self.store_coef_path)
+        n_iter = self._n_iterations
+        rule = IterateRule(descent.start, t, n_iter, self.store_coef_path)
         train(descent.states(step), rule, Report())
         coef_path = None
         if self.store_coef_path:
             coef_path = problem.stacked_dual_coefs(rule.coefs)
-        return self._state(problem, rule.coef, t, step, errors, coef_path)
+        steps = np.arange(n_iter + 1)
+        return self._state(problem, rule.coef, t, step, steps, errors, coef_path)
 
     def _selected(self, problem):
         """Return the descent, its step, t, and the errors of the iterations.
@@ -219,16 +269,19 @@ class _Nytro(Model):
         step = self._step(descent.top)
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
         if problem.validation is None:
-            return descent, step, self.max_iter, None
+            return descent, step, self._n_iterations, None
         mean = problem.mean(problem.train)
 
         def error_of(b):
             return problem.validation_error(matrices[1], b, mean)
 
-        rule = HeldOutRule(error_of, descent.start, self.max_iter, self.tol)
+        n_iter = self._n_iterations
+        rule = HeldOutRule(error_of, descent.start, n_iter, self.tol)
         train(descent.states(step), rule, Report())
         t = best_iteration(rule.errors, self.tol)
         self._say(f"path of {len(rule.errors) - 1} iterations: t = {t}")
+        if t == n_iter:
+            self._warn_at_end(np.arange(n_iter + 1), rule.errors, t)
         return None if problem.refits else descent, step, t, rule.errors
 
     def _kept(self, problem, rows, *, validates=False):
@@ -236,7 +289,9 @@ class _Nytro(Model):
         matrices = [problem.matrix_of(rows)]
         if validates and problem.validation is not None:
             matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        return kept(matrices, self.cache_size, self.max_iter, problem.n_features)[0]
+        return kept(matrices, self.cache_size, self._n_iterations, problem.n_features)[
+            0
+        ]
 
 
 class HeldOutRule:
@@ -313,11 +368,14 @@ def factorises(problem, plan, max_iter, cache_size):
     problem : CenterProblem or RowProblem
     plan : NystromPlan
         Of the factorisation.
-    max_iter : int
+    max_iter : int or None
+        None: as many as it takes.
     cache_size : "auto" or float
     """
     if not problem.has_memory(plan):
         return False
+    if max_iter is None:
+        return True
     n, n_outputs = problem.all.targets.shape
     itemsize = problem.xp.finfo(problem.dtype).bits // 8
     size = n * (problem.n_centers or n) * itemsize
@@ -335,7 +393,7 @@ def factorises(problem, plan, max_iter, cache_size):
 
 
 def best_iteration(errors, tol):
-    """Return t: the least error, or the first small relative decrease."""
+    """Return the place of the least error, or of the first small decrease."""
     if tol is not None:
         for t in range(1, len(errors)):
             if decrease(errors, t) < tol:
@@ -361,8 +419,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
     intercept``, from zero, in the geometry of the kernel; the number of iterations is
     what regularises, and is selected in the same fit. With all rows as centers this is
-    early stopping (ES). The path of all iterations comes from one eigendecomposition,
-    n m^2 + m^3, or from iterating, n m each, whichever is cheaper.
+    early stopping (ES). The path of iterations comes from a few Cholesky factors (for
+    ``selection="gcv"`` an eigendecomposition), n m^2 + m^3, whatever their number; or,
+    for a given `max_iter`, from iterating, n m each, where that is cheaper.
 
     Parameters
     ----------
@@ -387,8 +446,10 @@ class NytroRegressor(RegressionTargets, _Nytro):
         means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
-    max_iter : int, default=500
-        t, iterations at most.
+    max_iter : int or "auto", default="auto"
+        t, iterations at most. "auto": until more of them change nothing, which costs
+        the same in closed form; 500 where memory is too small for that, or nothing is
+        selected. All are tried up to 500, then each time a tenth more.
     step_size : float or "auto", default="auto"
         gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
         paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
@@ -438,12 +499,14 @@ class NytroRegressor(RegressionTargets, _Nytro):
         t in use; 0 predicts the mean.
     step_size_ : float
         gamma in use.
-    validation_path_ : array of shape (max_iter + 1,) or None
-        Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
-        shorter where iterating was stopped by `tol`.
-    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs) or None
-        `dual_coef_` after each iteration, fitted to all rows; with
-        ``store_coef_path=True``.
+    iterations_ : array of shape (n_models,)
+        The t of the path: 0, 1, ..., 500, and then each time a tenth more; where it was
+        computed step by step, every t.
+    validation_path_ : array of shape (n_models,) or None
+        Their mean squared errors, of the criterion `selection`; shorter where iterating
+        was stopped by `tol`.
+    coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
+        `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -506,8 +569,10 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
-    max_iter : int, default=500
-        t, iterations at most.
+    max_iter : int or "auto", default="auto"
+        t, iterations at most. "auto": until more of them change nothing, which costs
+        the same in closed form; 500 where memory is too small for that, or nothing is
+        selected. All are tried up to 500, then each time a tenth more.
     step_size : float or "auto", default="auto"
         gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
         paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
@@ -560,12 +625,14 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         t in use; 0 predicts the mean.
     step_size_ : float
         gamma in use.
-    validation_path_ : array of shape (max_iter + 1,) or None
-        Mean squared error after 0, 1, ... iterations, of the criterion `selection`;
-        shorter where iterating was stopped by `tol`.
-    coef_path_ : array of shape (max_iter + 1, n_centers, n_outputs) or None
-        `dual_coef_` after each iteration, fitted to all rows; with
-        ``store_coef_path=True``.
+    iterations_ : array of shape (n_models,)
+        The t of the path: 0, 1, ..., 500, and then each time a tenth more; where it was
+        computed step by step, every t.
+    validation_path_ : array of shape (n_models,) or None
+        Their mean squared errors, of the criterion `selection`; shorter where iterating
+        was stopped by `tol`.
+    coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
+        `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
@@ -600,7 +667,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         bandwidth="median",
         n_centers="auto",
         centers="uniform",
-        max_iter=500,
+        max_iter="auto",
         step_size="auto",
         tol=None,
         selection="holdout",

@@ -5,6 +5,7 @@ class with ``filters(spectrum)``, the values g of all its models, and ``kept(spe
 n_rows)``, what they leave of the targets, for the errors of `selection`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,11 @@ class Spectrum:
 
     Attributes
     ----------
-    values : array of shape (p,)
-        e.
-    vectors : array of shape (p, p)
+    values : array of shape (r,)
+        e: all p of them, or those that `krylov` has found.
+    vectors : array of shape (p, r)
         V.
-    targets : array of shape (p, l + 1)
+    targets : array of shape (r, l + 1)
         V' Phi' W [Y - mean, 1] / N.
     squares : array of shape (l,)
         Sum of the squares of the weighted, centered targets.
@@ -38,6 +39,8 @@ class Spectrum:
         The smallest eigenvalue before negative ones were dropped.
     complete : bool
         Whether the eigenvectors span the targets of all rows, as for the full kernel.
+    largest : float
+        The largest eigenvalue, where `values` may lack it.
     """
 
     values: Any
@@ -48,11 +51,12 @@ class Spectrum:
     floor: float
     lowest: float = 0.0
     complete: bool = False
+    largest: float = 0.0
 
     @property
     def top(self):
         """The largest eigenvalue."""
-        return float(self.values[-1])
+        return max(float(self.values[-1]), self.largest)
 
     @property
     def indefinite(self):
@@ -76,17 +80,21 @@ class Spectrum:
         return scale[:, None] * self.targets
 
     def coef(self, g):
-        """Return b of a filter g of shape (p,): shape (p, l)."""
+        """Return b of a filter g of shape (r,): shape (p, l)."""
         return self.vectors @ (g[:, None] * self.targets[:, :-1])
 
+    def coordinates(self, filters):
+        """Yield V' b of filters of shape (r, K), in pieces of shape (r, l, k)."""
+        q, p = self.targets[:, :-1], self.vectors.shape[0]
+        for piece in blocks(filters.shape[1], p * q.shape[1], least=1):
+            yield q[:, :, None] * filters[:, None, piece]
+
     def coefs(self, filters):
-        """Yield b of filters of shape (p, K), in pieces of shape (p, l, k)."""
-        xp, q = namespace(filters), self.targets[:, :-1]
-        (p, n_candidates), n_outputs = filters.shape, q.shape[1]
-        for piece in blocks(n_candidates, p * n_outputs, least=1):
-            coefs = q[:, :, None] * filters[:, None, piece]
-            b = large_product(self.vectors, xp.reshape(coefs, (p, -1)))
-            yield xp.reshape(b, coefs.shape)
+        """Yield b of filters of shape (r, K), in pieces of shape (p, l, k)."""
+        xp = namespace(filters)
+        for along in self.coordinates(filters):
+            b = large_product(self.vectors, xp.reshape(along, (along.shape[0], -1)))
+            yield xp.reshape(b, (b.shape[0], *along.shape[1:]))
 
     def beside(self, values):
         """Return values of the host as an array beside the eigenvalues."""
@@ -107,7 +115,7 @@ class RidgePath:
         self.alphas = np.asarray(alphas, dtype=np.float64)
 
     def filters(self, spectrum):
-        """Return g, shape (p, k): 0 where e + lambda is rounding."""
+        """Return g, shape (r, k): 0 where e + lambda is rounding."""
         xp = namespace(spectrum.values)
         total = spectrum.values[:, None] + spectrum.beside(self.alphas)
         above = total > spectrum.floor
@@ -115,7 +123,7 @@ class RidgePath:
         return xp.where(above, inverse, xp.zeros_like(total))
 
     def kept(self, spectrum, n_rows=None):
-        """Return what is left of the targets, lambda / (e + lambda), shape (p, k).
+        """Return what is left of the targets, lambda / (e + lambda), shape (r, k).
 
         Where the eigenvectors span the targets of all `n_rows` rows, without the factor
         lambda: no error needs it there, and there is a limit for lambda = 0.
@@ -144,19 +152,45 @@ class DescentPath:
         self.step_size = step_size
 
     def filters(self, spectrum):
-        """Return g, shape (p, k)."""
+        """Return g, shape (r, k)."""
         xp, values = namespace(spectrum.values), spectrum.values
         steps, step_size = spectrum.beside(self.steps), self.step_size
         e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
-        small = step_size * e < 0.5
-        # 1 - (1 - x)^t without cancellation for a small x.
-        x = xp.where(small, step_size * e, xp.zeros_like(e))
-        gain = -xp.expm1(steps * xp.log1p(-x))
-        gain = xp.where(small, gain, 1 - (1 - step_size * e) ** steps)
-        safe = xp.where(e > 0, e, xp.ones_like(e))
+        gain, safe = -self._minus_gain(e, steps), xp.where(e > 0, e, xp.ones_like(e))
         return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
 
     def kept(self, spectrum, n_rows=None):
-        """Return what is left of the targets, (1 - gamma e)^t, shape (p, k)."""
-        factor = 1 - self.step_size * spectrum.values[:, None]
-        return factor ** spectrum.beside(self.steps)
+        """Return what is left of the targets, (1 - gamma e)^t, shape (r, k)."""
+        steps = spectrum.beside(self.steps)
+        return 1 + self._minus_gain(spectrum.values[:, None], steps)
+
+    def _minus_gain(self, e, steps):
+        """Return (1 - gamma e)^t - 1: for a small gamma e without rounding, any t."""
+        xp, x = namespace(e), self.step_size * e
+        small = x < 0.5
+        low = xp.where(small, x, xp.zeros_like(x))
+        power = (1 - xp.where(small, xp.ones_like(x), x)) ** steps
+        return xp.where(small, xp.expm1(steps * xp.log1p(-low)), power - 1)
+
+
+#: More iterations than these filter no more than rounding.
+LAST = 10**16
+
+
+def iterations(last):
+    """Return the t of a path: 0 to 500, then by a tenth more, up to `last`, (k,)."""
+    last = int(last)
+    n_later = max(math.ceil(math.log(max(last, 1) / 500, 1.1)), 0)
+    later = [round(500 * 1.1**k) for k in range(1, n_later)]
+    early = range(min(last, 500) + 1)
+    return np.unique(np.asarray([*early, *later, last], dtype=np.int64))
+
+
+def last_iteration(spectrum, step_size):
+    """Return the t from which on more iterations change nothing.
+
+    All of e is fitted up to 2e-9, or what is not is rounding: the path is then that of
+    a penalty below the floor.
+    """
+    slowest = step_size * max(float(spectrum.values[0]) / 20, spectrum.floor)
+    return math.ceil(1 / max(slowest, 1 / LAST))

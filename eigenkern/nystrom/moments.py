@@ -1,8 +1,9 @@
 """The normal equations B b = q of a model on centers, and of one on the full kernel.
 
-Both classes have the mean of the targets, the `spectrum` of B, and ``ridge(alpha)``,
-the solution of B + lambda I, so that a path does not ask which of them it has. Neither
-changes its arrays.
+Both classes have the mean of the targets, the `spectrum` of B, the part of it that
+models between two penalties need, ``spectrum_between(low, high)``, and
+``ridge(alpha)``, the solution of B + lambda I, so that a path does not ask which of
+them it has. Neither changes its arrays.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from ..backend.array import namespace
 from ..backend.linalg import cholesky, eigh, plus_diagonal, solve_triangular
 from ..operators.matrix import check_finite
 from .filters import Spectrum
+from .krylov import krylov_spectrum
 from .whitening import EPS, Whitening
 
 
@@ -109,19 +111,33 @@ class Moments:
     def spectrum(self):
         """The spectrum of B."""
         gram, cross = self._of_features()
-        xp, N, mean = namespace(gram), self.weight, self.mean
+        xp, N, floor = namespace(gram), self.weight, self._floor(gram)
         values, V = eigh(gram)
         values = xp.where(values > 0, values, xp.zeros_like(values))
-        targets = xp.concat([_centered(cross, mean), cross[:, -1:]], axis=1)
-        floor = self.whitening.rounding * float(xp.sum(values)) / N
-        squares = self.centered_squares(mean)
-        return Spectrum(values / N, V, V.T @ targets / N, squares, N, floor)
+        targets = V.T @ self._centered_targets(cross) / N
+        squares = self.centered_squares(self.mean)
+        return Spectrum(values / N, V, targets, squares, N, floor / N)
+
+    def spectrum_between(self, low, high):
+        """Return what models between two penalties, or all, need of the spectrum."""
+        gram, cross = self._of_features()
+        T = self._centered_targets(cross)
+        squares, floor = self.centered_squares(self.mean), self._floor(gram)
+        found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
+        return self.spectrum if found is None else found
+
+    def _floor(self, gram):
+        return self.whitening.rounding * float(namespace(gram).linalg.trace(gram))
+
+    def _centered_targets(self, cross):
+        """Return Phi' W [Y - mean, 1]."""
+        xp = namespace(cross)
+        return xp.concat([_centered(cross, self.mean), cross[:, -1:]], axis=1)
 
     def ridge(self, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
         gram, cross = self._of_features()
-        trace = float(namespace(gram).linalg.trace(gram))
-        if alpha * self.weight <= self.whitening.rounding * trace:
+        if alpha * self.weight <= self._floor(gram):
             return None
         gram = plus_diagonal(gram, alpha * self.weight)
         return _solve_definite(gram, _centered(cross, self.mean))
@@ -174,11 +190,8 @@ class WeightedKernel:
         with R = K^-1/2.
         """
         xp, N = namespace(self.weights), self.weight
-        Y = self.targets - self.mean
-        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-        T = xp.sqrt(self.weights)[:, None] * T
-        K = self._weighted_matrix()
-        floor = self.rounding * float(xp.linalg.trace(K))
+        T, K = self._weighted_targets(), self._weighted_matrix()
+        floor = self._floor(K)
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
         negative = values < -floor
@@ -192,12 +205,30 @@ class WeightedKernel:
             values / N, V / root, targets, squares, N, floor / N, lowest / N, True
         )
 
+    def spectrum_between(self, low, high):
+        """Return what models between two penalties, or all, need of the spectrum."""
+        T, K = self._weighted_targets(), self._weighted_matrix()
+        squares = namespace(T).sum(T[:, :-1] ** 2, axis=0)
+        floor = self._floor(K)
+        found = krylov_spectrum(K, T, squares, self.weight, floor, low, high)
+        del K  # the spectrum makes its own
+        return self.spectrum if found is None else found
+
+    def _floor(self, K):
+        return self.rounding * float(namespace(K).linalg.trace(K))
+
+    def _weighted_targets(self):
+        """Return W^1/2 [Y - mean, 1]."""
+        xp, Y = namespace(self.weights), self.targets - self.mean
+        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
+        return xp.sqrt(self.weights)[:, None] * T
+
     def ridge(self, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
-        xp, K = namespace(self.weights), self._weighted_matrix()
-        if alpha <= self.rounding * float(xp.linalg.trace(K)) / K.shape[0]:
+        K = self._weighted_matrix()
+        if alpha * self.weight <= self._floor(K):
             return None
-        q = xp.sqrt(self.weights)[:, None] * (self.targets - self.mean)
+        q = self._weighted_targets()[:, :-1]
         return _solve_definite(plus_diagonal(K, alpha * self.weight), q)
 
 

@@ -16,7 +16,7 @@ def validation_errors(spectrum, filters, moments, intercept):
     ----------
     spectrum : Spectrum
         Of the training rows.
-    filters : array of shape (p, k)
+    filters : array of shape (r, k)
     moments : Moments
         Of the validation rows.
     intercept : array of shape (l,)
@@ -28,16 +28,26 @@ def validation_errors(spectrum, filters, moments, intercept):
         Over rows and outputs, on the host.
     """
     xp = namespace(filters)
-    cross = moments.centered_cross(intercept)[:, :, None]
-    constant = float(xp.sum(moments.centered_squares(intercept)))
-    errors = []
-    for b in spectrum.coefs(filters):
-        # For fewer than p candidates that is less work than to whiten the sums.
-        coef = moments.coef(xp.reshape(b, (b.shape[0], -1)))
-        G_coef = xp.reshape(large_product(moments.gram, coef), b.shape)
+    cross = moments.centered_cross(intercept)
+    constant, n_outputs = moments.centered_squares(intercept), cross.shape[1]
+    constant, errors = float(xp.sum(constant)), []
+    # Whichever are fewer: eigenvectors, or models.
+    by_vectors = spectrum.vectors.shape[1] < n_outputs * filters.shape[1]
+    if by_vectors:
+        C = moments.coef(spectrum.vectors)
+        G_C = large_product(moments.gram, C)
+        gram, cross = large_product(C.T, G_C), C.T @ cross
+        pieces = spectrum.coordinates(filters)
+    else:
+        gram, pieces = moments.gram, spectrum.coefs(filters)
+    for b in pieces:
+        coef = xp.reshape(b, (b.shape[0], -1))
+        coef = coef if by_vectors else moments.coef(coef)
+        G_coef = xp.reshape(large_product(gram, coef), b.shape)
         coef = xp.reshape(coef, b.shape)
-        errors.append(constant + xp.sum(coef * (G_coef - 2 * cross), axis=(0, 1)))
-    return _host(xp.concat(errors)) / (moments.weight * cross.shape[1])
+        terms = coef * (G_coef - 2 * cross[:, :, None])
+        errors.append(constant + xp.sum(terms, axis=(0, 1)))
+    return _host(xp.concat(errors)) / (moments.weight * n_outputs)
 
 
 def prediction_errors(spectrum, filters, blocks, Y, weights):
@@ -50,8 +60,8 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
     ----------
     spectrum : Spectrum
         Of the training rows.
-    filters : array of shape (p, k)
-    blocks : iterable of (slice, array of shape (b, p))
+    filters : array of shape (r, k)
+    blocks : iterable of (slice, array of shape (b, r))
         Rows phi(x)' V, block by block.
     Y : array of shape (n, l)
         Targets less the intercept.

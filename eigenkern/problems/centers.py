@@ -185,9 +185,9 @@ class CenterProblem(LeastSquares):
         """The sums over the training rows and those held out."""
         return sum(self._moments[1:], self.training) if self.refits else self.training
 
-    def _validation_errors(self, filters):
+    def _validation_errors(self, spectrum, filters):
         training, validation = self._moments
-        return validation_errors(training.spectrum, filters, validation, training.mean)
+        return validation_errors(spectrum, filters, validation, training.mean)
 
     def _scores(self, width):
         xp, rows, spectrum = self.xp, self.train, self.training.spectrum

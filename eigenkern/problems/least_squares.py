@@ -47,7 +47,7 @@ class LeastSquares(Problem):
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
       ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
-      these with the rows held out;
+      these with the rows held out (the same object, where there are none);
     - ``dual_coef(b)``: the fitted attribute, on the device that computes;
     - ``plan(path, n_kept)``: the memory of a fit in closed form.
 
@@ -150,11 +150,23 @@ class LeastSquares(Problem):
 
     # Selection
 
-    def path_errors(self, path, selection):
+    def path_spectrum(self, selection, low, high):
+        """Return the spectrum of the training rows that a selection needs.
+
+        Rows held out are predicted by the models alone, between the penalties `low` and
+        `high`; the other criteria need all eigenvectors.
+        """
+        if selection in ("gcv", "loo"):
+            return self.training.spectrum
+        return self.training.spectrum_between(low, high)
+
+    def path_errors(self, spectrum, path, selection):
         """Return the errors of a path that is fitted to the training rows.
 
         Parameters
         ----------
+        spectrum : Spectrum
+            `path_spectrum`.
         path : RidgePath or DescentPath
         selection : {"holdout", "gcv", "loo"}
 
@@ -162,9 +174,9 @@ class LeastSquares(Problem):
         -------
         ndarray of shape (k,)
         """
-        spectrum, rows = self.training.spectrum, self.train
+        rows = self.train
         if selection == "holdout":
-            return self._validation_errors(path.filters(spectrum))
+            return self._validation_errors(spectrum, path.filters(spectrum))
         if selection == "gcv":
             n = self.n_distinct(rows)
             return gcv_errors(spectrum, path.kept(spectrum, n), n)
@@ -173,7 +185,7 @@ class LeastSquares(Problem):
         Y = rows.targets - self.training.mean
         return loo_errors(spectrum, left, scores, Y, rows.weights)
 
-    def _validation_errors(self, filters):
+    def _validation_errors(self, spectrum, filters):
         """Return the errors of filters of the training spectrum, (k,)."""
         raise NotImplementedError
 

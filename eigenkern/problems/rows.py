@@ -80,15 +80,15 @@ class RowProblem(LeastSquares):
         """The training rows and those held out."""
         return self._weighted_kernel(self.all) if self.refits else self.training
 
-    def _validation_errors(self, filters):
-        rows, spectrum = self.validation, self.training.spectrum
+    def _validation_errors(self, spectrum, filters):
+        rows = self.validation
         Y = rows.targets - self.training.mean
-        parts = self._validation_features(2 * Y.shape[1] * filters.shape[1])
+        width = 2 * Y.shape[1] * filters.shape[1]
+        parts = self._validation_features(spectrum.vectors, width)
         return prediction_errors(spectrum, filters, parts, Y, rows.weights)
 
-    def _validation_features(self, width):
+    def _validation_features(self, vectors, width):
         """Yield ranges of validation rows and their phi(x)' V."""
-        vectors = self.training.spectrum.vectors
         matrix = self.matrix_of_validation(vectors)
         vectors = self.expand(vectors)
         for block in blocks(matrix.shape[0], matrix.shape[1] + width):

@@ -1,0 +1,142 @@
+"""The part of a spectrum that the models of a path need, without all eigenvectors.
+
+The model g(B) q depends on B through few directions, those of a rational Krylov space:
+of q, (B + s)^-1 q, (B + s)^-2 q, ..., and so on for other s. In its orthonormal basis U
+the eigenvalues of U' B U (Ritz values) take the place of those of B, so that `filters`
+and `selection` need not know which they have. One Cholesky factor for each s, n^3 / 3,
+and a solution with it for each direction, 2 n^2, take a tenth of the time of an
+eigendecomposition.
+
+Guettel, "Rational Krylov approximation of matrix functions: numerical methods and
+optimal pole selection", GAMM-Mitteilungen 36, 2013.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from ..backend.array import device_of, namespace
+from ..backend.linalg import (
+    cholesky,
+    eigh,
+    large_product,
+    largest_eigenvalues,
+    orthonormal,
+    plus_diagonal,
+    solve_triangular,
+)
+from .filters import Spectrum
+
+# One s in 1000, and how many solutions with it. The approximation is optimal, up to a
+# factor of 2, among the rational functions with these poles, whatever the spectrum.
+# Measured for n = 1500 and eigenvalues k^-1.2 or k^-2, the relative error in the norm
+# of B^1/2 is at most 2e-5 over all penalties and iterations (1e-9 with 24 solutions;
+# 1e-3 with one s in 10^4). exp(-e / s), as of early stopping, alone has the error
+# 0.41^j after j solutions with s: 6e-7.
+_RATIO, _N_SOLUTIONS = 1e3, 16
+# From so many coefficients on, and so many for each output, it is faster than all
+# eigenvectors (an estimate).
+_LEAST, _LEAST_PER_OUTPUT = 600, 200
+
+
+def krylov_spectrum(A, T, squares, weight, floor, low, high):
+    """Return the spectrum of B = A / N as filters of the targets need it, or None.
+
+    None where all eigenvectors are as cheap, or A has negative eigenvalues.
+
+    Parameters
+    ----------
+    A : array of shape (p, p)
+        Symmetric, positive semi-definite up to rounding. It may be overwritten.
+    T : array of shape (p, l + 1)
+        N q, and the same of ones in the place of the targets.
+    squares : array of shape (l,)
+        As for `Spectrum`, like `weight`.
+    weight : float
+        N.
+    floor : float
+        Eigenvalues of A below it are rounding.
+    low, high : float
+        The penalties lambda of B that models shall be accurate for, or 1 / (gamma t).
+    """
+    n, n_outputs = A.shape[0], T.shape[1] - 1
+    if n < max(_LEAST, _LEAST_PER_OUTPUT * n_outputs):
+        return None
+    top = _largest_eigenvalue(A)
+    if not floor < top < math.inf:
+        return None
+    low = min(max(low * weight, floor), top)
+    high = max(min(high * weight, top), low)
+    found = _ritz(A, T[:, :-1], low, high)
+    if found is None or float(found[0][0]) < -floor:
+        return None
+    values, vectors = found
+    values = namespace(A).where(values > 0, values, 0 * values)
+    return Spectrum(
+        values / weight,
+        vectors,
+        vectors.T @ T / weight,
+        squares,
+        weight,
+        floor / weight,
+        largest=top / weight,
+    )
+
+
+def _largest_eigenvalue(A):
+    xp = namespace(A)
+    start = np.random.default_rng(0).standard_normal((A.shape[0], 1))
+    start = xp.asarray(start, dtype=A.dtype, device=device_of(A))
+    products = partial(large_product, A)
+    return largest_eigenvalues(products, start, n_steps=100, tol=1e-11)[0]
+
+
+def _ritz(A, q, low, high):
+    """Return Ritz values of A, increasing, and their vectors, or None.
+
+    None if a Cholesky factor shows a negative eigenvalue, or there may be more vectors
+    than the matrix has. The last factor takes the place of A.
+    """
+    xp, (n, n_outputs) = namespace(A), q.shape
+    n_poles = max(math.ceil(math.log(high / low, _RATIO)), 1)
+    ratio = (high / low) ** (1 / n_poles)
+    size = n_outputs * (1 + n_poles * _N_SOLUTIONS)
+    if size > n:
+        return None
+    # Columns are contiguous.
+    like = {"dtype": A.dtype, "device": device_of(A)}
+    U, A_U = xp.zeros((size, n), **like).T, xp.zeros((size, n), **like).T
+    V = xp.linalg.qr(q)[0]
+    U[:, :n_outputs] = V
+    first, k = 0, n_outputs
+    for pole in range(n_poles):
+        shift = high * ratio ** -(pole + 0.5)
+        last = pole == n_poles - 1
+        if last:
+            shifted = A
+        elif pole == 0:
+            shifted = xp.asarray(A, copy=True)
+        else:
+            shifted[...] = A
+        L = cholesky(plus_diagonal(shifted, shift))
+        if L is None:
+            return None
+        for _ in range(_N_SOLUTIONS):
+            V = solve_triangular(L, solve_triangular(L, V), transposed=True)
+            V = orthonormal(V, U[:, :k])
+            U[:, k : k + n_outputs] = V
+            k += n_outputs
+        new = U[:, first:k]
+        if last:  # A is L L' less the shift now
+            A_new = large_product(L, large_product(L.T, new)) - shift * new
+        else:
+            A_new = large_product(A, new)
+        A_U[:, first:k] = A_new
+        first = k
+        H = large_product(U[:, :k].T, A_U[:, :k])
+        values, vectors = eigh((H + H.T) / 2)
+        # Below all eigenvalues there is nothing that a smaller penalty could change.
+        if float(values[0]) > 3 * shift / ratio**0.5:
+            break
+    return values, large_product(U[:, :k], vectors)
