@@ -65,6 +65,8 @@ EXPECTED_FAILED_CHECKS = {
         EXPECTED_FAILED_CHECKS if isinstance(estimator, STOCHASTIC) else {}
     ),
 )
+# Some of scikit-learn's targets are noise.
+@pytest.mark.filterwarnings("ignore:.* it still falls there")
 def test_sklearn_checks(estimator, check):
     # scikit-learn skips these only where PyTorch was built without CUDA.
     if "cuda" in devices(check) and not cuda_is_available():

@@ -10,6 +10,8 @@ then runs on all of them, and nested parallelism does not oversubscribe.
 
 from copy import copy
 
+import numpy as np
+
 from ..backend.array import device_of, is_numpy, namespace
 from ..backend.linalg import large_product
 from ..backend.machine import CPU, machine_of
@@ -215,6 +217,11 @@ class TiledKernel(Matrix):
 
     def _with_exact_diagonal(self, tile, start, columns):
         xp = self.xp
+        if self.pool is not None:  # the tile is ours to change
+            stop = start + tile.shape[0]
+            own = np.arange(max(start, columns.start), min(stop, columns.stop))
+            tile[own - start, own - columns.start] = self._diagonal[own]
+            return tile
         rows = xp.arange(start, start + tile.shape[0], device=self.device)
         cols = xp.arange(columns.start, columns.stop, device=self.device)
         values = self._diagonal[columns]

@@ -177,6 +177,7 @@ def test_rows_are_sent_in_pieces(places, data, monkeypatch):
     ],
     ids=lambda model: f"{type(model).__name__}-{model.n_centers}",
 )
+@pytest.mark.filterwarnings("ignore:.* it still falls there")
 def test_estimators_on_several_devices(model, regression):
     X, y, X_test, _ = regression
     model.set_params(random_state=0, cache_size=0)
