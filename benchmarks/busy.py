@@ -96,6 +96,10 @@ def features():
 CASES = {
     "digits": (digits, EigenProClassifier(max_iter=10, random_state=0)),
     "tabular": (tabular, EigenProRegressor(max_iter=10, random_state=0)),
+    "epochs": (
+        tabular,
+        EigenProRegressor(algorithm="eigenpro2", max_iter=10, random_state=0),
+    ),
     "centers": (
         tabular,
         EigenProRegressor(n_centers=1000, max_iter=10, random_state=0),

@@ -644,7 +644,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In a kernel
         machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
-        six epochs, and the best goes on; when the residual of an output stalls, half of
+        some epochs, and the best goes on; when the residual of an output stalls, half of
         the step is tried for an epoch, and kept if that pays. "bound": by
         theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
         shorter. All are halved when the iteration diverges.
@@ -870,7 +870,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In a kernel
         machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
-        six epochs, and the best goes on; when the residual of an output stalls, half of
+        some epochs, and the best goes on; when the residual of an output stalls, half of
         the step is tried for an epoch, and kept if that pays. "bound": by
         theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
         shorter. All are halved when the iteration diverges.

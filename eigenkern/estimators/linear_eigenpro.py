@@ -292,7 +292,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In `fit` up
-        to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
+        to six steps of 0.5 to 4 times that, fewer for many outputs, race at first,
         and the best goes on; when the residual of an output stalls, half of the step is
         tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
         which supposes exact eigenvectors. All are halved when the iteration diverges.
@@ -446,7 +446,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In `fit` up
-        to six steps of 0.5 to 4 times that, fewer for many outputs, race for 6 epochs,
+        to six steps of 0.5 to 4 times that, fewer for many outputs, race at first,
         and the best goes on; when the residual of an output stalls, half of the step is
         tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
         which supposes exact eigenvectors. All are halved when the iteration diverges.
