@@ -106,7 +106,8 @@ def figures(write):
         yield f"{'p':>6} {'EigenPro 2':>11} {head}"
         for p in numbers:
             options = {"max_iter": 10, "random_state": 0}
-            machine = EigenProClassifier(KERNEL, **options).fit(X[:p], y[:p])
+            machine = EigenProClassifier(KERNEL, algorithm="eigenpro2", **options)
+            machine.fit(X[:p], y[:p])
             errors = []
             for n in available:
                 if n < p:

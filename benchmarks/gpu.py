@@ -237,7 +237,9 @@ def data(machine):
     for name, options, target in cases:
         part = load(name)
         n = machine.rows(len(part.y_train))
-        warm = EigenProClassifier(**options, device=machine.device, max_iter=1)
+        warm = EigenProClassifier(
+            **options, algorithm="eigenpro2", device=machine.device, max_iter=1
+        )
         warm.fit(part.X_train[:2000], part.y_train[:2000])
         callback = Epochs(part.X_test, part.y_test, target)
         model = EigenProClassifier(**options, device=machine.device, random_state=0)

@@ -217,7 +217,8 @@ def make_kernel(name, bandwidth):
 def fit(X, Y, kernel, measured, **parameters):
     """Return (model, curve) of a fit."""
     curve = Curve(*measured)
-    model = EigenProRegressor(kernel, tol=0.0, random_state=0, **parameters)
+    parameters = {"algorithm": "eigenpro2", "tol": 0.0} | parameters
+    model = EigenProRegressor(kernel, random_state=0, **parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.set_callbacks(curve).fit(X, Y)
@@ -339,7 +340,8 @@ def time_setups(names, every, n_rows, path):
         kernel = make_kernel(kernel_name, factor * median)
         for dtype in DTYPES:
             timer = Setup()
-            model = EigenProRegressor(kernel, random_state=0).set_callbacks(timer)
+            model = EigenProRegressor(kernel, algorithm="eigenpro2", random_state=0)
+            model.set_callbacks(timer)
             with suppress(FirstEpoch):
                 model.fit(X.astype(dtype), Y)
             found.append((timer.seconds, f"{data}, {kernel_name} x {factor}, {dtype}"))

@@ -59,8 +59,8 @@ class SpectrumDisplay:
     >>> from sklearn.datasets import load_diabetes
     >>> from eigenkern import EigenProRegressor, SpectrumDisplay
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = EigenProRegressor(random_state=0).fit(X, y)
-    >>> display = SpectrumDisplay.from_estimator(model)
+    >>> model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
+    >>> display = SpectrumDisplay.from_estimator(model.fit(X, y))
     """
 
     def __init__(self, *, n_components, in_sample, held_out, chosen, name=None):
@@ -163,8 +163,8 @@ class ConvergenceDisplay:
     >>> from sklearn.datasets import load_diabetes
     >>> from eigenkern import ConvergenceDisplay, EigenProRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = EigenProRegressor(random_state=0).fit(X, y)
-    >>> display = ConvergenceDisplay.from_estimator(model)
+    >>> model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
+    >>> display = ConvergenceDisplay.from_estimator(model.fit(X, y))
     """
 
     def __init__(self, *, loss_curve, validation_scores=None, name=None):

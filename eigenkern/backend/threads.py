@@ -15,7 +15,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import joblib
@@ -82,6 +82,8 @@ class _SingleThreadedBlas:
     def __exit__(self, *exc_info):
         with self._lock:
             thread = threading.get_ident()
+            if thread not in self._depths:  # in a process that was forked inside
+                return
             self._depths[thread] -= 1
             if not self._depths[thread]:
                 del self._depths[thread]
@@ -99,7 +101,8 @@ class _SingleThreadedBlas:
             try:
                 yield
             finally:
-                self._allow(1)
+                if threading.get_ident() in self._depths:
+                    self._allow(1)
 
     def limit_thread(self):
         """Limit BLAS in this thread, where the limit is not one of the process."""
@@ -216,10 +219,14 @@ class Team:
                 left.clear()
                 raise
 
-        # In the caller's context: NumPy's `errstate` holds for them too.
-        helpers = [self._submit(work) for _ in range(int(n_helpers))]
+        helpers = []
         try:
+            for _ in range(int(n_helpers)):
+                helpers.append(self._submit(work))
             self._do_own_share(work, helpers)
+        except BaseException:
+            left.clear()
+            raise
         finally:  # after an error or Ctrl-C too: no writer is left
             running = [helper for helper in helpers if not helper.cancel()]
             for helper in running:
@@ -228,7 +235,8 @@ class Team:
             helper.result()
 
     def _submit(self, work):
-        return _submit(copy_context().run, work, self.n_workers)
+        # In the caller's context: NumPy's `errstate` holds for helpers too.
+        return _submit(copy_context().run, partial(_help, work), self.n_workers)
 
     def _do_own_share(self, work, helpers):
         work()
@@ -248,7 +256,7 @@ class SleepingTeam(Team):
         self._threads = ThreadPoolExecutor(n_workers)
 
     def _submit(self, work):
-        return self._threads.submit(copy_context().run, work)
+        return self._threads.submit(copy_context().run, partial(_help, work))
 
     def _do_own_share(self, work, helpers):
         if not helpers:
@@ -259,6 +267,15 @@ class SleepingTeam(Team):
 
 
 _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
+_this_thread = threading.local()
+
+
+def _help(work):
+    """Do a part of the work, in a thread where BLAS runs one thread too."""
+    if not hasattr(_this_thread, "is_limited"):  # the limit may be one of the thread
+        single_threaded_blas.limit_thread()
+        _this_thread.is_limited = True
+    work()
 
 
 def _submit(run, work, n_workers):
@@ -267,9 +284,7 @@ def _submit(run, work, n_workers):
     with _helpers_lock:
         if _n_helpers < n_workers - 1:
             _n_helpers = n_workers - 1
-            _helpers = ThreadPoolExecutor(
-                _n_helpers, "eigenkern", single_threaded_blas.limit_thread
-            )
+            _helpers = ThreadPoolExecutor(_n_helpers, "eigenkern")
         return _helpers.submit(run, work)
 
 

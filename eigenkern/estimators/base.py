@@ -130,9 +130,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(
-        self, problem, data, held_out, n_epochs, kind=EpochRule, start=None
-    ):
+    def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
         """Return the rule of an iteration over epochs, with early stopping or not."""
         score = None
         if held_out is not None:
@@ -143,7 +141,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
             type(self).__name__,
             self._failure_hint,
             problem,
-            n_epochs,
+            self.max_iter,
             self.tol,
             self.n_iter_no_change,
             score,

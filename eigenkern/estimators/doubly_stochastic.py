@@ -155,7 +155,7 @@ class _DoublyStochastic(Streaming, Model):
         )
         chosen = self._chosen(block_size, batch_size, schedule)
         chosen["cache_size_"] = needed / 1e6 if keep else 0.0
-        rule = self._epoch_rule(problem, data, held_out, self.max_iter)
+        rule = self._epoch_rule(problem, data, held_out)
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):

@@ -33,7 +33,7 @@ from .base import Model, is_precomputed, kernel_values, split
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
-from .training import EpochRule, ProgressLine, Report, train
+from .training import EpochRule, ProgressLine, Report, SolutionRule, train
 from .tuned import check_tuning, is_untuned, tuned_attributes
 from .validation import (
     all_or_nothing,
@@ -220,10 +220,11 @@ class _EigenPro(Streaming, Model):
             prepare = self._prepare_general
         problem, solver, chosen = prepare(data, train, held_out)
         chosen = {"algorithm_": self._algorithm} | chosen
-        n_epochs = 1 if chosen["algorithm_"] == "direct" else self.max_iter
+        if chosen["algorithm_"] == "direct":
+            return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
         kind = ProjectedRule if self._general else EpochRule
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, n_epochs, kind, start)
+        rule = self._epoch_rule(problem, data, held_out, kind, start)
         return problem, solver, chosen, rule
 
     def _prepare_machine(self, data, train, held_out):
@@ -293,9 +294,17 @@ class _EigenPro(Streaming, Model):
             return None
         coef, residual = solution
         loss = weighted_mean_square(residual, problem.weights)
+        if not loss <= problem.loss(problem.initial_coef()):
+            return None
+        chosen = {
+            "algorithm_": "direct",
+            "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
+            "n_iter_": 1,
+            "loss_curve_": [loss],
+            "validation_scores_": None,
+            "n_step_halvings_": 0,
+        }
         state = EpochState(coef, loss, step_size=0.0, n_step_halvings=0)
-        megabytes = K.shape[0] ** 2 * K.itemsize / 1e6
-        chosen = {"algorithm_": "direct", "cache_size_": megabytes}
         return problem, iter([state]), tuned_attributes(None, problem) | chosen
 
     def _global_preconditioner(self, problem):
@@ -610,10 +619,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
         centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster, unless something of the iteration other than
-        `max_iter` is given, or early stopping or warm starts are wanted: kernel ridge
-        regression with a penalty of ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get.
+        Cholesky factor, which is faster: kernel ridge regression with a penalty of
+        ``0.02 / max_iter`` times the mean of k(x, x) on the diagonal, about as far as
+        that many epochs get. A size, a step or a damping of your own, early stopping, a
+        warm start or a `cache_size` below 8 n^2 bytes ask for epochs.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -643,9 +652,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In a kernel
-        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
-        some epochs, and the best goes on; when the residual of an output stalls, half of
-        the step is tried for an epoch, and kept if that pays. "bound": by
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race at
+        first, and the best goes on; when the residual of an output stalls, half of the
+        step is tried for an epoch, and kept if that pays. "bound": by
         theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
         shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
@@ -697,9 +706,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
     algorithm_ : str
-        The algorithm that was used, or "direct": one factor instead of epochs. There
-        was nothing to tune then, and the attributes from `batch_size_` to
-        `acceleration_` are None.
+        The algorithm that was used, or "direct": one factor instead of epochs. Then
+        what tells of batches, steps and eigenvectors is None.
     batch_size_ : int
         m.
     max_batch_size_ : int
@@ -836,10 +844,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
         centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster, unless something of the iteration other than
-        `max_iter` is given, or early stopping or warm starts are wanted: kernel ridge
-        regression with a penalty of ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get.
+        Cholesky factor, which is faster: kernel ridge regression with a penalty of
+        ``0.02 / max_iter`` times the mean of k(x, x) on the diagonal, about as far as
+        that many epochs get. A size, a step or a damping of your own, early stopping, a
+        warm start or a `cache_size` below 8 n^2 bytes ask for epochs.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -869,9 +877,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
         largest step that is stable in a trial run on up to 4000 rows. In a kernel
-        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race for
-        some epochs, and the best goes on; when the residual of an output stalls, half of
-        the step is tried for an epoch, and kept if that pays. "bound": by
+        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race at
+        first, and the best goes on; when the residual of an output stalls, half of the
+        step is tried for an epoch, and kept if that pays. "bound": by
         theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
         shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
@@ -925,9 +933,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
     algorithm_ : str
-        The algorithm that was used, or "direct": one factor instead of epochs. There
-        was nothing to tune then, and the attributes from `batch_size_` to
-        `acceleration_` are None.
+        The algorithm that was used, or "direct": one factor instead of epochs. Then
+        what tells of batches, steps and eigenvectors is None.
     batch_size_ : int
         m.
     max_batch_size_ : int

@@ -162,7 +162,7 @@ class ResidualRule:
     ----------
     name : str
         Of the estimator, for the warning.
-    problem : CenterProblem
+    problem : CenterProblem or RowProblem
     max_iter : int
     tol : float
         What the relative residual should fall to.

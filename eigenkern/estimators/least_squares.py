@@ -117,7 +117,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
     )
 
 
-def ridge_coef(estimator, equations, alpha, spectrum=None, floor=0.0):
+def ridge_coef(estimator, equations, alpha, spectrum=None):
     """Return b of one lambda, by a factor, or where rounding drowns it the spectrum.
 
     Parameters
@@ -127,11 +127,9 @@ def ridge_coef(estimator, equations, alpha, spectrum=None, floor=0.0):
     alpha : float
     spectrum : Spectrum, default=None
         Of the equations, where it is known.
-    floor : float, default=0.0
-        A lambda that is known to be drowned.
     """
     if spectrum is None:
-        b = equations.ridge(alpha) if alpha > floor else None
+        b = equations.ridge(alpha)
         if b is not None:
             return b
         spectrum = equations.spectrum

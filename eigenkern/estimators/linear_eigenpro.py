@@ -111,7 +111,7 @@ class _LinearEigenPro(Streaming, Model):
             try_steps=is_auto(self.step_size),
         )
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, self.max_iter, start=start)
+        rule = self._epoch_rule(problem, data, held_out, start=start)
         return problem, solver, self._chosen(tuning, problem), rule
 
     def _problem(self, data, train, held_out, center, seen=None):

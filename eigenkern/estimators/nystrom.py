@@ -155,7 +155,7 @@ class _Nystrom(Model):
         """Yield the model of the best lambda, fitted to all rows."""
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        alpha, found, spectrum, floor = float(path.alphas[0]), {}, None, 0.0
+        alpha, found, spectrum = float(path.alphas[0]), {}, None
         if selects:
             spectrum = problem.path_spectrum(
                 self.selection, path.alphas.min(), path.alphas.max()
@@ -167,10 +167,9 @@ class _Nystrom(Model):
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source_or_none(path.alphas)
             found["validation_path_"] = problem.to_source_or_none(errors)
-            floor = spectrum.floor
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
-        b = ridge_coef(self, everything, alpha, spectrum, floor)
+        b = ridge_coef(self, everything, alpha, spectrum)
         if self.store_coef_path:
             spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
             found["coef_path_"] = problem.dual_coef_path(spectrum, path)

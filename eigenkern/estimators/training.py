@@ -245,12 +245,14 @@ class SolutionRule:
     Parameters
     ----------
     problem : Problem
+    losses : list of float, default=()
+        What a `ProgressLine` shows of it.
     """
 
-    max_iter = 1
+    max_iter, scores = 1, ()
 
-    def __init__(self, problem):
-        self._problem = problem
+    def __init__(self, problem, losses=()):
+        self._problem, self.losses = problem, losses
 
     def update(self, state):
         """Take in the solution; training is over."""

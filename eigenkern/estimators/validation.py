@@ -2,11 +2,12 @@
 
 import sys
 import warnings
+from contextlib import nullcontext
 from functools import wraps
 from numbers import Integral, Real
 
 import numpy as np
-from array_api_compat import is_array_api_obj
+from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -199,6 +200,16 @@ def total_weights(sample_weight, class_weights, n):
     return weights
 
 
+def shared_out(X):
+    """Return a context for products of NumPy that the package shares out itself.
+
+    Other libraries share out theirs, maybe by the same BLAS.
+    """
+    if is_array_api_obj(X) and not is_numpy_array(X):
+        return nullcontext()
+    return single_threaded_blas
+
+
 def on_its_device(method):
     """Make a method of an estimator and X run on the device that computes it.
 
@@ -207,7 +218,7 @@ def on_its_device(method):
 
     @wraps(method)
     def run(self, X):
-        with working_device(self.device, X), single_threaded_blas:
+        with working_device(self.device, X), shared_out(X):
             return method(self, X)
 
     return run
@@ -220,7 +231,7 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with working_device(self.device, X), single_threaded_blas:
+            with working_device(self.device, X), shared_out(X):
                 return method(self, X, *args, **options)
         except BaseException:
             vars(self).clear()

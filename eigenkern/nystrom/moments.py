@@ -124,6 +124,7 @@ class Moments:
         T = self._centered_targets(cross)
         squares, floor = self.centered_squares(self.mean), self._floor(gram)
         found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
+        del gram  # the spectrum makes its own
         return self.spectrum if found is None else found
 
     def _floor(self, gram):
@@ -140,7 +141,15 @@ class Moments:
         if alpha * self.weight <= self._floor(gram):
             return None
         gram = plus_diagonal(gram, alpha * self.weight)
-        return _solve_definite(gram, _centered(cross, self.mean))
+        L = cholesky(gram)
+        if L is None:
+            return None
+        q = _centered(cross, self.mean)
+        return solve_triangular(L, solve_triangular(L, q), transposed=True)
+
+
+# The least pivot of a factor over the size of rounding, where no penalty is needed.
+_CLEAR = 100
 
 
 @dataclass(frozen=True)
@@ -225,21 +234,18 @@ class WeightedKernel:
 
     def ridge(self, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
-        K = self._weighted_matrix()
-        if alpha * self.weight <= self._floor(K):
+        K, N = self._weighted_matrix(), self.weight
+        floor = self._floor(K)
+        L = cholesky(plus_diagonal(K, alpha * N))
+        if L is None:
+            return None
+        pivot = float(namespace(L).min(namespace(L).linalg.diagonal(L))) ** 2
+        if alpha * N <= floor and pivot < _CLEAR * floor:
             return None
         q = self._weighted_targets()[:, :-1]
-        return _solve_definite(plus_diagonal(K, alpha * self.weight), q)
+        return solve_triangular(L, solve_triangular(L, q), transposed=True)
 
 
 def _centered(cross, intercept):
     """Return C' W (Y - intercept) of C' W [Y, 1]."""
     return cross[:, :-1] - cross[:, -1:] * intercept[None, :]
-
-
-def _solve_definite(K, q):
-    """Return K^-1 q by a Cholesky factor, which takes the place of K, or None."""
-    L = cholesky(K)
-    if L is None:
-        return None
-    return solve_triangular(L, solve_triangular(L, q), transposed=True)

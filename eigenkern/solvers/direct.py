@@ -65,8 +65,9 @@ def _factor(A, root, penalty):
     """Return the factor of W^1/2 A W^1/2 + c I, or None, and c."""
     xp, n = A.xp, A.shape[0]
     dtype = xp.float32 if penalty > n * _SINGLE_EPS else xp.float64
-    # A matrix in memory is not ours to change.
-    K = xp.asarray(A.block(dtype=dtype), copy=True if A.in_memory else None)
+    K = A.block(dtype=dtype)
+    if A.in_memory and dtype == A.dtype:  # it is not ours to change
+        K = xp.asarray(K, copy=True)
     root = xp.astype(root, dtype, copy=False)
     K *= root
     K *= root.T

@@ -5,7 +5,7 @@ import time
 from bisect import bisect_right
 
 from ..backend import memory
-from ..backend.array import namespace
+from ..backend.array import is_numpy, namespace
 from ..backend.devices import on_gpu
 from ..backend.linalg import large_product
 from ..backend.machine import CPU, GPU
@@ -22,8 +22,8 @@ _FIXED_COST = 0.05
 MIN_ROWS = 256
 # Rows on which beta and lambda are measured.
 N_MEASURED = 4000
-# Rows up to which one factor is faster than epochs with their setup: on two cores 0.87
-# and 1.26 s for 7300 rows of 16 features, and as long for 9000.
+# Rows up to which one factor is faster than epochs with their setup: on two cores 0.86
+# and 1.26 s for 7300 rows of 16 features; its time grows as n^3.
 _DIRECT_ROWS = 8000
 # Centers m of n rows. Seconds that all rows may take: as many as let no method leave
 # out any of 6000 rows on one core, or of 7300 on two (measured, they are two thirds of
@@ -165,8 +165,10 @@ def direct_pays(operator, cache_size):
     n = operator.shape[0]
     if n > _DIRECT_ROWS or not operator.can_be_cached:
         return False
+    # Other libraries factorise a copy, and add to the diagonal of another.
+    n_copies = 1 if is_numpy(operator.xp) else 4
     free = memory.available(operator.xp, operator.device)
-    return 8 * n * n <= min(cache_budget(cache_size, operator), free)
+    return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)
 
 
 def check_sizes(n, subsample_size, n_components, batch_size):
