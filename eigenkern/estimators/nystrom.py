@@ -245,7 +245,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 7700 for a path), then 5 n^1/2 log n, or as many as a minute and half of
+        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
         the free memory allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
@@ -376,7 +376,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 7700 for a path), then 5 n^1/2 log n, or as many as a minute and half of
+        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
         the free memory allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
         How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly

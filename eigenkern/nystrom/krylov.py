@@ -67,7 +67,8 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
     if not floor < top < math.inf:
         return None
     low = min(max(low * weight, floor), top)
-    high = max(min(high * weight, top), low)
+    # With a pole at the floor rounding could make the factor fail.
+    high = max(min(high * weight, top), min(_RATIO * floor, top), low)
     found = _ritz(A, T[:, :-1], low, high)
     if found is None or float(found[0][0]) < -floor:
         return None

@@ -57,8 +57,9 @@ class NystromPlan:
     #: eigenvectors of the training rows and of all. On two cores of an AMD EPYC at the
     #: rate of `backend.machine` 27 000 rows with 5000 and 8400 centers took 12 and 45 s
     #: (these numbers: 15 and 53 s), a path with 5000 centers 29 s (30 s), 12 000 rows
-    #: of the full kernel 9 s (14 s), a path of 6000 rows 13 s (16 s).
-    CUBES = {"ridge": 2, "path": 7, "full ridge": 1 / 3, "full path": 3, "falkon": 2}
+    #: of the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5 s (10 s); with
+    #: all eigenvectors it takes three times as long as these numbers say.
+    CUBES = {"ridge": 2, "path": 7, "full ridge": 1 / 3, "full path": 1, "falkon": 2}
 
     @classmethod
     def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
