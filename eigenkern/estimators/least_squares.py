@@ -132,9 +132,10 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
         b = equations.ridge(alpha)
         if b is not None:
             return b
-        spectrum = equations.spectrum
         if alpha > 0:
             spectrum = equations.spectrum_between(alpha, alpha)
+        else:
+            spectrum = equations.spectrum
         warn_if_indefinite(estimator, spectrum)
     return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
 
