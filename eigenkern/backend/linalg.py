@@ -1,6 +1,5 @@
 """Linear algebra that the array standard lacks."""
 
-import math
 from contextlib import nullcontext
 from itertools import pairwise
 
@@ -27,10 +26,6 @@ _SMALLEST_PIVOT = 1e-6
 # Order from which LAPACK gets the cores that are idle: below, a factorisation takes
 # less than 50 ms on one, and two gain a quarter.
 _SHARED_ORDER = 750
-# Order from which a Cholesky factor gets all of them: in pieces this large its threads
-# wait less. Beside endless loops, over the time alone on two threads, order 6000 took
-# 2.5 times as long on two and 3.1 on one, order 2000 3.7 and 2.5.
-_LARGE_FACTOR = 4000
 # Rows of a piece of a product, at least: BLAS is slow with few.
 _PIECE = 64
 
@@ -90,12 +85,9 @@ def large_gram(A):
     return K
 
 
-def _lapack_threads(order, very_large=math.inf):
-    """Return a context for a factorisation: a large one gets the idle cores, or all."""
-    if order >= very_large:
-        n_threads = n_blas_threads()
-    else:
-        n_threads = idle_threads() if order >= _SHARED_ORDER else 1
+def _lapack_threads(order):
+    """Return a context for a factorisation: a large one gets the idle cores."""
+    n_threads = idle_threads() if order >= _SHARED_ORDER else 1
     return single_threaded_blas.lifted(n_threads)
 
 
@@ -314,7 +306,7 @@ def cholesky(K):
     """
     xp = namespace(K)
     if is_numpy(xp):
-        with _lapack_threads(K.shape[0], _LARGE_FACTOR):
+        with _lapack_threads(K.shape[0]):
             L, failed = _numpy_cholesky(K)
     else:
         try:
