@@ -27,7 +27,12 @@ X_train, y_train, X_test, y_test = X[:3000], y[:3000], X[3000:], y[3000:]
 models = {}
 for q in (0, 5, 20, 80, "auto"):
     model = EigenProRegressor(
-        "gaussian", n_components=q, max_iter=20, tol=0, random_state=0
+        "gaussian",
+        algorithm="eigenpro2",
+        n_components=q,
+        max_iter=20,
+        tol=0,
+        random_state=0,
     )
     models[q] = model.fit(X_train, y_train)
     print(
