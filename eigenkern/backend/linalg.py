@@ -386,7 +386,7 @@ def _numpy_solve_triangular(L, B, transposed):
         )
 
 
-def orthonormal(V, U):
+def orthonormal_beside(V, U):
     """Return an orthonormal basis of V less its part in the span of U.
 
     Parameters

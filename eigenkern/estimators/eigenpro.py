@@ -51,8 +51,8 @@ _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 # few are lost where it goes back.
 _ROUND = 32
 # The penalty that an epoch leaves, over the mean of k(x, x). With 20 epochs the errors
-# on new rows of eleven data sets, 500 to 4000 rows, are within 0.5 % of EigenPro 2's
-# (one row in 3000, for classes); five times as much costs 1 % on clean targets.
+# on new rows of eleven data sets are at most 0.1 points above EigenPro 2's (200 to 7000
+# rows, benchmarks/small.py); five times as much costs up to 0.8 % on clean targets.
 _EPOCH_PENALTY = 0.02
 # How the solver takes rows that come once, and few at a time. The guard's baseline
 # starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early

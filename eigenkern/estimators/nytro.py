@@ -289,9 +289,9 @@ class _Nytro(Model):
         matrices = [problem.matrix_of(rows)]
         if validates and problem.validation is not None:
             matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        return kept(matrices, self.cache_size, self._n_iterations, problem.n_features)[
-            0
-        ]
+        n, d = self._n_iterations, problem.n_features
+        operators, _ = kept(matrices, self.cache_size, n, d)
+        return operators
 
 
 class HeldOutRule:

@@ -125,11 +125,12 @@ def check_labels(classes):
         )
 
 
-def check_has_fitted(estimator, attribute, user, example=None):
+def check_has_fitted(
+    estimator, attribute, user, example="EigenProRegressor(algorithm='eigenpro2')"
+):
     """Raise an error unless `estimator` is fitted and has `attribute`."""
     check_is_fitted(estimator)
     if getattr(estimator, attribute, None) is None:
-        example = example or "EigenProRegressor(algorithm='eigenpro2')"
         raise ValueError(
             f"{user} needs an estimator with the attribute {attribute}, such as "
             f"{example}; got {type(estimator).__name__}"

@@ -22,7 +22,7 @@ from ..backend.linalg import (
     eigh,
     large_product,
     largest_eigenvalues,
-    orthonormal,
+    orthonormal_beside,
     plus_diagonal,
     solve_triangular,
 )
@@ -36,7 +36,8 @@ from .filters import Spectrum
 # 0.41^j after j solutions with s: 6e-7.
 _RATIO, _N_SOLUTIONS = 1e3, 16
 # From so many coefficients on, and so many for each output, it is faster than all
-# eigenvectors (an estimate).
+# eigenvectors. Seconds of a path, two cores: 400 rows, one output 0.020 and 0.022; 600
+# rows 0.029 and 0.040; 1000 rows, five outputs 0.084 and 0.090.
 _LEAST, _LEAST_PER_OUTPUT = 600, 200
 
 
@@ -125,7 +126,7 @@ def _ritz(A, q, low, high):
             return None
         for _ in range(_N_SOLUTIONS):
             V = solve_triangular(L, solve_triangular(L, V), transposed=True)
-            V = orthonormal(V, U[:, :k])
+            V = orthonormal_beside(V, U[:, :k])
             U[:, k : k + n_outputs] = V
             k += n_outputs
         new = U[:, first:k]
