@@ -1,6 +1,6 @@
 """Large-scale kernel machines for scikit-learn."""
 
-from . import kernels
+from . import inspection, kernels
 from .backend.versions import show_versions
 from .display import (
     ConvergenceDisplay,
@@ -17,6 +17,7 @@ from .estimators.linear_eigenpro import (
 )
 from .estimators.nystrom import NystromClassifier, NystromRegressor
 from .estimators.nytro import NytroClassifier, NytroRegressor
+from .estimators.rfm import RFMClassifier, RFMRegressor
 
 __version__ = "0.1.0.dev0"
 
@@ -35,9 +36,12 @@ __all__ = [
     "NytroClassifier",
     "NytroRegressor",
     "RBFNetworkFeatures",
+    "RFMClassifier",
+    "RFMRegressor",
     "RandomFourierFeatures",
     "RegularizationPathDisplay",
     "SpectrumDisplay",
+    "inspection",
     "kernels",
     "show_versions",
 ]

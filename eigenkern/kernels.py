@@ -12,6 +12,7 @@ bandwidth.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -53,6 +54,23 @@ def check_positive_bandwidth(value):
         raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
 
 
+class Slope(NamedTuple):
+    """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * (z - x)``.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        w, evaluated as kernels are.
+    factor : float
+    relative : bool, default=True
+        False: the gradient is ``factor * w(x, z) * z``.
+    """
+
+    kernel: Any
+    factor: float
+    relative: bool = True
+
+
 class Kernel:
     """Base class of the kernels: what the block operator asks of one."""
 
@@ -66,15 +84,17 @@ class Kernel:
     cuda = None
 
     def __init_subclass__(cls, **options):
-        # A subclass with another `finish` needs a line of CUDA of its own. Without one
-        # its tiles are finished by array functions.
+        # A subclass with another `finish` needs a line of CUDA and a slope of its own:
+        # without them array functions finish its tiles, and it has no gradient.
         super().__init_subclass__(**options)
-        finish, cuda = (
+        finish, cuda, slope = (
             next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
-            for name in ("finish", "cuda")
+            for name in ("finish", "cuda", "slope")
         )
         if finish < cuda:
             cls.cuda = None
+        if finish < slope:
+            cls.slope = Kernel.slope
 
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
@@ -137,6 +157,19 @@ class Kernel:
     def diagonal(self, X):
         """Return k(x, x) of every row, shape (m,)."""
         raise NotImplementedError
+
+    def slope(self):
+        """Return the `Slope`: the gradient of k(x, z) in x.
+
+        Raises
+        ------
+        ValueError
+            If the kernel declares none.
+        """
+        raise ValueError(
+            f"{self!r} declares no gradient: use a kernel of eigenkern.kernels, or "
+            "define `slope` in your subclass of Kernel"
+        )
 
     def frequencies(self, rng, n_features, n_frequencies):
         """Draw frequencies w of the kernel's spectral law: k(x, z) = E cos w'(x - z).
@@ -295,6 +328,9 @@ class Gaussian(_Radial):
         known = type(self).finish is Gaussian.finish
         return _ClippedGaussian(self.bandwidth) if known and noise > 1e-4 else self
 
+    def slope(self):
+        return Slope(Gaussian(self.bandwidth), 1.0 / self.bandwidth**2)
+
     def _random_lengths(self, rng, n):
         return np.ones(n)
 
@@ -341,8 +377,26 @@ class Laplacian(_Radial):
     def finish(self, xp, T):
         return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))
 
+    def slope(self):
+        return Slope(_LaplacianSlope(self.bandwidth), 1.0 / self.bandwidth**2)
+
     def _random_lengths(self, rng, n):
         return 1.0 / np.sqrt(rng.chisquare(1, n))
+
+
+@dataclass(frozen=True)
+class _LaplacianSlope(_Radial):
+    """exp(-u) / u of u = r / sigma, and zero on the kink, u = 0."""
+
+    _norms_lowered = Laplacian._norms_lowered
+    cuda = "T u = sqrt(t); k = t > T(0) ? exp(-u) / u : T(0)"
+
+    def finish(self, xp, T):
+        infinite = xp.full(T.shape[1], np.inf, dtype=T.dtype, device=device_of(T))
+        u = in_place(xp, "sqrt", xp.where(T > 0, T, infinite))
+        decay = _exp_of_minus(xp, xp.asarray(u, copy=True))
+        decay /= u
+        return decay
 
 
 @dataclass(frozen=True)
@@ -370,8 +424,23 @@ class Cauchy(_Radial):
         T += 1.0
         return in_place(xp, "reciprocal", T)
 
+    def slope(self):
+        return Slope(_SquaredCauchy(self.bandwidth), 2.0 / self.bandwidth**2)
+
     def _random_lengths(self, rng, n):
         return np.sqrt(2.0 * rng.standard_exponential(n))
+
+
+@dataclass(frozen=True)
+class _SquaredCauchy(_Radial):
+    """1 / (1 + r^2 / sigma^2)^2."""
+
+    cuda = "T v = T(1) + fabs(t); k = T(1) / (v * v)"
+
+    def finish(self, xp, T):
+        T = Cauchy.finish(self, xp, T)
+        T *= T
+        return T
 
 
 @dataclass(frozen=True)
@@ -423,6 +492,13 @@ class Matern(_Radial):
         u += 1.0
         u *= decay
         return u
+
+    def slope(self):
+        # Of u = sqrt(2 nu) r / sigma: phi'(u) / u is -exp(-u), or -(1 + u) exp(-u) / 3.
+        c = 2.0 * self.nu / self.bandwidth**2
+        if self.nu == 1.5:
+            return Slope(Laplacian(self.bandwidth / 3.0**0.5), c)
+        return Slope(Matern(self.bandwidth * 0.6**0.5, nu=1.5), c / 3.0)
 
     def _random_lengths(self, rng, n):
         return np.sqrt(2.0 * self.nu / rng.chisquare(2.0 * self.nu, n))
@@ -480,6 +556,13 @@ class Polynomial(Kernel):
     def finish(self, xp, T):
         return _integer_power(T, int(self.degree))
 
+    def slope(self):
+        factor = int(self.degree) / self.bandwidth**2
+        if self.degree == 1:
+            return Slope(_One(), factor, relative=False)
+        kernel = Polynomial(self.bandwidth, int(self.degree) - 1, self.coef0)
+        return Slope(kernel, factor, relative=False)
+
     def diagonal(self, X):
         squares = namespace(X).sum(X * X, axis=1) / self.bandwidth**2
         return _integer_power(squares + self.coef0, int(self.degree))
@@ -509,8 +592,30 @@ class Linear(Kernel):
     def finish(self, xp, T):
         return T
 
+    def slope(self):
+        return Slope(_One(), 1.0, relative=False)
+
     def diagonal(self, X):
         return namespace(X).sum(X * X, axis=1)
+
+
+@dataclass(frozen=True)
+class _One(Kernel):
+    """k(x, z) = 1, the slope of what is linear."""
+
+    factored = True
+
+    def encode(self, X):
+        return namespace(X).ones_like(X[:, :1])
+
+    def left(self, E):
+        return E
+
+    def finish(self, xp, T):
+        return T
+
+    def diagonal(self, X):
+        return namespace(X).ones_like(X[:, 0])
 
 
 @dataclass(frozen=True)

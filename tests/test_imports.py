@@ -24,7 +24,7 @@ LAYERS = [
     {"tuning"},
     {"problems"},
     {"estimators"},
-    {"display"},
+    {"display", "inspection"},
     {"__init__"},
 ]
 

@@ -129,6 +129,8 @@ MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
 # that are multiplied together: narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512
+# Bytes of the coefficients whose products are gradients, at a time.
+GRADIENT_BYTES = 256e6
 # Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
 # that the threads seldom wait for each other between two calls of NumPy. And numbers
 # where there are no threads, as on a GPU.

@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from ..backend.array import location_of, move, namespace
 from ..backend.devices import compute_devices
 from ..backend.linalg import large_product
+from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
 from ..problems.data import Data
 from .callbacks import Callbacks
@@ -44,14 +45,15 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
+    #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
+    _gradients = None
 
     @all_or_nothing
     @with_callbacks
     def _fit(self, X, y, sample_weight=None, **validation):
         """Validate, prepare, train, publish."""
         self._check_parameters()
-        n_iter = getattr(self, "max_iter", 0)
-        callbacks = Callbacks(self, X, y, sample_weight, self._task, n_iter)
+        callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, **validation)
         progress = self._progress()
         problem, solver, chosen, rule = self._prepare(data)
@@ -116,6 +118,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
             )
         return weights
 
+    @property
+    def _n_iterations(self):
+        """Iterations that callbacks are told of, at most."""
+        return getattr(self, "max_iter", 0)
+
     def _make_rng(self):
         return check_random_state(self.random_state)
 
@@ -170,6 +177,16 @@ def kernel_values(model, X):
         X = move(X, *devices[0])
         return large_product(namespace(X).astype(X, coef.dtype, copy=False), coef)
     return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
+
+
+def kernel_gradients(model, X):
+    """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
+    if model.kernel_ is None:
+        raise ValueError(
+            "gradients need a kernel of rows; got a model with kernel='precomputed'"
+        )
+    devices = compute_devices(model.device, X)
+    return KernelGradient(model.kernel_, model.centers_, model.dual_coef_, devices, X)
 
 
 def is_precomputed(estimator):

@@ -9,6 +9,7 @@ from ..backend.devices import compute_device
 from ..backend.transfer import StreamedRows
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
 from ..operators.fourier import FourierBlocks
+from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
@@ -300,21 +301,31 @@ class _DoublyStochastic(Streaming, Model):
             sum(to_numpy(part).astype(np.float64) for part in parts),
         )
 
-    def _expand(self, X):
-        xp, device = location = compute_device(self.device, X)
-        coef = move(self.coef_, xp, device)
-        n_blocks, size, n_columns = coef.shape
-        offset = move(self.offset_, xp, device)
-        n, rows = X.shape[0], StreamedRows(X, *location)
-        n_sent = n if location == location_of(X) else _N_SENT
+    def _fitted_features(self, location, cache_bytes):
+        """Return the random features of a fitted model, and their coefficients."""
+        coef, offset = move(self.coef_, *location), move(self.offset_, *location)
+        size = coef.shape[1] // 2
         features = FourierBlocks(
             self.kernel_,
             self.seed_,
-            size // 2,
+            size,
             offset[None, :],
             offset,
-            cache_bytes=_FREQUENCY_BYTES if n_sent < n else 0.0,
+            cache_bytes=cache_bytes,
         )
+        return features, coef
+
+    def _gradients(self, X):
+        location = compute_device(self.device, X)
+        return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
+
+    def _expand(self, X):
+        xp, _ = location = compute_device(self.device, X)
+        n, rows = X.shape[0], StreamedRows(X, *location)
+        n_sent = n if location == location_of(X) else _N_SENT
+        cache = _FREQUENCY_BYTES if n_sent < n else 0.0
+        features, coef = self._fitted_features(location, cache)
+        n_blocks, _, n_columns = coef.shape
         coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
         for start in range(0, n, n_sent):
             piece = rows[start : min(start + n_sent, n), :]

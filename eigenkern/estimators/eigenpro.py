@@ -29,7 +29,7 @@ from ..tuning.sizes import (
     tuning_bytes,
 )
 from ..tuning.step import tune
-from .base import Model, is_precomputed, kernel_values, split
+from .base import Model, is_precomputed, kernel_gradients, kernel_values, split
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
@@ -74,6 +74,7 @@ class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
     _expand = kernel_values
+    _gradients = kernel_gradients
 
     def __init__(
         self,

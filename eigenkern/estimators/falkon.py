@@ -8,7 +8,7 @@ from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
 from ..solvers.falkon import FalkonState, falkon
-from .base import Model, kernel_values
+from .base import Model, kernel_gradients, kernel_values
 from .least_squares import make_problem, ridge_coef
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
@@ -24,6 +24,7 @@ class _FalkonLike(Model):
 
     _task = "iteration"
     _expand = kernel_values
+    _gradients = kernel_gradients
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..nystrom.descent import State
 from ..nystrom.filters import RidgePath
-from .base import Model, kernel_values
+from .base import Model, kernel_gradients, kernel_values
 from .least_squares import (
     check_given_rows,
     check_selection,
@@ -23,6 +23,7 @@ class _Nystrom(Model):
     """Kernel least squares in closed form: regression and classification."""
 
     _expand = kernel_values
+    _gradients = kernel_gradients
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
 from ..operators.cached import kept
 from ..operators.plan import cache_budget
-from .base import Model, kernel_values
+from .base import Model, kernel_gradients, kernel_values
 from .least_squares import (
     check_given_rows,
     check_selection,
@@ -32,6 +32,7 @@ class _Nytro(Model):
     """Early-stopped gradient descent on centers: regression and classification."""
 
     _expand = kernel_values
+    _gradients = kernel_gradients
 
     def __init__(
         self,

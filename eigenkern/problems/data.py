@@ -66,6 +66,32 @@ class Data:
         return np.flatnonzero(self.weights > 0)
 
 
+def draw(data, rows, n):
+    """Return `n` of some rows, or all of them: of every class as large a part, or one.
+
+    Parameters
+    ----------
+    data : Data
+    rows : ndarray of int
+    n : int
+
+    Returns
+    -------
+    rows : ndarray of int
+        Increasing.
+    """
+    if n >= len(rows):
+        return rows
+    order = data.rng.permutation(rows)
+    if data.groups is None:
+        return np.sort(order[:n])
+    groups, chosen = data.groups[order], []
+    for group in np.unique(groups):
+        members = order[groups == group]
+        chosen.append(members[: max(int(n * len(members) / len(rows)), 1)])
+    return np.sort(np.concatenate(chosen))
+
+
 def hold_out(data, rows, fraction):
     """Split rows into those to train with and those to select by.
 

@@ -1,0 +1,204 @@
+"""Gradients of fitted models, and the average of their outer products."""
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from ..backend.array import device_of, location_of, move, slices
+from ..backend.devices import working_device
+from ..backend.linalg import large_product
+from ..backend.machine import GRADIENT_BYTES
+from ..problems.problem import take
+from .base import Model
+from .validation import (
+    check_number,
+    check_rows,
+    check_same_location,
+    check_weights,
+    shared_out,
+)
+
+# Outputs, or random combinations of more of them.
+_MAX_OUTPUTS = 10
+
+
+def gradient(model, X):
+    """Return the gradients of a fitted model's outputs at the rows of X.
+
+    Of ``predict`` of a regressor, and of ``decision_function`` of a classifier.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted model on kernels of this package: EigenPro, Nystrom, NYTRO, Falkon,
+        doubly stochastic gradients or a recursive feature machine.
+    X : array of shape (n_samples, n_features)
+
+    Returns
+    -------
+    G : array of shape (n_samples, n_features, n_outputs)
+        Where X lives. On the kink of a kernel, such as that of the laplacian at its
+        centers, the center itself is left out.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, or its kernel has no gradient.
+
+    See Also
+    --------
+    average_gradient_outer_product : What features, together, change the model most.
+
+    Notes
+    -----
+    n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern import EigenProRegressor
+    >>> from eigenkern.inspection import gradient
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
+    >>> model = EigenProRegressor("gaussian", random_state=0).fit(X, 3 * X[:, 0])
+    >>> gradient(model, np.zeros((1, 2)))[0, :, 0].round(1)
+    array([3., 0.])
+    """
+    X = _checked_rows(model, X, "gradient")
+    with working_device(model.device, X), shared_out(X):
+        gradients = model._gradients(X)
+        return move(gradients.block(0, X.shape[0]), *location_of(X))
+
+
+def average_gradient_outer_product(
+    model, X, *, kind="full", max_rows=None, sample_weight=None, random_state=None
+):
+    """Return the mean over rows of the outer products of a model's gradients.
+
+    ::
+
+        M = 1/n sum_i sum_l grad f_l(x_i) grad f_l(x_i)'
+
+    Its diagonal tells how much each feature matters to the model, in the unit of the
+    features; its leading eigenvectors are the directions that the model changes in.
+
+    Parameters
+    ----------
+    model : estimator
+        As of `gradient`.
+    X : array of shape (n_samples, n_features)
+    kind : {"full", "diagonal"}, default="full"
+        "diagonal": of M only the diagonal is computed.
+    max_rows : int, default=None
+        Rows to draw from X; some thousand suffice. None: all of them.
+    sample_weight : array of shape (n_samples,), default=None
+        Weights of the rows in the mean.
+    random_state : int, RandomState instance or None, default=None
+        Rows that are drawn, and the combinations of more than 10 outputs.
+
+    Returns
+    -------
+    M : array of shape (n_features, n_features), or (n_features,)
+        In float64, where X lives.
+
+    Raises
+    ------
+    ValueError
+        If the model is of another kind, or its kernel has no gradient.
+
+    See Also
+    --------
+    RFMRegressor : Learns its metric from M.
+
+    Notes
+    -----
+    n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs, and n l
+    d^2 for the outer products. More than 10 outputs are replaced by 10 combinations of
+    them with random signs, drawn anew for every block of rows: M is the same on
+    average.
+
+    References
+    ----------
+    Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
+    neural networks and backpropagation-free machine learning models", Science 2024.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern import EigenProRegressor
+    >>> from eigenkern.inspection import average_gradient_outer_product
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
+    >>> model = EigenProRegressor("gaussian", random_state=0).fit(X, 3 * X[:, 0])
+    >>> M = average_gradient_outer_product(model, X, kind="diagonal")
+    >>> bool(M[0] > 100 * M[1])
+    True
+    """
+    if kind not in ("full", "diagonal"):
+        raise ValueError(f"kind must be 'full' or 'diagonal'; got {kind!r}")
+    if max_rows is not None:
+        check_number("max_rows", max_rows, 1, integer=True)
+    X = _checked_rows(model, X, "average_gradient_outer_product")
+    weights = check_weights(sample_weight, X.shape[0])
+    rng = check_random_state(random_state)
+    if max_rows is not None and max_rows < X.shape[0]:
+        rows = np.sort(rng.choice(X.shape[0], max_rows, replace=False))
+        X = take(X, rows)
+        weights = None if weights is None else weights[rows]
+        if weights is not None and not weights.any():
+            raise ValueError(
+                f"max_rows={max_rows} draws no row with a positive sample_weight"
+            )
+    with working_device(model.device, X), shared_out(X):
+        M = mean_outer_product(model._gradients(X), kind, weights, rng)
+        return move(M, *location_of(X))
+
+
+def mean_outer_product(gradients, kind, weights, rng):
+    """Return the mean of G G' over rows, summed over outputs, or its diagonal.
+
+    Parameters
+    ----------
+    gradients : KernelGradient, FourierGradient or MappedGradient
+    kind : {"full", "diagonal"}
+    weights : ndarray of shape (n,) or None
+    rng : numpy.random.RandomState
+    """
+    xp, (n, d, n_outputs) = gradients.xp, gradients.shape
+    n_mixed = min(n_outputs, _MAX_OUTPUTS)
+    total, itemsize = 0.0, 8
+    size = max(int(GRADIENT_BYTES // (itemsize * d * n_mixed)), 1)
+    if n_mixed < n_outputs:  # many blocks, for as many combinations
+        size = min(size, max(-(-n // 16), 1))
+    for rows in slices(n, size):
+        mix = None
+        if n_mixed < n_outputs:
+            signs = rng.choice([-1.0, 1.0], (n_outputs, n_mixed)) / n_mixed**0.5
+            mix = signs
+        G = gradients.block(rows.start, rows.stop, mix)
+        if weights is not None:
+            root = xp.asarray(
+                (weights[rows] / weights.mean()) ** 0.5, device=device_of(G)
+            )
+            G = G * xp.astype(root, G.dtype)[:, None, None]
+        total = total + xp.astype(_outer_products(xp, G, kind), xp.float64)
+    return total / n
+
+
+def _outer_products(xp, G, kind):
+    """Return the sum of the outer products of gradients of shape (m, d, l)."""
+    if kind == "diagonal":
+        return xp.sum(xp.sum(G * G, axis=2), axis=0)
+    G = xp.reshape(xp.permute_dims(G, (1, 0, 2)), (G.shape[1], -1))
+    return large_product(G, G.T)
+
+
+def _checked_rows(model, X, function):
+    """Return validated rows for a fitted model on kernels."""
+    if not (isinstance(model, Model) and model._gradients is not None):
+        raise ValueError(
+            f"model must be a model on kernels of eigenkern, such as EigenProRegressor;"
+            f" got {model!r}"
+        )
+    check_is_fitted(model, model._coef_attribute)
+    X = check_rows(model, X)
+    check_same_location(model, location_of(X), function)
+    return X

@@ -1,0 +1,145 @@
+"""Gradients of a kernel machine, as products of another kernel matrix.
+
+Of f(x) = sum_j a_j k(x, z_j) with grad k(x, z) = c w(x, z) (z - x)::
+
+    grad f(x) = c (sum_j w(x, z_j) a_j z_j - x sum_j w(x, z_j) a_j)
+
+is a product of W = w(X, Z) with the columns [a, a z]: of l outputs and d features
+l (d + 1) columns. Nothing of size (m, p, d) is ever in memory.
+"""
+
+from ..backend.array import move, slices
+from ..backend.machine import GRADIENT_BYTES
+from ..backend.transfer import StreamedRows
+from .sharded import kernel_operator
+
+
+class KernelGradient:
+    """Gradients of f = K(., Z) a at the rows of X.
+
+    They cost m p (d + l (d + 1)) multiply-adds and m p evaluations of w.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        With a slope.
+    centers : array of shape (p, d)
+        Z, on any device.
+    coef : array of shape (p, l)
+        a.
+    devices : list of (namespace, device)
+        That compute; the first has the results.
+    X : array of shape (m, d)
+        On any device.
+    """
+
+    def __init__(self, kernel, centers, coef, devices, X):
+        self._slope = kernel.slope()
+        self._matrix = kernel_operator(self._slope.kernel, centers, devices, X)
+        self.xp, device = self._matrix.xp, self._matrix.device
+        self.dtype = self._matrix.dtype
+        self._coef = move(coef, self.xp, device)
+        self._Z, self._rows = (
+            move(centers, self.xp, device),
+            StreamedRows(X, *devices[0]),
+        )
+        # Of rows far from the origin the difference of both sums would cost digits.
+        self._offset = self.xp.mean(self._Z, axis=0)
+        if not self._slope.relative:
+            self._offset = self.xp.zeros_like(self._offset)
+        self.shape = *X.shape, coef.shape[1]
+
+    def block(self, start, stop, mix=None):
+        """Return the gradients at rows [start:stop], shape (m, d, l).
+
+        Parameters
+        ----------
+        start, stop : int
+        mix : array of shape (l, r), default=None
+            Of the r combinations ``f(x) @ mix`` of the outputs.
+        """
+        xp, (p, d) = self.xp, self._Z.shape
+        coef = self._coef if mix is None else self._coef @ mix
+        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False) - self._offset
+        Z, parts = self._Z - self._offset, []
+        itemsize = xp.finfo(self.dtype).bits // 8
+        n_at_once = max(int(GRADIENT_BYTES // (itemsize * p * (d + 1))), 1)
+        for outputs in slices(coef.shape[1], n_at_once):
+            a = coef[:, outputs]
+            k = a.shape[1]
+            moments = xp.reshape(Z[:, :, None] * a[:, None, :], (p, d * k))
+            sums = self._matrix.product(xp.concat([a, moments], axis=1), start, stop)[0]
+            G = xp.reshape(sums[:, k:], (stop - start, d, k))
+            if self._slope.relative:
+                G = G - x[:, :, None] * sums[:, None, :k]
+            parts.append(self._slope.factor * G)
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=2)
+
+
+class FourierGradient:
+    """Gradients of f = sum_k phi_k' A_k, phi_k random features, at the rows of X.
+
+    The gradients of ``cos w'x`` and ``sin w'x`` are ``-w sin w'x`` and ``w cos w'x``: a
+    product of the same features with l d columns.
+
+    Parameters
+    ----------
+    features : FourierBlocks
+    coef : array of shape (n_blocks, 2 F, l)
+        A_k.
+    X : array of shape (m, d)
+        On any device.
+    """
+
+    def __init__(self, features, coef, X):
+        self._features, self._coef = features, coef
+        self.xp, self.dtype = features.xp, coef.dtype
+        self._rows = StreamedRows(X, self.xp, features.device)
+        self.shape = *X.shape, coef.shape[2]
+
+    def block(self, start, stop, mix=None):
+        """Return the gradients at rows [start:stop], shape (m, d, l)."""
+        xp, d = self.xp, self.shape[1]
+        coef = self._coef if mix is None else self._coef @ mix
+        (n_blocks, width, n_outputs), size = coef.shape, xp.finfo(self.dtype).bits // 8
+        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
+        total = 0.0
+        n_at_once = max(int(GRADIENT_BYTES // (size * width * d * n_outputs)), 1)
+        for blocks in slices(n_blocks, n_at_once):
+            chosen = range(blocks.start, blocks.stop)
+            columns = [self._columns(k, coef[k, :, :]) for k in chosen]
+            total = total + self._features.product(x, chosen, columns, d * n_outputs)
+        return xp.reshape(total, (stop - start, d, n_outputs))
+
+    def _columns(self, k, A):
+        """Return the coefficients of the gradient of block `k`, shape (2 F, d l)."""
+        W = self._features.frequencies(k).T
+        F = W.shape[0]
+        columns = [
+            self.xp.reshape(W[:, :, None] * a[:, None, :], (F, -1))
+            for a in (A[F : 2 * F, :], -A[:F, :])
+        ]
+        return self.xp.concat(columns)
+
+
+class MappedGradient:
+    """Gradients in x of a function of x R, R symmetric.
+
+    Parameters
+    ----------
+    inner : KernelGradient or FourierGradient
+        Of the function, at the rows of X R.
+    root : array of shape (d,) or (d, d)
+        R, or its diagonal.
+    """
+
+    def __init__(self, inner, root):
+        self._inner, self._root = inner, root
+        self.xp, self.shape = inner.xp, inner.shape
+
+    def block(self, start, stop, mix=None):
+        """Return the gradients at rows [start:stop], shape (m, d, l)."""
+        G = self._inner.block(start, stop, mix)
+        if self._root.ndim == 1:
+            return G * self._root[None, :, None]
+        return self.xp.matmul(self._root[None, :, :], G)
