@@ -39,7 +39,7 @@ _MAX_FULL = 1000
 _PATIENCE = 2
 # Part of the metric that is the one of the features as they are. It keeps features
 # that matter little to a model from being lost to the next ones.
-_FLOOR = 0.05
+_FLOOR = 0.02
 # Bandwidth of the default estimator over the median distance. The laplacian decays
 # least there: far rows are predicted by more than their neighbours.
 _WIDTH = 4.0
@@ -95,8 +95,8 @@ def learned_metrics(problem, kinds, max_rounds, say):
         M = (1 / n) sum_i grad f(x_i) grad f(x_i)'   (of "diagonal" the diagonal)
         R <- M^1/2
 
-    Every kind of metric starts from the plain kernel, and is given up where it has got
-    no better in two rounds.
+    The second kind of metric goes on from the best one of the first, and each is given
+    up after two rounds that are no better.
 
     Parameters
     ----------
@@ -116,16 +116,16 @@ def learned_metrics(problem, kinds, max_rounds, say):
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
     neural networks and backpropagation-free machine learning models", Science 2024.
     """
-    best = plain = None
+    best = None
     for penalty in problem.penalties:
         now = problem.fitted(None, 0, problem.plain_root, penalty)
         say(now)
         yield now
         if best is not None and now.error >= best.error:
             break
-        best = plain = now
+        best = now
     for kind in kinds:
-        now, least, n_waited = plain, plain.error, 0
+        now, least, n_waited = best, best.error, 0
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
             if now is None:
