@@ -291,7 +291,10 @@ def eigh(K):
 
 
 def plus_diagonal(K, value):
-    """Return K + value I, in `K` itself where its library can."""
+    """Return K + value I, in `K` itself where its library can.
+
+    `value` may be an array of shape (n,).
+    """
     xp = namespace(K)
     if is_numpy(xp):
         K.flat[:: len(K) + 1] += value

@@ -83,6 +83,7 @@ class _EigenPro(Streaming, Model):
         bandwidth="median",
         n_centers=None,
         centers="uniform",
+        alpha=0.0,
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
@@ -105,6 +106,7 @@ class _EigenPro(Streaming, Model):
         self.bandwidth = bandwidth
         self.n_centers = n_centers
         self.centers = centers
+        self.alpha = alpha
         self.algorithm = algorithm
         self.n_components = n_components
         self.subsample_size = subsample_size
@@ -133,6 +135,13 @@ class _EigenPro(Streaming, Model):
                 f"got {self.algorithm!r}"
             )
         self._check_general()
+        check_number("alpha", self.alpha, 0)
+        if self.alpha > 0 and self._general:
+            raise ValueError(
+                "alpha must be 0 in a model on centers of its own, whose epochs have "
+                f"no penalty; got {self.alpha}. NystromRegressor and NystromClassifier "
+                "have one, or let every training row be a center"
+            )
         if self.svd_solver not in ("nystrom", "randomized"):
             raise ValueError(
                 f"svd_solver must be 'nystrom' or 'randomized'; got {self.svd_solver!r}"
@@ -242,6 +251,8 @@ class _EigenPro(Streaming, Model):
             solution = self._solved_directly(problem)
             if solution is not None:
                 return solution
+        if self.alpha > 0:
+            problem = problem.penalised(self.alpha)
         n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
         if self.algorithm == "eigenpro1":  # one more for its eigenvectors
             n_products += 1
@@ -287,10 +298,13 @@ class _EigenPro(Streaming, Model):
         """Return problem, state and what was chosen, of the direct solution, or None.
 
         It is the state after one step of EigenPro with all eigenvectors. The penalty is
-        what as many epochs as are allowed would leave.
+        `alpha`, or else what as many epochs as are allowed would leave.
         """
-        K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
-        solution = solve_directly(K, problem.targets, problem.weights, penalty)
+        K = problem.operator
+        penalty = {"penalty": _EPOCH_PENALTY / self.max_iter}
+        if self.alpha > 0:
+            penalty = {"ridge": float(self.alpha) * K.shape[0]}
+        solution = solve_directly(K, problem.targets, problem.weights, **penalty)
         if solution is None:
             return None
         coef, residual = solution
@@ -616,14 +630,22 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
             (n_centers, n_features), default="uniform"
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
+    alpha : float, default=0.0
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
+        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
+        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
+        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
+        is what regularises. A model on centers of its own that has a penalty is
+        `NystromRegressor` or `NystromClassifier`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
         centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster: kernel ridge regression with a penalty of
-        ``0.02 / max_iter`` times the mean of k(x, x) on the diagonal, about as far as
-        that many epochs get. A size, a step or a damping of your own, early stopping, a
-        warm start or a `cache_size` below 8 n^2 bytes ask for epochs.
+        Cholesky factor, which is faster: kernel ridge regression with the penalty
+        `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get. A size, a step or a damping
+        of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
+        ask for epochs.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -721,7 +743,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         q and s.
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s; in
-        "eigenpro1" of the kernel matrix, over n.
+        "eigenpro1" of the kernel matrix, over n. With the penalty on its diagonal.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
         and the largest eigenvalue.
@@ -750,7 +772,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
         Mean squared residual of each epoch, every batch taken before its update; of a
-        direct solution its own.
+        direct solution its own. With a penalty the epochs' residual is that of the
+        system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
         R^2 of the rows held out, one an epoch; None without early stopping.
     n_features_in_ : int
@@ -841,14 +864,22 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             (n_centers, n_features), default="uniform"
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
+    alpha : float, default=0.0
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
+        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
+        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
+        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
+        is what regularises. A model on centers of its own that has a penalty is
+        `NystromRegressor` or `NystromClassifier`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
         centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster: kernel ridge regression with a penalty of
-        ``0.02 / max_iter`` times the mean of k(x, x) on the diagonal, about as far as
-        that many epochs get. A size, a step or a damping of your own, early stopping, a
-        warm start or a `cache_size` below 8 n^2 bytes ask for epochs.
+        Cholesky factor, which is faster: kernel ridge regression with the penalty
+        `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get. A size, a step or a damping
+        of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
+        ask for epochs.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -948,7 +979,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         q and s.
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the subsample's kernel matrix, over s; in
-        "eigenpro1" of the kernel matrix, over n.
+        "eigenpro1" of the kernel matrix, over n. With the penalty on its diagonal.
     beta_, top_eigenvalue_ : float
         Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
         and the largest eigenvalue.
@@ -977,7 +1008,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
         Mean squared residual of each epoch, every batch taken before its update; of a
-        direct solution its own.
+        direct solution its own. With a penalty the epochs' residual is that of the
+        system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     classes_ : ndarray of shape (n_classes,)
@@ -1015,6 +1047,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         bandwidth="median",
         n_centers=None,
         centers="uniform",
+        alpha=0.0,
         algorithm="auto",
         n_components="auto",
         subsample_size="auto",
@@ -1039,6 +1072,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             bandwidth=bandwidth,
             n_centers=n_centers,
             centers=centers,
+            alpha=alpha,
             algorithm=algorithm,
             n_components=n_components,
             subsample_size=subsample_size,

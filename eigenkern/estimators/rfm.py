@@ -45,8 +45,8 @@ _FLOOR = 0.02
 _WIDTH = 4.0
 # Penalties of the default estimator, in the unit of k(x, x), from none to that of
 # targets that are mostly noise; and factors to try with the metric that was chosen.
-_PENALTIES = (0.0,)
-_FACTORS = ()
+_PENALTIES = (0.0, 0.01, 0.1, 0.5)
+_FACTORS = (0.25, 4.0)
 # Where no model can be fitted with a metric, or none evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -198,7 +198,7 @@ class MetricProblem:
         if penalty is not None:
             rng = np.random.RandomState(model.random_state)
             width = _WIDTH * median_distance(X, rng)
-            model.set_params(bandwidth=width)
+            model.set_params(alpha=penalty / len(rows), bandwidth=width)
         return model.fit(X, self._labels_of(rows), weights)
 
     def fitted(self, kind, number, root, penalty):

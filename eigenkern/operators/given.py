@@ -1,6 +1,6 @@
 """A matrix that is in memory."""
 
-from ..backend.linalg import large_product
+from ..backend.linalg import large_product, plus_diagonal
 from .matrix import Matrix
 
 
@@ -24,6 +24,10 @@ class GivenMatrix(Matrix):
     def rows(self, X):
         """Return K(X, Z), computed as this matrix was."""
         return super().rows(X) if self._source is None else self._source.rows(X)
+
+    def plus_diagonal(self, values):
+        """Return K + diag(values), in the array of K where its library can."""
+        return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""

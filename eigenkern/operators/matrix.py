@@ -17,7 +17,8 @@ class Matrix:
     computes its entries tile by tile, `CachedTriangle` has computed them once,
     `ShardedKernel` has its columns on several devices, `CenteredFeatures` is a matrix
     of features. Each calls `_describe` and sets `shape` when it is made, and defines
-    `product` and `block`; those on kernels also `rows`, those with a pool `whole_rows`.
+    `product` and `block`; those on kernels also `rows`, those that a kernel machine
+    starts from `plus_diagonal`, those with a pool `whole_rows`.
 
     Attributes
     ----------
@@ -84,6 +85,16 @@ class Matrix:
     def rows(self, X):
         """Return the matrix of other rows: K(X, Z), where this one is of a kernel."""
         raise ValueError("a matrix that is given has no kernel to compare rows with")
+
+    def plus_diagonal(self, values):
+        """Return K(X, X) + diag(values); its `rows` have nothing added.
+
+        Parameters
+        ----------
+        values : array of shape (p,)
+            In the data type of the matrix.
+        """
+        raise NotImplementedError
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l), block by block."""

@@ -112,6 +112,18 @@ class ShardedKernel(Matrix):
         other._set_rows(X, X.shape[0], self.shape[1])
         return other
 
+    def plus_diagonal(self, values):
+        """Return K(X, X) + diag(values), of rows that are the centers."""
+        other = copy(self)
+        with _on(self._devices[0]):
+            pass  # the values are there
+        other._shards = self._run_all(
+            lambda k: self._shards[k].plus_diagonal(
+                move(values[self._parts[k]], *self._devices[k])
+            )
+        )
+        return other
+
     def _encoded_centers(self, start, stop):
         """Return a range of the centers, encoded, on the first device."""
         pieces = [self._shards[0].encoded_rows(0, 0)]

@@ -13,7 +13,7 @@ from copy import copy
 import numpy as np
 
 from ..backend.array import device_of, is_numpy, namespace
-from ..backend.linalg import large_product
+from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
 from ..backend.threads import Team, n_blas_threads, run_on_threads
 from ..backend.transfer import StreamedRows
@@ -53,7 +53,7 @@ class TiledKernel(Matrix):
         if tile_memory is not None:
             tile_bytes = tile_memory * 1e6
         self.budget = tile_bytes * self.n_workers
-        self._diagonal = None
+        self._diagonal = self._added = None
         if rows is None:
             self.symmetric, self._diagonal = True, kernel.diagonal(centers)
             self._set_rows(encoded_slices(self._right), centers.shape[0], first=0)
@@ -79,6 +79,13 @@ class TiledKernel(Matrix):
         """Return K(X, Z) of encoded rows; row i is center `first` + i, if given."""
         return self._with_rows(encoded_slices(E), E.shape[0], first)
 
+    def plus_diagonal(self, values):
+        """Return K(X, X) + diag(values), of rows that are the centers."""
+        other = copy(self)
+        other._diagonal = self._diagonal + values
+        other._added = values if self._added is None else self._added + values
+        return other
+
     def _with_rows(self, encoded_rows, m, first=None):
         other = copy(self)
         other.symmetric = False
@@ -91,7 +98,10 @@ class TiledKernel(Matrix):
         if self.factored:
             left = self.kernel.left(self.encoded_rows(start, stop))
             kept = large_product(left, self._right[:n_kept, :].T)
-            return large_product(left, self._right.T @ A), kept
+            F = large_product(left, self._right.T @ A)
+            if self._added is not None and self._first is not None:
+                self._add_diagonal(F, kept, A, start + self._first)
+            return F, kept
         m, p = stop - start, self.shape[1]
         options = {"dtype": self.dtype, "device": self.device}
         kept = self.xp.empty((m, n_kept), **options)
@@ -112,6 +122,22 @@ class TiledKernel(Matrix):
         tasks = [(part, i) for part in range(plan.n_parts) for i in starts]
         run_on_threads(self.pool, task, tasks, self._seconds(m * p, A.shape[1]))
         return sum_of(parts), kept
+
+    def _add_diagonal(self, F, kept, A, start):
+        """Add what `plus_diagonal` added to K to F = K A and to columns of K.
+
+        Of the rows that are the centers from `start` on.
+        """
+        first, last = max(start, 0), min(start + F.shape[0], self.shape[1])
+        if first >= last:
+            return
+        F[first - start : last - start, :] += (
+            self._added[first:last, None] * A[first:last, :]
+        )
+        last = min(last, kept.shape[1])
+        if first < last:
+            rows, own = slice(first - start, last - start), slice(first, last)
+            kept[rows, own] = plus_diagonal(kept[rows, own], self._added[own])
 
     def evaluated(self, A):
         """Return K @ A, and K in memory: computed once for this and for `adjoint`."""

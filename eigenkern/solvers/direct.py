@@ -13,19 +13,21 @@ _SINGLE_EPS = 2.0**-23
 _ENOUGH, _N_REFINEMENTS = 1000, 5
 # Relative residual of what is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
+# Rows that tell the size of k(x, x).
+_N_ENTRIES = 1000
 
 
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is no solution
-def solve_directly(A, y, weights, penalty):
+def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     """Return the coefficients of kernel ridge regression, or None where that fails.
 
     That is a of ::
 
-        (A + c W^-1) a = y,   c = penalty * mean(diag(W A))
+        (A + c W^-1) a = y,   c = ridge  or  penalty * mean(diag(W A))
 
     by a Cholesky factor, in n^3 / 6 multiply-adds, and memory for one matrix. The
     factor is in single precision, twice as fast, where c is above its rounding; the
-    solution is refined to the precision of A. It fails where A is indefinite.
+    solution is refined to the precision of A. It fails where A + c W^-1 is indefinite.
 
     Parameters
     ----------
@@ -34,7 +36,10 @@ def solve_directly(A, y, weights, penalty):
     y : array of shape (n, l)
     weights : array of shape (n,) or None
         Diagonal of W, positive.
-    penalty : float
+    penalty : float, default=0.0
+        Relative to the diagonal, where there is no `ridge`.
+    ridge : float, default=0.0
+        c itself. Where single precision does not solve that, double precision does.
 
     Returns
     -------
@@ -43,10 +48,34 @@ def solve_directly(A, y, weights, penalty):
     """
     xp = A.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
+    precisions = _precisions(A, w, penalty, ridge)
+    for dtype in precisions:
+        a, residual, left = _solved(A, y, w, penalty, ridge, dtype)
+        # What double precision would do better, of data that have it.
+        is_last = dtype == precisions[-1] or A.dtype == xp.float32
+        if left <= (_NO_SOLUTION if is_last else _enough(A)):
+            return a, residual
+    return None
+
+
+def _precisions(A, w, penalty, ridge):
+    """Return the data types of the factors to try."""
+    xp, n = A.xp, A.shape[0]
+    if not ridge:
+        return [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
+    m = min(n, _N_ENTRIES)
+    entries = xp.linalg.diagonal(A.block(0, m, 0, m))
+    single = ridge > n * _SINGLE_EPS * float(xp.mean(w[:m] * entries))
+    return [xp.float32, xp.float64] if single else [xp.float64]
+
+
+def _solved(A, y, w, penalty, ridge, dtype):
+    """Return a, y - A a, and what is left over |y|: infinite where A has no factor."""
+    xp = A.xp
     root = xp.sqrt(w)[:, None]
-    L, c = _factor(A, root, penalty)
+    L, c = _factor(A, root, penalty, ridge, dtype)
     if L is None:
-        return None
+        return None, None, np.inf
     a, error = xp.zeros_like(y), y
     size = left = _largest(root * y) or 1.0
     for _ in range(_N_REFINEMENTS):
@@ -56,23 +85,27 @@ def solve_directly(A, y, weights, penalty):
         residual = y - A @ a
         error, before = residual - c * a / w[:, None], left
         left = _largest(root * error)
-        if left <= _ENOUGH * float(xp.finfo(A.dtype).eps) * size or left > before / 2:
+        if left <= _enough(A) * size or left > before / 2:
             break
-    return (a, residual) if left <= _NO_SOLUTION * size else None
+    return a, residual, left / size
 
 
-def _factor(A, root, penalty):
+def _factor(A, root, penalty, ridge, dtype):
     """Return the factor of W^1/2 A W^1/2 + c I, or None, and c."""
-    xp, n = A.xp, A.shape[0]
-    dtype = xp.float32 if penalty > n * _SINGLE_EPS else xp.float64
+    xp = A.xp
     K = A.block(dtype=dtype)
     if A.in_memory and dtype == A.dtype:  # it is not ours to change
         K = xp.asarray(K, copy=True)
     root = xp.astype(root, dtype, copy=False)
     K *= root
     K *= root.T
-    c = penalty * float(xp.mean(xp.linalg.diagonal(K)))
+    c = ridge or penalty * float(xp.mean(xp.linalg.diagonal(K)))
     return cholesky(plus_diagonal(K, c)), c
+
+
+def _enough(A):
+    """Return the relative residual that is as good as none."""
+    return _ENOUGH * float(A.xp.finfo(A.dtype).eps)
 
 
 def _largest(values):

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
 from eigenkern.backend.array import location_of
-from eigenkern.kernels import Laplacian
+from eigenkern.kernels import Laplacian, Linear
 from eigenkern.operators.cached import CachedTriangle, cached
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
@@ -17,6 +17,8 @@ from eigenkern.operators.tiled import TiledKernel
 M, P, D = 83, 61, 4
 CPU = location_of(np.empty(0))
 KERNEL = Laplacian(1.5)
+# What a penalty adds to the diagonal.
+ADDED = np.linspace(0.1, 2.0, P)
 
 
 def dense(X, Z):
@@ -66,6 +68,36 @@ def sharded_symmetric(X, Z, other):
     return Case(operator, dense(Z, Z), dense(other, Z))
 
 
+def given_penalised(X, Z, other):
+    operator = GivenMatrix(dense(Z, Z)).plus_diagonal(ADDED)
+    return Case(operator, dense(Z, Z) + np.diag(ADDED))
+
+
+def tiled_penalised(X, Z, other):
+    operator = TiledKernel(KERNEL, Z, tile_memory=0.02).plus_diagonal(ADDED)
+    return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
+
+
+def factored_penalised(X, Z, other):
+    operator = TiledKernel(Linear(), Z).plus_diagonal(ADDED)
+    return Case(operator, Z @ Z.T + np.diag(ADDED), other @ Z.T)
+
+
+def triangle_penalised(X, Z, other):
+    operator = cached(TiledKernel(KERNEL, Z).plus_diagonal(ADDED), 16)
+    return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
+
+
+def sharded_penalised(X, Z, other):
+    operator = ShardedKernel(KERNEL, Z, [CPU, CPU]).plus_diagonal(ADDED)
+    return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
+
+
+def factored_shards_penalised(X, Z, other):
+    operator = ShardedKernel(Linear(), Z, [CPU, CPU, CPU]).plus_diagonal(ADDED)
+    return Case(operator, Z @ Z.T + np.diag(ADDED), other @ Z.T)
+
+
 def evaluated(X, Z, other):
     operator = TiledKernel(KERNEL, Z, X).evaluated(np.ones((P, 1)))[1]
     return Case(operator, dense(X, Z), dense(other, Z))
@@ -94,6 +126,12 @@ OPERATORS = [
     cached_rows,
     sharded,
     sharded_symmetric,
+    given_penalised,
+    tiled_penalised,
+    factored_penalised,
+    triangle_penalised,
+    sharded_penalised,
+    factored_shards_penalised,
     evaluated,
     evaluated_shards,
     features,
@@ -128,7 +166,28 @@ def test_description(case):
 
 def test_only_a_kernel_of_rows_with_themselves_is_symmetric(rows):
     names = {make.__name__ for make in OPERATORS if make(*rows).operator.symmetric}
-    assert names == {"tiled_symmetric", "triangle", "sharded_symmetric"}
+    assert names == {
+        "tiled_symmetric",
+        "triangle",
+        "sharded_symmetric",
+        "tiled_penalised",
+        "factored_penalised",
+        "triangle_penalised",
+        "sharded_penalised",
+        "factored_shards_penalised",
+    }
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda Z: TiledKernel(KERNEL, Z), lambda Z: ShardedKernel(KERNEL, Z, 2 * [CPU])],
+)
+def test_a_sum_is_another_operator(make, rows):
+    Z = rows[1]
+    operator = make(Z)
+    twice = operator.plus_diagonal(ADDED).plus_diagonal(ADDED)
+    assert_allclose(twice.block(), dense(Z, Z) + 2 * np.diag(ADDED), atol=1e-14)
+    assert_allclose(operator.block(), dense(Z, Z), atol=1e-14)
 
 
 def test_product(case, rng):
