@@ -10,16 +10,26 @@ from ..centers import distinct_rows
 
 # What the median distance is multiplied by. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
-_FACTORS = 2.0 ** np.arange(-3, 5)
+_FACTORS = 2.0 ** np.arange(-2, 5)
 # Rows of the subsample, at most, and distinct rows below which nothing can be told.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
-# The penalty over the mean of k(x, x), and how many standard errors of a difference are
-# noise. On these sets (1000 and 6000 rows, laplacian and gaussian, two samples, three
-# subsamples of each) EigenPro's error is 0.91 times that with the median, and never more
-# than 1.005 times. With penalties of 0.001 or 0.003, which are nearer to what its epochs
-# leave, with one standard error or with 500 rows it is up to 1.1 to 1.4 times as large
-# for 6000 rows of california_housing, gaussian.
-_PENALTY, _N_STANDARD_ERRORS = 0.01, 2.0
+# How many standard errors of a difference are noise.
+_N_STANDARD_ERRORS = 2.0
+
+
+def _penalty(n):
+    """Return the penalty over the mean of k(x, x), for a fit to `n` rows.
+
+    For few rows it is what the 20 epochs of EigenPro leave. The best bandwidth shrinks
+    as rows are added to those of the subsample; a larger penalty chooses narrower ones.
+
+    On the sets above (laplacian and gaussian, two samples, three subsamples of each)
+    EigenPro's error for 1000 rows is 0.82 to 0.86 times that with the median, with
+    penalties of 0.001 to 0.003, and 0.89 times with 0.01. For 6000 rows it is 0.93
+    times with 0.01, and nowhere more than 1.005 times; but up to 1.1 times with 0.001,
+    with 0.003, or with a single standard error (gaussian, california_housing).
+    """
+    return min(max(n / 600_000, 0.001), 0.01)
 
 
 def auto_bandwidth(kernel, X, targets, weights, rng):
@@ -31,7 +41,7 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
     `kernel.bandwidth` is taken. Equal rows are left out together, as one row with the
     mean of their targets: a copy would tell a narrow kernel the target of the other.
 
-    The 8 bandwidths of the grid take 8 m^2 (m + d) multiply-adds, and memory for some
+    The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for some
     five matrices of m x m, with m = 800 rows.
 
     Parameters
@@ -50,12 +60,16 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
         `kernel.bandwidth` itself where there are fewer than 20 distinct rows, or no
         error is finite.
     """
+    n = X.shape[0]
     X, Y, w = _subsample(X, targets, weights, rng)
     if len(w) < _LEAST_ROWS:
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
     errors = np.stack(
-        [_errors(replace(kernel, bandwidth=float(s)), X, Y, w) for s in bandwidths]
+        [
+            _errors(replace(kernel, bandwidth=float(s)), X, Y, w, _penalty(n))
+            for s in bandwidths
+        ]
     )
     means = errors.mean(axis=1)
     usable = np.isfinite(means)
@@ -107,7 +121,7 @@ def _subsample(X, targets, weights, rng):
     return to_numpy(X)[first], Y, w / w.mean()
 
 
-def _errors(kernel, X, Y, w):
+def _errors(kernel, X, Y, w, penalty):
     """Return the weighted squared leave-one-out error of every row, shape (m,).
 
     It is infinite where the kernel can't be computed, or is not positive definite.
@@ -116,7 +130,7 @@ def _errors(kernel, X, Y, w):
         K = kernel(X).astype(np.float64)
     except ValueError:  # too narrow for values of this size and data type
         return np.full(len(w), np.inf)
-    residual = leave_one_out(K, Y, w, _PENALTY * np.diagonal(K).mean())
+    residual = leave_one_out(K, Y, w, penalty * np.diagonal(K).mean())
     if residual is None:
         return np.full(len(w), np.inf)
     return w * np.mean(residual**2, axis=1)
