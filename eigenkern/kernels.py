@@ -681,8 +681,9 @@ def median_distance(X, rng, *, n_rows=600):
     distances = distances[distances > 0]
     if distances.size == 0:
         raise ValueError(
-            "bandwidth='median' found a median distance of 0: all rows of X (of its "
-            f"subsample of {rows.shape[0]} rows) are equal; pass a positive bandwidth"
+            "bandwidth='median' or 'auto' found a median distance of 0: all rows of X "
+            f"(of its subsample of {rows.shape[0]} rows) are equal; pass a positive "
+            "bandwidth"
         )
     return float(np.median(distances))
 

@@ -29,7 +29,7 @@ BAD_PARAMETERS = [
     ({"bandwidth": np.inf}, "bandwidth must be positive and finite; got inf"),
     ({"bandwidth": 1e-170}, "bandwidth must be in .*; got 1e-170"),
     ({"bandwidth": 1e170}, r"bandwidth must be in .*; got 1e\+170"),
-    ({"bandwidth": "mean"}, "bandwidth must be .* or 'median'; got 'mean'"),
+    ({"bandwidth": "mean"}, "bandwidth must be .* 'median' or 'auto'; got 'mean'"),
     ({"bandwidth": True}, "bandwidth must be .*; got True"),
     ({"bandwidth": None}, "bandwidth must be .*; got None"),
     ({"alpha": -0.1}, "alpha must be a number >= 0; got -0.1"),

@@ -69,7 +69,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     @all_or_nothing
     def _fit(self, X):
-        check_bandwidth(self.bandwidth)
+        check_bandwidth(self.bandwidth, targets=False)
         check_number("n_components", self.n_components, 1, integer=True)
         self._check_parameters()
         X = validate_data(self, X, dtype=floats(X), ensure_min_samples=2)

@@ -113,7 +113,7 @@ class FourierProblem(Problem):
 
     def _choose(self, kernel, bandwidth, X, Y, w, numbers):
         """Return the `Start` for the training rows."""
-        kernel = make_kernel(kernel, bandwidth, X, self.rng)
+        kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w)
         constant = self.loss_function.baseline(Y, w)
         scale = np.ones(Y.shape[1])
         if numbers:

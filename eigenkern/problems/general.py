@@ -111,10 +111,17 @@ class GeneralProblem(Problem):
         problem = Problem(device, data.X)
         X = problem.to_compute_if_small(data.X)
         first = StreamedRows(X, problem.xp, problem.device, train)
-        sample = first[: n_sampled_rows(len(train)), :]
-        kernel = make_kernel(kernel, bandwidth, sample, data.rng)
+        n_sampled = n_sampled_rows(len(train))
+        weights = None if data.weights is None else data.weights[train]
+        kernel = make_kernel(
+            kernel,
+            bandwidth,
+            first[:n_sampled, :],
+            data.rng,
+            data.targets[train[:n_sampled]],
+            None if weights is None else weights[:n_sampled],
+        )
         if isinstance(centers, str):
-            weights = None if data.weights is None else data.weights[train]
             centers = _chosen(centers, n_centers, kernel, X, train, weights, data.rng)
         return cls(data, train, held_out, kernel=kernel, centers=centers, device=device)
 

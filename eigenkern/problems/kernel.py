@@ -55,7 +55,8 @@ class KernelProblem(Problem):
                 K = self.to_compute(take(scored, train, axis=1))
                 self.validation = GivenMatrix(K)
         else:
-            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng)
+            Y = data.targets[train]
+            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w)
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(scored)

@@ -9,6 +9,7 @@ from ..backend.array import namespace, to_numpy
 from ..centers import distinct_rows
 from ..nystrom.descent import Descent
 from ..nystrom.selection import gcv_errors, loo_errors
+from ..tuning.bandwidth import merged
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -62,7 +63,7 @@ class LeastSquares(Problem):
         Rows to select by; None: those of `data.validation`, if there are some.
     kernel : str, Kernel or callable
         Not used where the data are a kernel matrix.
-    bandwidth : float or "median"
+    bandwidth : float, "median" or "auto"
 
     Attributes
     ----------
@@ -103,9 +104,21 @@ class LeastSquares(Problem):
         self.validation = self._validation_rows()
         self.kernel = None
         if not data.precomputed:
-            if isinstance(bandwidth, str) and isinstance(kernel, str):
-                X = take(X, data.distinct(order)[0])
-            self.kernel = make_kernel(kernel, bandwidth, X, self.rng)
+            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+
+    def _kernel(self, kernel, bandwidth, X, train, order):
+        """Return the kernel, its bandwidth measured on distinct rows.
+
+        The rows held out tell their distances, but not their targets.
+        """
+        data, targets, weights = self._data, None, None
+        if isinstance(kernel, str) and isinstance(bandwidth, str):
+            rows = order if bandwidth == "median" else train
+            first, which = data.distinct(rows)
+            weights = None if data.weights is None else data.weights[rows]
+            targets, weights = merged(first, which, data.targets[rows], weights)
+            X = take(X, first)
+        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp

@@ -15,6 +15,7 @@ from ..kernels import (
     check_positive_bandwidth,
     median_distance,
 )
+from ..tuning.bandwidth import auto_bandwidth
 
 _BY_NAME = {
     "gaussian": Gaussian(),
@@ -56,29 +57,37 @@ def check_spectral_law(kernel):
     )
 
 
-def check_bandwidth(bandwidth):
-    """Raise a ValueError unless `bandwidth` is "median" or a positive number."""
-    if isinstance(bandwidth, str) and bandwidth == "median":
+def check_bandwidth(bandwidth, *, targets=True):
+    """Raise a ValueError unless `bandwidth` is "median", "auto" or a positive number.
+
+    "auto" needs `targets`, which a transformer has not.
+    """
+    if isinstance(bandwidth, str) and bandwidth in ("median", "auto")[: 1 + targets]:
         return
     if not isinstance(bandwidth, Real) or isinstance(bandwidth, bool):
-        raise ValueError(
-            f"bandwidth must be a positive number or 'median'; got {bandwidth!r}"
-        )
+        right = "a positive number, 'median' or 'auto'"
+        if not targets:
+            right = "a positive number or 'median' ('auto' needs targets)"
+        raise ValueError(f"bandwidth must be {right}; got {bandwidth!r}")
     check_positive_bandwidth(bandwidth)
 
 
-def make_kernel(kernel, bandwidth, X, rng):
+def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None):
     """Return the kernel object that the parameters of an estimator mean.
 
     Parameters
     ----------
     kernel : str, Kernel or callable
         As checked by `check_kernel`; not "precomputed".
-    bandwidth : float or "median"
+    bandwidth : float, "median" or "auto"
         Used with a kernel's name; a kernel object brings its own.
     X : array of shape (n, d)
-        Where the median distance is measured.
+        Where the median distance, or the leave-one-out error, is measured.
     rng : numpy.random.RandomState
+    targets : ndarray of shape (n, l), default=None
+        On the host; only "auto" needs them.
+    weights : ndarray of shape (n,), default=None
+        On the host, positive.
 
     Returns
     -------
@@ -91,6 +100,10 @@ def make_kernel(kernel, bandwidth, X, rng):
     made = _BY_NAME[kernel]
     if not hasattr(made, "bandwidth"):
         return made
-    if isinstance(bandwidth, str):
-        bandwidth = median_distance(X, rng)
-    return replace(made, bandwidth=float(bandwidth))
+    if not isinstance(bandwidth, str):
+        return replace(made, bandwidth=float(bandwidth))
+    made = replace(made, bandwidth=median_distance(X, rng))
+    if bandwidth == "median":
+        return made
+    chosen = auto_bandwidth(made, X, targets, weights, rng)
+    return replace(made, bandwidth=chosen)

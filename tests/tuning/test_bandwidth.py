@@ -1,0 +1,190 @@
+"""bandwidth="auto": leaving one out, and what is chosen by it."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.spatial.distance import cdist
+
+from eigenkern import (
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroRegressor,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
+)
+from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.problems.parameters import make_kernel
+from eigenkern.tuning.bandwidth import auto_bandwidth, leave_one_out
+
+MODELS = [
+    EigenProRegressor(),
+    EigenProRegressor(n_centers=50),
+    EigenProRegressor(early_stopping=True),
+    NystromRegressor(),
+    NystromRegressor(alpha="path"),
+    NytroRegressor(),
+    FalkonLikeRegressor(),
+    DSGRegressor(max_iter=2),
+]
+
+
+@pytest.fixture
+def waves(rng):
+    """A function of a much smaller scale than the median distance."""
+    X = rng.uniform(-3, 3, (300, 1))
+    return X, np.sin(8 * X[:, 0])
+
+
+def seed():
+    return np.random.RandomState(0)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+@pytest.mark.parametrize("penalty", [1e-6, 0.01, 3.0])
+def test_leave_one_out_is_a_fit_to_the_other_rows(n_outputs, penalty, rng):
+    X, w = rng.standard_normal((25, 3)), rng.uniform(0.1, 3.0, 25)
+    Y = rng.standard_normal((25, n_outputs)) + 5.0
+    K = np.exp(-cdist(X, X))
+    expected = np.empty_like(Y)
+    for i in range(25):
+        others = np.arange(25) != i
+        # K a + c W^-1 a + b = y, and the a add up to 0.
+        system = np.ones((25, 25))
+        system[:-1, :-1] = K[np.ix_(others, others)] + penalty * np.diag(1 / w[others])
+        system[-1, -1] = 0.0
+        right = np.vstack([Y[others], np.zeros((1, n_outputs))])
+        a = np.linalg.solve(system, right)
+        expected[i] = Y[i] - K[i, others] @ a[:-1] - a[-1]
+    assert_allclose(leave_one_out(K, Y, w, penalty), expected, rtol=1e-7, atol=1e-10)
+
+
+def test_leave_one_out_of_an_indefinite_matrix():
+    assert leave_one_out(-np.eye(3), np.ones((3, 1)), np.ones(3), 0.5) is None
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3, 3.0])
+def test_the_best_of_the_grid_is_chosen(noise, waves, rng):
+    X, y = waves
+    y = y + noise * rng.standard_normal(300)
+    median = make_kernel("gaussian", "median", X, seed()).bandwidth
+    factors = np.array([1 / 4, 1 / 2, 1, 2, 4, 8, 16])
+    errors = []
+    for factor in factors:
+        K = np.exp(-cdist(X, X, "sqeuclidean") / (2 * (factor * median) ** 2))
+        loo = leave_one_out(K, y[:, None] - y.mean(), np.ones(300), 0.001)
+        errors.append(loo[:, 0] ** 2)
+    best = errors[np.argmin(np.mean(errors, axis=1))]
+    above = [np.mean(e - best) / max(np.std(e - best), 1e-300) for e in errors]
+    close = factors[np.array(above) <= 2 / 300**0.5]
+    expected = close[np.argmin(np.abs(np.log(close)))] * median
+    chosen = make_kernel("gaussian", "auto", X, seed(), y[:, None])
+    assert_allclose(chosen.bandwidth, expected)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_estimators_take_it(model, waves):
+    X, y = waves
+    model.set_params(kernel="gaussian", random_state=0)
+    median = model.fit(X, y).bandwidth_
+    model.set_params(bandwidth="auto")
+    chosen = model.fit(X, y).bandwidth_
+    assert chosen < 0.6 * median
+    assert model.fit(X, y).bandwidth_ == chosen == model.kernel_.bandwidth
+
+
+def test_the_units_change_nothing(waves):
+    X, y = waves
+    kernel = Laplacian(3.0)
+    expected = auto_bandwidth(kernel, X, y[:, None], None, seed())
+    assert expected != 3.0
+    # Powers of two, with which floats are scaled exactly.
+    Y = 2.0**600 * y[:, None]
+    assert auto_bandwidth(kernel, X, Y, None, seed()) == expected
+    wide = Laplacian(3.0 * 2**40)
+    found = auto_bandwidth(wide, 2.0**40 * X, y[:, None], None, seed())
+    assert found == 2.0**40 * expected
+
+
+def test_copies_of_rows_are_weights(waves):
+    X, Y = waves[0][:100], waves[1][:100, None]
+    n_copies = np.arange(100) % 3 + 1
+    copied = np.repeat(X, n_copies, axis=0), np.repeat(Y, n_copies, axis=0)
+    expected = auto_bandwidth(Gaussian(2.0), X, Y, 1.0 * n_copies, seed())
+    assert expected != 2.0
+    assert auto_bandwidth(Gaussian(2.0), *copied, None, seed()) == expected
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, NystromRegressor, DSGRegressor])
+def test_rows_without_weight_are_no_rows(cls, waves):
+    X, y = waves
+    w = np.ones(300)
+    w[:60], y[:60] = 0.0, 1e6
+    model = cls("gaussian", bandwidth="auto", random_state=0)
+    weighted = model.fit(X, y, sample_weight=w).bandwidth_
+    assert weighted == model.fit(X[60:], y[60:]).bandwidth_
+
+
+def test_classes(rng):
+    angle = rng.uniform(0, 2 * np.pi, 400)
+    X = np.column_stack([np.cos(angle), np.sin(angle)])
+    y = np.array(["a", "b", "c"])[(angle * 12 / np.pi).astype(int) % 3]
+    for cls in (EigenProClassifier, NystromClassifier):
+        model = cls("gaussian", random_state=0).fit(X, y)
+        auto = cls("gaussian", bandwidth="auto", random_state=0).fit(X, y)
+        assert auto.bandwidth_ < 0.3 * model.bandwidth_
+
+
+@pytest.mark.parametrize("Y", [np.ones((50, 1)), np.zeros((50, 2))])
+def test_constant_targets_leave_the_median(Y, rng):
+    X = rng.standard_normal((50, 2))
+    assert auto_bandwidth(Gaussian(1.5), X, Y, None, seed()) == 1.5
+
+
+def test_few_rows_leave_the_median(waves):
+    X, Y = waves[0][:19], waves[1][:19, None]
+    assert auto_bandwidth(Gaussian(3.0), X, Y, None, seed()) == 3.0
+    X, Y = (np.tile(values, (4, 1)) for values in (X, Y))
+    assert auto_bandwidth(Gaussian(3.0), X, Y, None, seed()) == 3.0
+
+
+def test_equal_rows_have_no_bandwidth():
+    model = EigenProRegressor(bandwidth="auto")
+    with pytest.raises(ValueError, match=r"'auto' found a median distance of 0"):
+        model.fit(np.ones((30, 2)), np.arange(30.0))
+
+
+def test_bandwidths_too_narrow_for_the_data_type_are_left_out(rng):
+    X = rng.standard_normal((40, 2)).astype(np.float32)
+    X[0] = 1e14
+    found = auto_bandwidth(Gaussian(1e-5), X, X[:, :1], None, seed())
+    assert np.isfinite(found) and found > 0
+
+
+@pytest.mark.parametrize("cls", [RandomFourierFeatures, RBFNetworkFeatures])
+def test_transformers_have_no_targets(cls):
+    with pytest.raises(ValueError, match=r"bandwidth must be .*'auto' needs targets"):
+        cls(bandwidth="auto").fit(np.eye(3))
+
+
+def test_kernels_without_a_bandwidth_of_the_estimator(waves):
+    X, y = waves
+    model = EigenProRegressor(Gaussian(0.7), bandwidth="auto").fit(X, y)
+    assert model.bandwidth_ == 0.7
+    for kernel in ("linear", lambda X, Z: X @ Z.T + 1.0):
+        model = NystromRegressor(kernel, bandwidth="auto", alpha=0.1).fit(X, y)
+        assert model.bandwidth_ is None
+    model = EigenProRegressor("precomputed", bandwidth="auto").fit(Gaussian()(X), y)
+    assert model.bandwidth_ is None
+
+
+def test_array_libraries_choose_the_same(waves, other_xp):
+    X, y = waves
+    X = np.vstack([X + i for i in range(4)])  # more than the subsample
+    Y = np.tile(y, 4)[:, None]
+    expected = auto_bandwidth(Gaussian(3.0), X, Y, None, seed())
+    found = auto_bandwidth(Gaussian(3.0), other_xp.asarray(X), Y, None, seed())
+    assert expected == found < 3.0
