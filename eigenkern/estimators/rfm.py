@@ -19,7 +19,6 @@ from ..backend.linalg import large_product
 from ..kernels import Kernel, median_distance
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
-from ..problems.problem import take
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import mean_outer_product
@@ -47,6 +46,7 @@ _WIDTH = 4.0
 # targets that are mostly noise; and factors to try with the metric that was chosen.
 _PENALTIES = (0.0, 0.01, 0.1, 0.5)
 _FACTORS = (0.25, 4.0)
+_LEAST_PENALTY = 0.0025
 # Where no model can be fitted with a metric, or none evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -152,7 +152,7 @@ class MetricProblem:
         To clone and fit.
     data : Data
     labels_of : callable
-        ``labels_of(rows)``, the targets of rows for `estimator`.
+        ``labels_of(labels)``, targets for `estimator` of ``data.labels``.
     n_rows, n_gradient_rows : int
         Rows to learn a metric on, and to average gradients over, at most.
     fraction : float
@@ -164,59 +164,60 @@ class MetricProblem:
     def __init__(
         self, estimator, data, labels_of, n_rows, n_gradient_rows, fraction, penalties
     ):
-        self._estimator, self._data, self._labels_of = estimator, data, labels_of
+        self._estimator, self._labels_of = estimator, labels_of
         self.penalties, self.xp = penalties, namespace(data.X)
-        self._everything = data.rows_with_weight()
-        rows = draw(data, self._everything, n_rows)
+        rows = data.rows_with_weight()
+        self._everything = data if len(rows) == len(data.targets) else data.take(rows)
+        drawn = draw(self._everything, n_rows)
         if data.validation is None:
-            self._train, held_out = hold_out(data, rows, fraction)
-            self._X_val, self._Y_val = take(data.X, held_out), data.targets[held_out]
-            self._w_val = None if data.weights is None else data.weights[held_out]
+            train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
+            self._train, drawn = drawn.take(train), drawn.take(held_out)
+            self._X_val, self._Y_val, self._w_val = (
+                drawn.X,
+                drawn.targets,
+                drawn.weights,
+            )
         else:
-            self._train = rows
+            self._train = drawn
             self._X_val, self._Y_val, self._w_val = data.validation
-        n_drawn = min(n_gradient_rows, len(self._train))
-        self._graded = np.sort(data.rng.choice(self._train, n_drawn, replace=False))
+        self._graded = draw(self._train, n_gradient_rows)
         mean = np.average(self._Y_val, axis=0, weights=self._w_val)
         self._of_mean = self._mean_square(self._Y_val - mean) or 1.0
 
     @property
     def plain_root(self):
         """R of the features as they are."""
-        X = self._data.X
+        X = self._train.X
         return self.xp.ones(X.shape[1], dtype=X.dtype, device=device_of(X))
 
     def _mean_square(self, residual):
         return np.average((residual**2).sum(axis=1), weights=self._w_val)
 
-    def fit(self, root, penalty, rows):
-        """Return a model that is fitted to some rows of X R."""
-        data, model = self._data, clone(self._estimator)
-        weights = None if data.weights is None else data.weights[rows]
-        X = data.X if len(rows) == data.X.shape[0] else take(data.X, rows)
-        X = mapped(X, root)
+    def fit(self, root, penalty, data):
+        """Return a model that is fitted to the rows of X R."""
+        model, X = clone(self._estimator), mapped(data.X, root)
         if penalty is not None:
             rng = np.random.RandomState(model.random_state)
             width = _WIDTH * median_distance(X, rng)
-            model.set_params(alpha=penalty / len(rows), bandwidth=width)
-        return model.fit(X, self._labels_of(rows), weights)
+            model.set_params(alpha=penalty / X.shape[0], bandwidth=width)
+        return model.fit(X, self._labels_of(data.labels), data.weights)
 
     def fitted(self, kind, number, root, penalty):
         """Return the round of a metric: its model, and the error of that."""
         model = self.fit(root, penalty, self._train)
         values = to_numpy(model._values(mapped(self._X_val, root), "predict"))
         error = self._mean_square(values - self._Y_val) / self._of_mean
+        if not np.isfinite(error):
+            raise ArithmeticError(f"the validation error is {error}")
         return Round(kind, number, root, penalty, model, float(error))
 
     def next_round(self, before, kind):
         """Return the round after another, or None if there is nothing to learn."""
         try:
             root = self.next_root(before, kind)
-            return (
-                None
-                if root is None
-                else self.fitted(kind, before.number + 1, root, before.penalty)
-            )
+            if root is None:
+                return None
+            return self.fitted(kind, before.number + 1, root, before.penalty)
         except _FAILURES as error:
             warn_user(
                 f"round {before.number + 1} with metric={kind!r} failed, and the best "
@@ -237,22 +238,21 @@ class MetricProblem:
             values, vectors = eigh(M, driver="evd")
             values = (1.0 - _FLOOR) * np.maximum(values, 0.0) + _FLOOR
             root = (vectors * values**0.5) @ vectors.T
-        X = self._data.X
+        X = self._train.X
         root = self.xp.asarray(root, device=device_of(X))
         return self.xp.astype(root, X.dtype, copy=False)
 
     def outer_product(self, model, root, kind):
         """Return the average gradient outer product of a model, in the unit of X."""
-        X, weights = take(self._data.X, self._graded), self._data.weights
-        weights = None if weights is None else weights[self._graded]
+        X, weights = self._graded.X, self._graded.weights
         gradients = MappedGradient(model._gradients(mapped(X, root)), root)
-        return mean_outer_product(gradients, kind, weights, self._data.rng)
+        return mean_outer_product(gradients, kind, weights, self._graded.rng)
 
     def penalties_near(self, penalty):
         """Return penalties to try in place of one."""
         if penalty is None:
             return ()
-        return [factor * max(penalty, _PENALTIES[1] / 4) for factor in _FACTORS]
+        return [factor * max(penalty, _LEAST_PENALTY) for factor in _FACTORS]
 
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
@@ -440,7 +440,7 @@ class _RecursiveFeatureMachine(
         problem = MetricProblem(
             estimator,
             data,
-            lambda rows: self._labels(data.labels[rows]),
+            self._labels,
             self.max_metric_rows,
             self.max_gradient_rows,
             self.validation_fraction,

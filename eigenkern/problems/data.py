@@ -1,12 +1,13 @@
 """Validated training data, and rows held out of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..centers import distinct_rows
+from .problem import take
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,19 @@ class Data:
         pairs = np.column_stack([self.ranks[rows], self.targets[rows]])
         return np.unique(pairs, axis=0, return_index=True, return_inverse=True)[1:]
 
+    def take(self, rows):
+        """Return the data of some rows."""
+        index = self.weights, self.groups
+        weights, groups = (None if one is None else one[rows] for one in index)
+        return replace(
+            self,
+            X=take(self.X, rows),
+            targets=self.targets[rows],
+            labels=self.labels[rows],
+            weights=weights,
+            groups=groups,
+        )
+
     def rows_with_weight(self):
         """Return the indices of the rows that have a weight."""
         if self.weights is None:
@@ -66,30 +80,23 @@ class Data:
         return np.flatnonzero(self.weights > 0)
 
 
-def draw(data, rows, n):
-    """Return `n` of some rows, or all of them: of every class as large a part, or one.
+def draw(data, n):
+    """Return the data of `n` rows, or all: of every class as large a part, or one row.
 
     Parameters
     ----------
     data : Data
-    rows : ndarray of int
     n : int
-
-    Returns
-    -------
-    rows : ndarray of int
-        Increasing.
     """
-    if n >= len(rows):
-        return rows
-    order = data.rng.permutation(rows)
-    if data.groups is None:
-        return np.sort(order[:n])
-    groups, chosen = data.groups[order], []
-    for group in np.unique(groups):
-        members = order[groups == group]
-        chosen.append(members[: max(int(n * len(members) / len(rows)), 1)])
-    return np.sort(np.concatenate(chosen))
+    n_rows = len(data.targets)
+    if n >= n_rows:
+        return data
+    order, groups = data.rng.permutation(n_rows), data.groups
+    if groups is None:
+        return data.take(np.sort(order[:n]))
+    members = [order[groups[order] == group] for group in np.unique(groups)]
+    chosen = [rows[: max(n * len(rows) // n_rows, 1)] for rows in members]
+    return data.take(np.sort(np.concatenate(chosen)))
 
 
 def hold_out(data, rows, fraction):
