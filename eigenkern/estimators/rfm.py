@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     MetaEstimatorMixin,
@@ -47,6 +49,8 @@ _WIDTH = 4.0
 _PENALTIES = (0.0, 0.01, 0.1, 0.5)
 _FACTORS = (0.25, 4.0)
 _LEAST_PENALTY = 0.0025
+# Logarithms of the scales of decision values to search: these are about 1.
+_LOG_SCALES = (-5.0, 5.0)
 # Where no model can be fitted with a metric, or none evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
@@ -67,7 +71,7 @@ class Round:
         Of the model; None: as the estimator has it.
     model : estimator
     error : float
-        Mean squared error on the rows held out, over that of their mean.
+        On the rows held out, over that of a constant.
     is_last : bool
         Whether this is the one that was chosen in the end.
     """
@@ -104,7 +108,7 @@ def learned_metrics(problem, kinds, max_rounds, say):
     kinds : sequence of {"diagonal", "full"}
     max_rounds : int
     say : callable
-        Told of every round.
+        Told of every model.
 
     Yields
     ------
@@ -153,6 +157,8 @@ class MetricProblem:
     data : Data
     labels_of : callable
         ``labels_of(labels)``, targets for `estimator` of ``data.labels``.
+    error_of : callable
+        ``error_of(F, Y, weights)`` of values and targets of the rows held out.
     n_rows, n_gradient_rows : int
         Rows to learn a metric on, and to average gradients over, at most.
     fraction : float
@@ -162,9 +168,18 @@ class MetricProblem:
     """
 
     def __init__(
-        self, estimator, data, labels_of, n_rows, n_gradient_rows, fraction, penalties
+        self,
+        estimator,
+        data,
+        labels_of,
+        error_of,
+        n_rows,
+        n_gradient_rows,
+        fraction,
+        penalties,
     ):
-        self._estimator, self._labels_of = estimator, labels_of
+        self._estimator = estimator
+        self._labels_of, self._error_of = labels_of, error_of
         self.penalties, self.xp = penalties, namespace(data.X)
         rows = data.rows_with_weight()
         self._everything = data if len(rows) == len(data.targets) else data.take(rows)
@@ -181,17 +196,12 @@ class MetricProblem:
             self._train = drawn
             self._X_val, self._Y_val, self._w_val = data.validation
         self._graded = draw(self._train, n_gradient_rows)
-        mean = np.average(self._Y_val, axis=0, weights=self._w_val)
-        self._of_mean = self._mean_square(self._Y_val - mean) or 1.0
 
     @property
     def plain_root(self):
         """R of the features as they are."""
         X = self._train.X
         return self.xp.ones(X.shape[1], dtype=X.dtype, device=device_of(X))
-
-    def _mean_square(self, residual):
-        return np.average((residual**2).sum(axis=1), weights=self._w_val)
 
     def fit(self, root, penalty, data):
         """Return a model that is fitted to the rows of X R."""
@@ -206,7 +216,7 @@ class MetricProblem:
         """Return the round of a metric: its model, and the error of that."""
         model = self.fit(root, penalty, self._train)
         values = to_numpy(model._values(mapped(self._X_val, root), "predict"))
-        error = self._mean_square(values - self._Y_val) / self._of_mean
+        error = self._error_of(values, self._Y_val, self._w_val)
         if not np.isfinite(error):
             raise ArithmeticError(f"the validation error is {error}")
         return Round(kind, number, root, penalty, model, float(error))
@@ -266,6 +276,42 @@ class MetricProblem:
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
         }
+
+
+def squared_error(F, Y, weights):
+    """Return the mean squared error of values, over that of the mean of the targets."""
+    mean = np.average(Y, axis=0, weights=weights)
+    of_model, of_mean = (
+        np.average(((Y - other) ** 2).sum(axis=1), weights=weights)
+        for other in (F, mean)
+    )
+    return of_model / (of_mean or 1.0)
+
+
+def brier_score_of_best_scale(F, Y, weights):
+    """Return the Brier score of softmax(c F), c the best scale, over a constant's.
+
+    Neither the squared error of the values themselves ranks models as their errors do,
+    which falls by a quarter with a full metric on MNIST where the errors rise from 4.3
+    to 4.7 %, nor the log loss, which prefers penalties that cost errors (covtype).
+
+    Parameters
+    ----------
+    F, Y : ndarray of shape (m, l)
+        Values, and targets of the classes: -1 and +1 in one column, or a column of 0
+        and 1 for each.
+    weights : ndarray of shape (m,) or None
+    """
+    if Y.shape[1] == 1:
+        F, Y = np.hstack([-F, F]), np.hstack([Y < 0, Y > 0])
+
+    def score(log_scale):
+        P = softmax(np.exp(log_scale) * F, axis=1)
+        return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
+
+    best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
+    frequencies = np.average(Y, axis=0, weights=weights)
+    return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
 
 
 class RoundRule:
@@ -441,6 +487,7 @@ class _RecursiveFeatureMachine(
             estimator,
             data,
             self._labels,
+            self._error_of,
             self.max_metric_rows,
             self.max_gradient_rows,
             self.validation_fraction,
@@ -616,6 +663,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     [0, 1, 2, 3, 4]
     """
 
+    _error_of = staticmethod(squared_error)
+
     def _default(self):
         return EigenProRegressor()
 
@@ -675,8 +724,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         How often the metric that was chosen had been learned.
     validation_scores_ : dict of lists
         Of every model tried: "metric", "round", "penalty" (None: as the estimator has
-        it) and "score", R^2 of the rows held out, of the -1 and +1, or the columns of 0
-        and 1, that stand for the classes: it tells more than their accuracy.
+        it) and "score", 1 less the Brier score on the rows held out, over that of the
+        frequencies of the classes; probabilities are the softmax of the values times
+        the constant that is best.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
@@ -727,6 +777,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     """
 
     class_weight = None
+    _error_of = staticmethod(brier_score_of_best_scale)
 
     def _default(self):
         return EigenProClassifier()
