@@ -175,6 +175,14 @@ class MetricProblem:
         else:
             self._train = rows
             self._X_val, self._Y_val, self._w_val = data.validation
+        if len(self._train) < 2:
+            raise ValueError(
+                f"validation_fraction={fraction} leaves {len(self._train)} of "
+                f"{len(rows)} rows to train with, where 2 are needed: pass more rows "
+                "with weight, or X_val and y_val"
+            )
+        self._lost = _rows_of_lost_classes(data, self._everything)
+        self._seed = data.rng.randint(2**31 - 1)
         n_drawn = min(n_gradient_rows, len(self._train))
         self._graded = np.sort(data.rng.choice(self._train, n_drawn, replace=False))
         mean = np.average(self._Y_val, axis=0, weights=self._w_val)
@@ -192,6 +200,7 @@ class MetricProblem:
     def fit(self, root, penalty, rows):
         """Return a model that is fitted to some rows of X R."""
         data, model = self._data, clone(self._estimator)
+        rows = np.union1d(rows, self._lost)
         weights = None if data.weights is None else data.weights[rows]
         X = data.X if len(rows) == data.X.shape[0] else take(data.X, rows)
         X = mapped(X, root)
@@ -237,16 +246,21 @@ class MetricProblem:
             values, vectors = eigh(M, driver="evd")
             values = (1.0 - _FLOOR) * np.maximum(values, 0.0) + _FLOOR
             root = (vectors * values**0.5) @ vectors.T
+        return self._as_features(root)
+
+    def _as_features(self, values):
+        """Return an array of NumPy as one of the kind of X."""
         X = self._data.X
-        root = self.xp.asarray(root, device=device_of(X))
-        return self.xp.astype(root, X.dtype, copy=False)
+        values = self.xp.asarray(values, device=device_of(X))
+        return self.xp.astype(values, X.dtype, copy=False)
 
     def outer_product(self, model, root, kind):
         """Return the average gradient outer product of a model, in the unit of X."""
         X, weights = take(self._data.X, self._graded), self._data.weights
         weights = None if weights is None else weights[self._graded]
         gradients = MappedGradient(model._gradients(mapped(X, root)), root)
-        return mean_outer_product(gradients, kind, weights, self._data.rng)
+        rng = np.random.RandomState(self._seed)
+        return mean_outer_product(gradients, kind, weights, rng)
 
     def penalties_near(self, penalty):
         """Return penalties to try in place of one."""
@@ -257,15 +271,23 @@ class MetricProblem:
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
         model = self.fit(chosen.root, chosen.penalty, self._everything)
-        importances = self.outer_product(model, chosen.root, "diagonal")
-        total = float(self.xp.sum(importances)) or 1.0
+        importances = to_numpy(self.outer_product(model, chosen.root, "diagonal"))
+        importances /= importances.sum() or 1.0
         return {
             "metric_root_": chosen.root,
             "estimator_": model,
-            "feature_importances_": to_numpy(importances) / total,
+            "feature_importances_": self._as_features(importances),
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
         }
+
+
+def _rows_of_lost_classes(data, rows):
+    """Return a row of every class that has none in `rows`: none with weight."""
+    if data.groups is None:
+        return rows[:0]
+    codes, first = np.unique(data.groups, return_index=True)
+    return first[~np.isin(codes, data.groups[rows])]
 
 
 class RoundRule:
@@ -283,7 +305,7 @@ class RoundRule:
 
     def update(self, state):
         """Take in a round; return whether it is the last."""
-        self._rounds.append(state)
+        self._rounds.append(replace(state, model=None))  # it has a copy of X
         return state.is_last
 
     def fitted_attributes(self, interrupted=False):
@@ -308,7 +330,8 @@ def mapped(X, root):
 
 
 def _is_on_kernels(estimator):
-    return isinstance(estimator, Model) and estimator._gradients is not None
+    on_kernels = isinstance(estimator, Model) and estimator._gradients is not None
+    return on_kernels and hasattr(estimator, "kernel")  # no machine of machines
 
 
 def _has_probabilities(model):
@@ -353,8 +376,8 @@ class _RecursiveFeatureMachine(
 
     @property
     def device(self):
-        """That of the estimator."""
-        return self._inner().device
+        """That of the estimator; of one that is refused, any."""
+        return getattr(self._inner(), "device", "auto")
 
     def _check_parameters(self):
         estimator = self._inner()
@@ -484,7 +507,8 @@ class _RecursiveFeatureMachine(
         return MappedGradient(self.estimator_._gradients(X_R), self.metric_root_)
 
     def _values(self, X, method):
-        return self.estimator_._values(self._transformed(X, method), method)
+        X = self._transformed(X, method)
+        return self.estimator_._values(X, method)
 
     def _transformed(self, X, method):
         X = check_rows(self, X)
@@ -559,7 +583,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         R R' is 1.
     metric_ : array of shape (n_features, n_features)
         M = R R'.
-    feature_importances_ : ndarray of shape (n_features,)
+    feature_importances_ : array of shape (n_features,)
         Part of each feature in the squared gradients of the model, in the unit of X;
         the sum is 1.
     estimator_ : estimator
@@ -664,7 +688,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         R R' is 1.
     metric_ : array of shape (n_features, n_features)
         M = R R'.
-    feature_importances_ : ndarray of shape (n_features,)
+    feature_importances_ : array of shape (n_features,)
         Part of each feature in the squared gradients of the model, in the unit of X;
         the sum is 1.
     estimator_ : estimator
@@ -748,4 +772,5 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self.estimator_.predict_proba(self._transformed(X, "predict_proba"))
+        X = self._transformed(X, "predict_proba")
+        return self.estimator_.predict_proba(X)
