@@ -139,6 +139,8 @@ def learned_metrics(problem, kinds, max_rounds, say):
                 break
     for penalty in problem.penalties_near(best.penalty):
         now = problem.fitted(best.kind, best.number, best.root, penalty)
+        say(now)
+        yield now
         best = min(best, now, key=lambda one: one.error)
     yield replace(best, is_last=True)
 
@@ -390,7 +392,8 @@ class _RecursiveFeatureMachine(
                 f"{type(self._default()).__name__}(); got {estimator!r}"
             )
         _check_differentiable(estimator)
-        if self.metric not in ("auto", "diagonal", "full"):
+        kinds = ("auto", "diagonal", "full")
+        if not isinstance(self.metric, str) or self.metric not in kinds:
             raise ValueError(
                 f"metric must be 'auto', 'diagonal' or 'full'; got {self.metric!r}"
             )
@@ -474,7 +477,7 @@ class _RecursiveFeatureMachine(
 
     @property
     def _n_iterations(self):
-        return len(_PENALTIES) + 2 * self.max_rounds + 1
+        return len(_PENALTIES) + 2 * self.max_rounds + len(_FACTORS) + 1
 
     def _progress(self):
         return None  # `_say_round` shows the rounds

@@ -67,7 +67,7 @@ class Data:
 
 
 def draw(data, rows, n):
-    """Return `n` of some rows, or all of them: of every class as large a part, or one.
+    """Return `n` of some rows, or all of them: of every class as large a part, or two.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def draw(data, rows, n):
     groups, chosen = data.groups[order], []
     for group in np.unique(groups):
         members = order[groups == group]
-        chosen.append(members[: max(int(n * len(members) / len(rows)), 1)])
+        chosen.append(members[: max(int(n * len(members) / len(rows)), 2)])
     return np.sort(np.concatenate(chosen))
 
 
