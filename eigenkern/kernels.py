@@ -85,15 +85,17 @@ class Kernel:
 
     def __init_subclass__(cls, **options):
         # A subclass with another `finish` needs a line of CUDA and a slope of its own:
-        # without them array functions finish its tiles, and it has no gradient.
+        # without them array functions finish its tiles, and it has no gradient. A slope
+        # depends on what comes before `finish`, too.
         super().__init_subclass__(**options)
-        finish, cuda, slope = (
-            next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
-            for name in ("finish", "cuda", "slope")
-        )
-        if finish < cuda:
+
+        def defined(*names):
+            bases = enumerate(cls.__mro__)
+            return next(i for i, base in bases if any(n in vars(base) for n in names))
+
+        if defined("finish") < defined("cuda"):
             cls.cuda = None
-        if finish < slope:
+        if defined("finish", "left", "encode", "frame", "_scale") < defined("slope"):
             cls.slope = Kernel.slope
 
     def __call__(self, X, Z=None):

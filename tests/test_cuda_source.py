@@ -11,6 +11,8 @@ from numpy.testing import assert_allclose
 from eigenkern.backend import array
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 from eigenkern.kernels import _ClippedGaussian as ClippedGaussian
+from eigenkern.kernels import _LaplacianSlope as LaplacianSlope
+from eigenkern.kernels import _SquaredCauchy as SquaredCauchy
 
 KERNELS = [
     Gaussian(),
@@ -22,6 +24,8 @@ KERNELS = [
     Polynomial(degree=1),
     Polynomial(degree=2),
     Polynomial(degree=5),
+    LaplacianSlope(),
+    SquaredCauchy(),
 ]
 CPP = shutil.which("c++") or shutil.which("g++")
 NVCC = shutil.which("nvcc")

@@ -12,6 +12,7 @@ from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
     Gaussian,
+    Kernel,
     Laplacian,
     Linear,
     Matern,
@@ -160,6 +161,60 @@ def test_callable_kernel_is_called_on_blocks(rng):
 def test_callable_kernel_is_checked(function, message):
     with pytest.raises(ValueError, match=message):
         CallableKernel(function)(np.zeros((4, 2)), np.zeros((3, 2)))
+
+
+def gradients(kernel, X, Z):
+    """Return the gradients in x of k(x, z) that its slope says, shape (m, p, d)."""
+    slope = kernel.slope()
+    away = Z[None, :, :] - (X[:, None, :] if slope.relative else 0.0)
+    return slope.factor * slope.kernel(X, Z)[:, :, None] * away
+
+
+@pytest.mark.parametrize("kernel", [*RADIAL, *PRODUCT], ids=repr)
+def test_slopes_are_differences(kernel, rng):
+    X, Z = rng.standard_normal((20, 3)), rng.standard_normal((15, 3))
+    step, found = 1e-4, gradients(kernel, X, Z)
+    for j, h in enumerate(step * np.eye(3)):
+        near, far = (kernel(X + i * h, Z) - kernel(X - i * h, Z) for i in (1, 2))
+        expected = (8 * near - far) / (12 * step)
+        assert_allclose(found[:, :, j], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("kernel", RADIAL, ids=repr)
+def test_a_row_has_no_slope_at_itself(kernel, offset, dtype, rng):
+    """On the laplacian's kink, too; also at copies of the row."""
+    X = (rng.standard_normal((50, 7)) + offset).astype(dtype)
+    Z = np.concatenate([X, X[::-1]])
+    slope, same = kernel.slope(), np.concatenate([np.eye(50), np.eye(50)[::-1]], 1)
+    values = slope.kernel(X, Z)
+    assert np.isfinite(values).all()
+    if isinstance(kernel, Laplacian):
+        assert_array_equal(values[same == 1], 0.0)
+    assert_array_equal(gradients(kernel, X, Z)[same == 1], 0.0)
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("finish", lambda self, xp, T: Gaussian.finish(self, xp, T) ** 2),
+        ("left", lambda self, E: 2.0 * Gaussian.left(self, E)),
+        ("encode", lambda self, X, **frame: Gaussian.encode(self, 2.0 * X, **frame)),
+        ("_scale", property(lambda self: -2.0 / self.bandwidth**2)),
+    ],
+)
+def test_another_kernel_has_no_slope_until_it_says_one(name, change):
+    other = type("Other", (Gaussian,), {name: change})
+    with pytest.raises(ValueError, match=r"Other\(.*\) declares no gradient.*`slope`"):
+        other(2.0).slope()
+    slope = Gaussian(2.0).slope()
+    said = type("Said", (other,), {"slope": lambda self: slope})
+    assert said(2.0).slope() == slope
+    assert type("Renamed", (Gaussian,), {})(2.0).slope() == slope
+    for kernel in (Kernel(), CallableKernel(cdist)):
+        with pytest.raises(ValueError, match="declares no gradient"):
+            kernel.slope()
 
 
 def test_integers_are_computed_in_float64():

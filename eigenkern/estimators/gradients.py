@@ -171,15 +171,17 @@ def mean_outer_product(gradients, kind, weights, rng):
     for rows in slices(n, size):
         mix = None
         if n_mixed < n_outputs:
-            signs = rng.choice([-1.0, 1.0], (n_outputs, n_mixed)) / n_mixed**0.5
-            mix = signs
+            mix = rng.choice([-1.0, 1.0], (n_outputs, n_mixed)) / n_mixed**0.5
         G = gradients.block(rows.start, rows.stop, mix)
         if weights is not None:
             root = xp.asarray(
                 (weights[rows] / weights.mean()) ** 0.5, device=device_of(G)
             )
             G = G * xp.astype(root, G.dtype)[:, None, None]
-        total = total + xp.astype(_outer_products(xp, G, kind), xp.float64)
+        # In the unit of the largest, so that no square overflows or is lost.
+        unit = float(xp.max(xp.abs(G))) or 1.0
+        products = _outer_products(xp, G / unit, kind)
+        total = total + xp.astype(products, xp.float64) * (unit * unit)
     return total / n
 
 

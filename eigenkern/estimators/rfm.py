@@ -143,6 +143,8 @@ def learned_metrics(problem, kinds, max_rounds, say):
                 break
     for penalty in problem.penalties_near(best.penalty):
         now = problem.fitted(best.kind, best.number, best.root, penalty)
+        say(now)
+        yield now
         best = min(best, now, key=lambda one: one.error)
     yield replace(best, is_last=True)
 
@@ -181,7 +183,7 @@ class MetricProblem:
         self._estimator = estimator
         self._labels_of, self._error_of = labels_of, error_of
         self.penalties, self.xp = penalties, namespace(data.X)
-        rows = data.rows_with_weight()
+        rows = _trained_rows(data)
         self._everything = data if len(rows) == len(data.targets) else data.take(rows)
         drawn = draw(self._everything, n_rows)
         if data.validation is None:
@@ -195,7 +197,14 @@ class MetricProblem:
         else:
             self._train = drawn
             self._X_val, self._Y_val, self._w_val = data.validation
+        if len(self._train.targets) < 2:
+            raise ValueError(
+                f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
+                f"{len(rows)} rows to train with, where 2 are needed: pass more rows "
+                "with weight, or X_val and y_val"
+            )
         self._graded = draw(self._train, n_gradient_rows)
+        self._seed = data.rng.randint(2**31 - 1)
 
     @property
     def plain_root(self):
@@ -248,15 +257,20 @@ class MetricProblem:
             values, vectors = eigh(M, driver="evd")
             values = (1.0 - _FLOOR) * np.maximum(values, 0.0) + _FLOOR
             root = (vectors * values**0.5) @ vectors.T
+        return self._as_features(root)
+
+    def _as_features(self, values):
+        """Return an array of NumPy as one of the kind of X."""
         X = self._train.X
-        root = self.xp.asarray(root, device=device_of(X))
-        return self.xp.astype(root, X.dtype, copy=False)
+        values = self.xp.asarray(values, device=device_of(X))
+        return self.xp.astype(values, X.dtype, copy=False)
 
     def outer_product(self, model, root, kind):
         """Return the average gradient outer product of a model, in the unit of X."""
         X, weights = self._graded.X, self._graded.weights
         gradients = MappedGradient(model._gradients(mapped(X, root)), root)
-        return mean_outer_product(gradients, kind, weights, self._graded.rng)
+        rng = np.random.RandomState(self._seed)
+        return mean_outer_product(gradients, kind, weights, rng)
 
     def penalties_near(self, penalty):
         """Return penalties to try in place of one."""
@@ -267,12 +281,12 @@ class MetricProblem:
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
         model = self.fit(chosen.root, chosen.penalty, self._everything)
-        importances = self.outer_product(model, chosen.root, "diagonal")
-        total = float(self.xp.sum(importances)) or 1.0
+        importances = to_numpy(self.outer_product(model, chosen.root, "diagonal"))
+        importances /= importances.sum() or 1.0
         return {
             "metric_root_": chosen.root,
             "estimator_": model,
-            "feature_importances_": to_numpy(importances) / total,
+            "feature_importances_": self._as_features(importances),
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
         }
@@ -314,6 +328,15 @@ def brier_score_of_best_scale(F, Y, weights):
     return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
 
 
+def _trained_rows(data):
+    """Return the rows with weight, and one of every class that has none of them."""
+    rows = data.rows_with_weight()
+    if data.groups is None or len(rows) == len(data.targets):
+        return rows
+    codes, first = np.unique(data.groups, return_index=True)
+    return np.union1d(rows, first[~np.isin(codes, data.groups[rows])])
+
+
 class RoundRule:
     """The best round is the model.
 
@@ -329,7 +352,7 @@ class RoundRule:
 
     def update(self, state):
         """Take in a round; return whether it is the last."""
-        self._rounds.append(state)
+        self._rounds.append(replace(state, model=None))  # it has a copy of X
         return state.is_last
 
     def fitted_attributes(self, interrupted=False):
@@ -354,7 +377,8 @@ def mapped(X, root):
 
 
 def _is_on_kernels(estimator):
-    return isinstance(estimator, Model) and estimator._gradients is not None
+    on_kernels = isinstance(estimator, Model) and estimator._gradients is not None
+    return on_kernels and hasattr(estimator, "kernel")  # no machine of machines
 
 
 def _has_probabilities(model):
@@ -399,8 +423,8 @@ class _RecursiveFeatureMachine(
 
     @property
     def device(self):
-        """That of the estimator."""
-        return self._inner().device
+        """That of the estimator; of one that is refused, any."""
+        return getattr(self._inner(), "device", "auto")
 
     def _check_parameters(self):
         estimator = self._inner()
@@ -413,7 +437,8 @@ class _RecursiveFeatureMachine(
                 f"{type(self._default()).__name__}(); got {estimator!r}"
             )
         _check_differentiable(estimator)
-        if self.metric not in ("auto", "diagonal", "full"):
+        kinds = ("auto", "diagonal", "full")
+        if not isinstance(self.metric, str) or self.metric not in kinds:
             raise ValueError(
                 f"metric must be 'auto', 'diagonal' or 'full'; got {self.metric!r}"
             )
@@ -498,7 +523,7 @@ class _RecursiveFeatureMachine(
 
     @property
     def _n_iterations(self):
-        return len(_PENALTIES) + 2 * self.max_rounds + 1
+        return len(_PENALTIES) + 2 * self.max_rounds + len(_FACTORS) + 1
 
     def _progress(self):
         return None  # `_say_round` shows the rounds
@@ -531,7 +556,8 @@ class _RecursiveFeatureMachine(
         return MappedGradient(self.estimator_._gradients(X_R), self.metric_root_)
 
     def _values(self, X, method):
-        return self.estimator_._values(self._transformed(X, method), method)
+        X = self._transformed(X, method)
+        return self.estimator_._values(X, method)
 
     def _transformed(self, X, method):
         X = check_rows(self, X)
@@ -606,7 +632,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         R R' is 1.
     metric_ : array of shape (n_features, n_features)
         M = R R'.
-    feature_importances_ : ndarray of shape (n_features,)
+    feature_importances_ : array of shape (n_features,)
         Part of each feature in the squared gradients of the model, in the unit of X;
         the sum is 1.
     estimator_ : estimator
@@ -713,7 +739,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         R R' is 1.
     metric_ : array of shape (n_features, n_features)
         M = R R'.
-    feature_importances_ : ndarray of shape (n_features,)
+    feature_importances_ : array of shape (n_features,)
         Part of each feature in the squared gradients of the model, in the unit of X;
         the sum is 1.
     estimator_ : estimator
@@ -799,4 +825,5 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self.estimator_.predict_proba(self._transformed(X, "predict_proba"))
+        X = self._transformed(X, "predict_proba")
+        return self.estimator_.predict_proba(X)

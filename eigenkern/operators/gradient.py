@@ -8,7 +8,7 @@ is a product of W = w(X, Z) with the columns [a, a z]: of l outputs and d featur
 l (d + 1) columns. Nothing of size (m, p, d) is ever in memory.
 """
 
-from ..backend.array import move, slices
+from ..backend.array import device_of, location_of, move, namespace, slices
 from ..backend.machine import GRADIENT_BYTES
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
@@ -55,11 +55,11 @@ class KernelGradient:
         Parameters
         ----------
         start, stop : int
-        mix : array of shape (l, r), default=None
+        mix : ndarray of shape (l, r), default=None
             Of the r combinations ``f(x) @ mix`` of the outputs.
         """
         xp, (p, d) = self.xp, self._Z.shape
-        coef = self._coef if mix is None else self._coef @ mix
+        coef = _mixed(self._coef, mix)
         x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False) - self._offset
         Z, parts = self._Z - self._offset, []
         itemsize = xp.finfo(self.dtype).bits // 8
@@ -100,7 +100,7 @@ class FourierGradient:
     def block(self, start, stop, mix=None):
         """Return the gradients at rows [start:stop], shape (m, d, l)."""
         xp, d = self.xp, self.shape[1]
-        coef = self._coef if mix is None else self._coef @ mix
+        coef = _mixed(self._coef, mix)
         (n_blocks, width, n_outputs), size = coef.shape, xp.finfo(self.dtype).bits // 8
         x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
         total = 0.0
@@ -122,6 +122,14 @@ class FourierGradient:
         return self.xp.concat(columns)
 
 
+def _mixed(coef, mix):
+    """Return the coefficients of combinations of the outputs, or of the outputs."""
+    if mix is None:
+        return coef
+    xp = namespace(coef)
+    return coef @ xp.astype(xp.asarray(mix, device=device_of(coef)), coef.dtype)
+
+
 class MappedGradient:
     """Gradients in x of a function of x R, R symmetric.
 
@@ -140,6 +148,7 @@ class MappedGradient:
     def block(self, start, stop, mix=None):
         """Return the gradients at rows [start:stop], shape (m, d, l)."""
         G = self._inner.block(start, stop, mix)
-        if self._root.ndim == 1:
-            return G * self._root[None, :, None]
-        return self.xp.matmul(self._root[None, :, :], G)
+        root = move(self._root, *location_of(G))
+        if root.ndim == 1:
+            return G * root[None, :, None]
+        return self.xp.matmul(root[None, :, :], G)

@@ -133,7 +133,7 @@ class HeldOutSpectrum:
                 # What vanishes ends in subnormal numbers, ten times as slow.
                 run.scale(xp.where(squares < 1e-30, 0.0 * rates, 0.0 * rates + 1.0))
                 if epoch // quarter in (1, 3):
-                    f = self._root[:, None] * run.values(slice(0, n_rows))
+                    f = run.values(slice(0, n_rows))
                     norms.append(to_numpy(xp.linalg.vector_norm(f, axis=0)))
             middle, end = (
                 np.mean(part, axis=0) for part in np.split(np.array(norms), 2)
