@@ -4,6 +4,7 @@ from . import inspection, kernels
 from .backend.versions import show_versions
 from .display import (
     ConvergenceDisplay,
+    MetricDisplay,
     RegularizationPathDisplay,
     SpectrumDisplay,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "FalkonLikeRegressor",
     "LinearEigenProClassifier",
     "LinearEigenProRegressor",
+    "MetricDisplay",
     "NystromClassifier",
     "NystromRegressor",
     "NytroClassifier",

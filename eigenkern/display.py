@@ -5,7 +5,15 @@ import numpy as np
 from .backend.array import to_numpy
 from .estimators.validation import check_has_fitted
 
-__all__ = ["ConvergenceDisplay", "RegularizationPathDisplay", "SpectrumDisplay"]
+__all__ = [
+    "ConvergenceDisplay",
+    "MetricDisplay",
+    "RegularizationPathDisplay",
+    "SpectrumDisplay",
+]
+
+# Features, at most, with a bar or a label: as many as can be read in a figure.
+_MAX_FEATURES = 20
 
 
 def _axes(ax):
@@ -364,3 +372,170 @@ class RegularizationPathDisplay:
         if line.get_label() and not line.get_label().startswith("_"):
             ax.legend()
         return self
+
+
+class MetricDisplay:
+    """What a kernel looks at: the features that matter, or its learned metric.
+
+    It is recommended to use `from_estimator`; all parameters are stored as attributes.
+
+    Parameters
+    ----------
+    values : array of shape (n_features,) or (n_features, n_features)
+        Importances, the metric, or for "image" its diagonal.
+    kind : {"importances", "matrix", "image"}, default="importances"
+        "importances": a bar for each feature, the largest first, 20 at most.
+        "matrix": a matrix, zero in white. "image": a value for each pixel.
+    shape : tuple of int, default=None
+        Rows and columns of "image".
+    feature_names : array of shape (n_features,), default=None
+        None: x0, x1 and so on.
+    name : str, default=None
+        For the title.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    RFMRegressor : Learns a metric.
+    RFMClassifier : The same for labels.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from eigenkern import MetricDisplay, RFMRegressor
+    >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
+    >>> model = RFMRegressor(random_state=0).fit(X, y)
+    >>> display = MetricDisplay.from_estimator(model)
+    """
+
+    def __init__(
+        self, *, values, kind="importances", shape=None, feature_names=None, name=None
+    ):
+        self.values = values
+        self.kind = kind
+        self.shape = shape
+        self.feature_names = feature_names
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls, estimator, *, kind="importances", shape=None, ax=None, name=None
+    ):
+        """Plot what a fitted model looks at.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            For "importances" with the attribute ``feature_importances_``, as trees have
+            it too; otherwise with ``metric_``, such as `RFMRegressor`.
+        kind : {"importances", "matrix", "image"}, default="importances"
+            "importances": a bar for each feature, the largest first, 20 at most.
+            "matrix": ``metric_``, zero in white. "image": the diagonal of ``metric_``
+            over the pixels that the features are.
+        shape : tuple of int, default=None
+            Rows and columns of "image"; their product is the number of features.
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+        name : str, default=None
+            For the title; None: that of the estimator's class.
+
+        Returns
+        -------
+        MetricDisplay
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no such attribute, or kind or shape are wrong.
+        """
+        _check_metric_kind(kind)
+        attribute = "feature_importances_" if kind == "importances" else "metric_"
+        check_has_fitted(estimator, attribute, cls.__name__, "RFMRegressor()")
+        values = to_numpy(getattr(estimator, attribute))
+        return cls(
+            values=np.diagonal(values) if kind == "image" else values,
+            kind=kind,
+            shape=shape,
+            feature_names=getattr(estimator, "feature_names_in_", None),
+            name=type(estimator).__name__ if name is None else name,
+        ).plot(ax=ax)
+
+    def plot(self, ax=None):
+        """Draw the bars, the matrix or the image.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None: a new figure.
+
+        Returns
+        -------
+        MetricDisplay
+
+        Raises
+        ------
+        ValueError
+            If kind or shape are wrong.
+        """
+        _check_metric_kind(self.kind)
+        values = np.asarray(self.values)
+        if self.kind == "image":
+            values = _image(values, self.shape)
+        self.figure_, self.ax_ = _axes(ax)
+        if self.kind == "importances":
+            self._plot_bars(values)
+        elif self.kind == "matrix":
+            self._plot_matrix(values)
+        else:
+            image = self.ax_.imshow(values)
+            self.ax_.set(xticks=[], yticks=[])
+            self.figure_.colorbar(image, ax=self.ax_, label="diagonal of the metric")
+        self.ax_.set_title(self.name)
+        return self
+
+    def _names(self, n_features):
+        if self.feature_names is None:
+            return np.array([f"x{j}" for j in range(n_features)])
+        return np.asarray(self.feature_names)
+
+    def _plot_bars(self, values):
+        d = len(values)
+        largest = np.argsort(-values, kind="stable")[:_MAX_FEATURES]
+        bars = np.arange(len(largest))
+        self.ax_.barh(bars, values[largest])
+        self.ax_.set_yticks(bars, self._names(d)[largest])
+        self.ax_.invert_yaxis()
+        part = f", the largest {_MAX_FEATURES} of {d}" if d > _MAX_FEATURES else ""
+        self.ax_.set_xlabel("importance" + part)
+
+    def _plot_matrix(self, values):
+        largest = np.abs(values).max()
+        image = self.ax_.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest)
+        if len(values) <= _MAX_FEATURES:
+            features, names = np.arange(len(values)), self._names(len(values))
+            self.ax_.set_xticks(features, names, rotation=90)
+            self.ax_.set_yticks(features, names)
+        self.figure_.colorbar(image, ax=self.ax_, label="metric")
+
+
+def _check_metric_kind(kind):
+    if kind not in ("importances", "matrix", "image"):
+        raise ValueError(
+            f"kind must be 'importances', 'matrix' or 'image'; got {kind!r}"
+        )
+
+
+def _image(values, shape):
+    """Return the values of pixels in the shape of the image."""
+    d = len(values)
+    sizes = () if shape is None else tuple(shape)
+    if len(sizes) != 2 or min(sizes) < 1 or sizes[0] * sizes[1] != d:
+        raise ValueError(
+            "shape must be the rows and columns of an image, whose product is the "
+            f"number of features, {d}; got {shape!r}"
+        )
+    return values.reshape(sizes)

@@ -1,5 +1,6 @@
 """What the displays draw."""
 
+import re
 import subprocess
 import sys
 
@@ -7,13 +8,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from sklearn.linear_model import LinearRegression
+from sklearn.tree import DecisionTreeRegressor
 
 from eigenkern import (
     ConvergenceDisplay,
     EigenProRegressor,
+    MetricDisplay,
     NystromRegressor,
     NytroRegressor,
     RegularizationPathDisplay,
+    RFMRegressor,
     SpectrumDisplay,
 )
 
@@ -101,9 +105,98 @@ def test_no_path():
         RegularizationPathDisplay.from_estimator(model)
 
 
+@pytest.fixture(scope="module")
+def metric_model():
+    rng = np.random.RandomState(0)
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(rng.standard_normal((100, 6)), columns=list("abcdef"))
+    model = RFMRegressor(EigenProRegressor("gaussian"), metric="full", random_state=0)
+    return model.fit(X, np.sin(X["b"] + X["d"]))
+
+
+def test_importances(metric_model):
+    display = MetricDisplay.from_estimator(metric_model)
+    values = metric_model.feature_importances_
+    widths = [bar.get_width() for bar in display.ax_.patches]
+    assert_array_equal(widths, sorted(values, reverse=True))
+    labels = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert labels == [f for _, f in sorted(zip(-values, "abcdef"))]
+    assert set(labels[:2]) == {"b", "d"}
+    assert display.ax_.yaxis_inverted()  # the first bar is on top
+    assert display.ax_.get_title() == "RFMRegressor"
+    assert display.figure_ is display.ax_.figure
+
+
+def test_twenty_bars():
+    values = np.random.RandomState(0).permutation(30)
+    display = MetricDisplay(values=values).plot()
+    widths = [bar.get_width() for bar in display.ax_.patches]
+    assert_array_equal(widths, np.arange(29, 9, -1))
+    first = display.ax_.get_yticklabels()[0].get_text()
+    assert first == f"x{np.argmax(values)}"
+    assert display.ax_.get_xlabel().endswith("the largest 20 of 30")
+
+
+def test_importances_of_another_estimator():
+    tree = DecisionTreeRegressor().fit([[0.0, 0.0], [0.0, 1.0]], [0.0, 1.0])
+    display = MetricDisplay.from_estimator(tree, name="tree")
+    assert [bar.get_width() for bar in display.ax_.patches] == [1.0, 0.0]
+    assert display.ax_.get_title() == "tree"
+
+
+def test_metric(metric_model):
+    figure, ax = plt.subplots()
+    display = MetricDisplay.from_estimator(metric_model, kind="matrix", ax=ax)
+    (image,) = ax.get_images()
+    assert_array_equal(image.get_array(), metric_model.metric_)
+    largest = np.abs(metric_model.metric_).max()
+    assert image.get_clim() == (-largest, largest)
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == list("abcdef")
+    assert display.ax_ is ax and display.figure_ is figure
+
+
+def test_metric_as_an_image(metric_model):
+    display = MetricDisplay.from_estimator(metric_model, kind="image", shape=(2, 3))
+    (image,) = display.ax_.get_images()
+    expected = np.diagonal(metric_model.metric_).reshape(2, 3)
+    assert_array_equal(image.get_array(), expected)
+    assert display.shape == (2, 3) and display.kind == "image"
+
+
+@pytest.mark.parametrize("shape", [None, (6,), (2, 2), (-2, -3), (1, 2, 3)])
+def test_wrong_shape(metric_model, shape):
+    message = re.escape(
+        f"shape must be the rows and columns of an image, whose product "
+        f"is the number of features, 6; got {shape!r}"
+    )
+    with pytest.raises(ValueError, match=message):
+        MetricDisplay.from_estimator(metric_model, kind="image", shape=shape)
+    assert plt.get_fignums() == []
+
+
+def test_wrong_kind(metric_model):
+    message = "kind must be 'importances', 'matrix' or 'image'; got 'bars'"
+    with pytest.raises(ValueError, match=message):
+        MetricDisplay.from_estimator(metric_model, kind="bars")
+    with pytest.raises(ValueError, match=message):
+        MetricDisplay(values=[1.0], kind="bars").plot()
+
+
+def test_no_metric():
+    tree = DecisionTreeRegressor().fit([[0.0], [1.0]], [0.0, 1.0])
+    message = r"metric_, such as RFMRegressor\(\); got DecisionTreeRegressor"
+    with pytest.raises(ValueError, match=message):
+        MetricDisplay.from_estimator(tree, kind="matrix")
+
+
 @pytest.mark.parametrize(
     "display, attribute",
-    [(SpectrumDisplay, "tuning_results_"), (ConvergenceDisplay, "loss_curve_")],
+    [
+        (SpectrumDisplay, "tuning_results_"),
+        (ConvergenceDisplay, "loss_curve_"),
+        (MetricDisplay, "feature_importances_"),
+    ],
 )
 def test_another_estimator(display, attribute):
     other = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
