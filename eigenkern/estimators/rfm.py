@@ -663,10 +663,13 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     "full" an eigendecomposition of d rows. Memory beside that of a fit: a copy of X,
     and three matrices of d^2 numbers for "full".
 
-    The default estimator is ``EigenProRegressor()`` with one more choice that is made
-    on the rows held out: the penalty, ``alpha = penalty / n``, out of none, 0.03, 0.3
-    and 2, and in the end a quarter and four times the chosen one. Targets that are
-    noisy need one, for the gradients of a model that fits noise are noise.
+    The default estimator is ``EigenProRegressor()`` with a bandwidth of four times the
+    median distance, and a penalty that the rows held out choose: ``alpha = penalty /
+    n``, out of none, 0.01, 0.1 and 0.5, and in the end a quarter and four times the
+    chosen one. Targets that are noisy need one, for the gradients of a model that fits
+    noise are noise.
+
+    The full metric goes on from the best diagonal one.
 
     Standardise features of unlike units: the first model has no other idea of them.
 
@@ -774,10 +777,13 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     "full" an eigendecomposition of d rows. Memory beside that of a fit: a copy of X,
     and three matrices of d^2 numbers for "full".
 
-    The default estimator is ``EigenProClassifier()`` with one more choice that is made
-    on the rows held out: the penalty, ``alpha = penalty / n``, out of none, 0.03, 0.3
-    and 2, and in the end a quarter and four times the chosen one. Targets that are
-    noisy need one, for the gradients of a model that fits noise are noise.
+    The default estimator is ``EigenProClassifier()`` with a bandwidth of four times the
+    median distance, and a penalty that the rows held out choose: ``alpha = penalty /
+    n``, out of none, 0.01, 0.1 and 0.5, and in the end a quarter and four times the
+    chosen one. Targets that are noisy need one, for the gradients of a model that fits
+    noise are noise.
+
+    The full metric goes on from the best diagonal one.
 
     Standardise features of unlike units: the first model has no other idea of them.
 

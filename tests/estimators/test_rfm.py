@@ -548,7 +548,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("options, message", BAD, ids=str)
+@pytest.mark.parametrize("options, message", BAD)
 def test_parameters_are_checked(options, message, two_of_ten):
     with pytest.raises(ValueError, match=message):
         machine(**options).fit(*two_of_ten[:2])
