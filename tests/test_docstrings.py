@@ -7,7 +7,7 @@ from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 
 import eigenkern
-from eigenkern import centers, kernels
+from eigenkern import centers, inspection, kernels
 
 PUBLIC = {name: getattr(eigenkern, name) for name in eigenkern.__all__}
 ESTIMATORS = {
@@ -43,6 +43,8 @@ def objects():
                     yield f"eigenkern.{name}.{method}", NOT_CHECKED_OF_METHODS
     for name in kernels.__all__:
         yield f"eigenkern.kernels.{name}", NOT_CHECKED_OF_METHODS
+    for name in inspection.__all__:
+        yield f"eigenkern.inspection.{name}", NOT_CHECKED
     for name in ("choose", *(m for m in centers.METHODS)):
         yield f"eigenkern.centers.{name}", NOT_CHECKED_OF_METHODS
 
@@ -77,6 +79,7 @@ def test_docstrings_name_the_parameters_and_their_defaults(name):
 
 # What a classifier says otherwise than its regressor.
 OF_CLASSIFIERS = {
+    "estimator": "a classifier in place of a regressor",
     "validation_fraction": "the same fraction of every class is held out",
     "loss": "losses of labels are not those of numbers",
 }
@@ -114,13 +117,13 @@ SHARED = {
     "max_iter": (3, 4, "epochs, iterations or steps"),
     "n_centers": (2, 2, "EigenPro takes all rows unless told otherwise"),
     "n_components": (2, 4, "eigenvectors, features or centers"),
-    "random_state": (1, 7, "what is random"),
+    "random_state": (1, 8, "what is random"),
     "selection": (1, 2, "leaving one out has a closed form for ridge regression only"),
     "step_size": (1, 4, "of which iteration"),
     "subsample_size": (1, 2, "features are fewer than rows"),
     "tol": (3, 3, "of a loss, a residual, or a validation error"),
-    "validation_fraction": (2, 2, "0.2 as in the NYTRO paper, where it is refitted"),
-    "verbose": (1, 3, "an epoch or a part of the work; not in partial_fit"),
+    "validation_fraction": (2, 3, "0.2 where the model is refitted to all rows"),
+    "verbose": (1, 4, "an epoch, a round or a part of the work; not in partial_fit"),
     "warm_start": (1, 3, "what has to be the same"),
 }
 
