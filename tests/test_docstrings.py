@@ -79,7 +79,7 @@ def test_docstrings_name_the_parameters_and_their_defaults(name):
 
 # What a classifier says otherwise than its regressor.
 OF_CLASSIFIERS = {
-    "estimator": "a classifier where the other says a regressor",
+    "estimator": "a classifier in place of a regressor",
     "validation_fraction": "the same fraction of every class is held out",
     "loss": "losses of labels are not those of numbers",
 }
@@ -122,12 +122,8 @@ SHARED = {
     "step_size": (1, 4, "of which iteration"),
     "subsample_size": (1, 2, "features are fewer than rows"),
     "tol": (3, 3, "of a loss, a residual, or a validation error"),
-    "validation_fraction": (
-        2,
-        3,
-        "0.2 where it is refitted; of rows of their own in RFM",
-    ),
-    "verbose": (1, 4, "an epoch, a round, or a part of the work; not in partial_fit"),
+    "validation_fraction": (2, 3, "0.2 where the model is refitted to all rows"),
+    "verbose": (1, 4, "an epoch, a round or a part of the work; not in partial_fit"),
     "warm_start": (1, 3, "what has to be the same"),
 }
 

@@ -638,7 +638,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     estimator_ : estimator
         Fitted to all rows of X R.
     metric_kind_ : {"diagonal", "full"} or None
-        Of the metric that was chosen; None: the plain kernel, metric_ is the identity.
+        Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
     n_rounds_ : int
         How often the metric that was chosen had been learned.
     validation_scores_ : dict of lists
@@ -748,7 +748,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     estimator_ : estimator
         Fitted to all rows of X R.
     metric_kind_ : {"diagonal", "full"} or None
-        Of the metric that was chosen; None: the plain kernel, metric_ is the identity.
+        Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
     n_rounds_ : int
         How often the metric that was chosen had been learned.
     validation_scores_ : dict of lists
