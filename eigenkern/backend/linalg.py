@@ -77,6 +77,8 @@ def large_gram(A):
     def reflect(start):
         stop = min(start + width, m)
         K[:start, start:stop] = K[start:stop, :start].T
+        square = K[start:stop, start:stop]  # a product, symmetric to rounding alone
+        square[...] = np.tril(square) + np.tril(square, -1).T
 
     # The longest rows first, so that the threads end together.
     starts = [(start,) for start in range(0, m, width)][::-1]

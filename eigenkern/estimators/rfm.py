@@ -142,7 +142,9 @@ def learned_metrics(problem, kinds, max_rounds, say):
             if n_waited == _PATIENCE:
                 break
     for penalty in problem.penalties_near(best.penalty):
-        now = problem.fitted(best.kind, best.number, best.root, penalty)
+        now = problem.with_penalty(best, penalty)
+        if now is None:
+            break
         say(now)
         yield now
         best = min(best, now, key=lambda one: one.error)
@@ -231,18 +233,21 @@ class MetricProblem:
         return Round(kind, number, root, penalty, model, float(error))
 
     def next_round(self, before, kind):
-        """Return the round after another, or None if there is nothing to learn."""
+        """Return the round after another, or None if it fails or nothing is learned."""
         try:
             root = self.next_root(before, kind)
             if root is None:
                 return None
             return self.fitted(kind, before.number + 1, root, before.penalty)
         except _FAILURES as error:
-            warn_user(
-                f"round {before.number + 1} with metric={kind!r} failed, and the best "
-                f"metric so far is kept: {error}"
-            )
-            return None
+            return _warn_of_failure(before.number + 1, kind, error)
+
+    def with_penalty(self, one, penalty):
+        """Return a round with another penalty, or None if that fails."""
+        try:
+            return self.fitted(one.kind, one.number, one.root, penalty)
+        except _FAILURES as error:
+            return _warn_of_failure(one.number, one.kind, error)
 
     def next_root(self, before, kind):
         """Return R from the gradients of a model, or None if they are all zero."""
@@ -290,6 +295,13 @@ class MetricProblem:
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
         }
+
+
+def _warn_of_failure(number, kind, error):
+    warn_user(
+        f"round {number} with metric={kind!r} failed, and the best metric so far is "
+        f"kept: {error}"
+    )
 
 
 def squared_error(F, Y, weights):
@@ -604,7 +616,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     ----------
     estimator : estimator, default=None
         A regressor on kernels of this package, which is cloned and fitted; see Notes
-        for None.
+        for None. `DSGRegressor` needs another kernel than its laplacian, whose random
+        features have gradients of no bounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
         "diagonal": a weight for each feature. "full": any linear map of the features,
         where directions matter that are no axes. "auto": both are tried, but for more
@@ -714,7 +727,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     ----------
     estimator : estimator, default=None
         A classifier on kernels of this package, which is cloned and fitted; see Notes
-        for None.
+        for None. `DSGClassifier` needs another kernel than its laplacian, whose random
+        features have gradients of no bounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
         "diagonal": a weight for each feature. "full": any linear map of the features,
         where directions matter that are no axes. "auto": both are tried, but for more

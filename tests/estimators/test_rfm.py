@@ -89,14 +89,15 @@ def test_a_direction(oblique):
     assert_allclose(M, R @ R, atol=1e-12)
     values, vectors = np.linalg.eigh(M)
     assert values.mean() == pytest.approx(1.0)
-    assert values.min() > 0.04
+    assert 0.02 <= values.min() < 0.03
     assert abs(vectors[:, -1] @ u) > 0.99
     plain = clone(PLAIN).fit(X, y)
     diagonal = machine(metric="diagonal").fit(X, y)
     for other in (plain, diagonal):
         assert error(model, X_test, y_test) < 0.2 * error(other, X_test, y_test)
     auto = machine().fit(X, y)
-    assert_array_equal(auto.metric_root_, R)
+    assert auto.metric_kind_ == "full"
+    assert error(auto, X_test, y_test) < 2 * error(model, X_test, y_test)
 
 
 @both_kinds
@@ -107,10 +108,10 @@ def test_one_round_is_the_square_root_of_the_mean(metric, two_of_ten):
     plain = clone(PLAIN).fit(X, y)
     M = average_gradient_outer_product(plain, X, kind=metric)
     if metric == "diagonal":
-        expected = (0.95 * M / M.mean() + 0.05) ** 0.5
+        expected = (0.98 * M / M.mean() + 0.02) ** 0.5
     else:
         values, vectors = np.linalg.eigh(M)
-        values = (0.95 * values / values.mean() + 0.05) ** 0.5
+        values = (0.98 * values / values.mean() + 0.02) ** 0.5
         expected = (vectors * values) @ vectors.T
     rounds = model.validation_scores_
     assert rounds["round"] == [0, 1] and rounds["metric"] == [None, metric]
@@ -214,7 +215,7 @@ def test_idle_features_neither_break_nor_dominate(two_of_ten, rng):
         assert model.n_rounds_ >= 1
         assert np.isfinite(model.metric_root_).all()
         assert model.feature_importances_[10] < 1e-6
-        assert model.feature_importances_[2:].sum() < 0.1
+        assert model.feature_importances_[2:].sum() < 0.15
         if metric == "auto":
             assert error(model, X_test_wide, y_test) < 2 * base
 
@@ -589,7 +590,7 @@ def test_verbose_shows_the_rounds(two_of_ten, capsys):
     X, y, *_ = two_of_ten
     model = machine(max_rounds=1, verbose=1).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
-    names = ["plain kernel", "diagonal metric, round 1", "full metric, round 1"]
+    names = ["plain kernel", "diagonal metric, round 1", "full metric, round 2"]
     errors = [1 - score for score in model.validation_scores_["score"]]
     assert lines == [
         f"RFMRegressor: {name}: validation error {value:.4g}"
