@@ -493,7 +493,7 @@ class MetricDisplay:
         else:
             image = self.ax_.imshow(values)
             self.ax_.set(xticks=[], yticks=[])
-            self.figure_.colorbar(image, ax=self.ax_, label="diagonal of the metric")
+            self.figure_.colorbar(image, ax=self.ax_, label="weight")
         self.ax_.set_title(self.name)
         return self
 

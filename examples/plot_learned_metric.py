@@ -69,13 +69,14 @@ plt.show()
 
 # %%
 # The error falls with the first rounds. Rows held out decide where to stop, and between
-# a weight for each column ("diagonal") and a metric of all directions ("full").
+# a weight for each column ("diagonal") and a metric of all directions ("full"), which
+# goes on from the best of these.
 scores = rfm.validation_scores_
 figure, ax = plt.subplots(layout="constrained")
 for metric in ("diagonal", "full"):
     errors = {}
     for kind, number, score in zip(scores["metric"], scores["round"], scores["score"]):
-        if kind in (None, metric):
+        if kind == metric or (metric == "diagonal" and kind is None):
             errors[number] = min(1 - score, errors.get(number, np.inf))
     ax.plot(list(errors), list(errors.values()), "o-", label=metric)
 ax.set(xlabel="round", ylabel="1 - R^2 of the rows held out", ylim=(0, None))
