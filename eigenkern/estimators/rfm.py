@@ -39,14 +39,14 @@ _MAX_FULL = 1000
 # Rounds without a better model, after which a kind of metric is given up.
 _PATIENCE = 2
 # Part of the metric that is the one of the features as they are. It keeps features
-# that matter little to a model from being lost to the next ones: with 0, 0.02 and 0.05
-# bike_hour has errors of 0.256, 0.250 and 0.246 (5000 rows, selected), and
-# california_housing 0.439, 0.440 and 0.445 (8000 rows).
+# that matter little to a model from being lost to the next ones. With 0 and 0.02, width
+# 2, bike_hour has errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439
+# and 0.441 (8000 rows); with 0.02 and 0.05, width 4, the latter of 0.440 and 0.445.
 _FLOOR = 0.02
 # Bandwidth of the default estimator over the median distance. The laplacian decays
 # little there, so that far rows are predicted by more than their neighbours: after one
-# full round cpusmall has errors of 0.199, 0.165 and 0.155 with 1, 2 and 4 (5000 rows);
-# of the other tables none changes by more than 1 %, with a penalty to match.
+# full round cpusmall has errors of 0.199, 0.165 and 0.155 with 1, 2 and 4 (5000 rows).
+# Of the other tables only ijcnn1 does better with 1 (1.6 and 1.8 %, 3000 rows).
 _WIDTH = 4.0
 # Penalties of the default estimator, in the unit of k(x, x), from none, which is best
 # on kin8nm, to what is best on a9a and coil2000, whose targets are mostly noise; and
@@ -195,15 +195,11 @@ class MetricProblem:
         drawn = draw(self._everything, n_rows)
         if data.validation is None:
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
-            self._train, drawn = drawn.take(train), drawn.take(held_out)
-            self._X_val, self._Y_val, self._w_val = (
-                drawn.X,
-                drawn.targets,
-                drawn.weights,
-            )
+            self._train, scored = drawn.take(train), drawn.take(held_out)
+            validation = scored.X, scored.targets, scored.weights
         else:
-            self._train = drawn
-            self._X_val, self._Y_val, self._w_val = data.validation
+            self._train, validation = drawn, data.validation
+        self._X_val, self._Y_val, self._w_val = validation
         if len(self._train.targets) < 2:
             raise ValueError(
                 f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
@@ -628,7 +624,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         where directions matter that are no axes. "auto": both are tried, but for more
         than 1000 features only "diagonal".
     max_rounds : int, default=5
-        How often the metric is learned anew, at most. A kind of metric is given up
+        How often the metric of each kind is learned anew, at most. A kind is given up
         after two rounds that have not improved the error on the rows held out.
     max_gradient_rows : int, default=4000
         Rows to average the gradients over, at most.
@@ -658,7 +654,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
     n_rounds_ : int
-        How often the metric that was chosen had been learned.
+        How often the metric that was chosen had been learned, of both kinds.
     validation_scores_ : dict of lists
         Of every model tried: "metric", "round", "penalty" (None: as the estimator has
         it) and "score", R^2 of the rows held out.
@@ -739,7 +735,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         where directions matter that are no axes. "auto": both are tried, but for more
         than 1000 features only "diagonal".
     max_rounds : int, default=5
-        How often the metric is learned anew, at most. A kind of metric is given up
+        How often the metric of each kind is learned anew, at most. A kind is given up
         after two rounds that have not improved the error on the rows held out.
     max_gradient_rows : int, default=4000
         Rows to average the gradients over, at most.
@@ -769,7 +765,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_kind_ : {"diagonal", "full"} or None
         Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
     n_rounds_ : int
-        How often the metric that was chosen had been learned.
+        How often the metric that was chosen had been learned, of both kinds.
     validation_scores_ : dict of lists
         Of every model tried: "metric", "round", "penalty" (None: as the estimator has
         it) and "score", 1 less the Brier score on the rows held out, over that of the

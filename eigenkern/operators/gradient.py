@@ -39,10 +39,8 @@ class KernelGradient:
         self.xp, device = self._matrix.xp, self._matrix.device
         self.dtype = self._matrix.dtype
         self._coef = move(coef, self.xp, device)
-        self._Z, self._rows = (
-            move(centers, self.xp, device),
-            StreamedRows(X, *devices[0]),
-        )
+        self._Z = move(centers, self.xp, device)
+        self._rows = StreamedRows(X, *devices[0])
         # Of rows far from the origin the difference of both sums would cost digits.
         self._offset = self.xp.mean(self._Z, axis=0)
         if not self._slope.relative:

@@ -62,7 +62,8 @@ def check_bandwidth(bandwidth, *, targets=True):
 
     "auto" needs `targets`, which a transformer has not.
     """
-    if isinstance(bandwidth, str) and bandwidth in ("median", "auto")[: 1 + targets]:
+    known = ("median", "auto") if targets else ("median",)
+    if isinstance(bandwidth, str) and bandwidth in known:
         return
     if not isinstance(bandwidth, Real) or isinstance(bandwidth, bool):
         right = "a positive number, 'median' or 'auto'"
