@@ -10,7 +10,8 @@ from ..preconditioners.falkon import TwoCholesky
 from ..solvers.falkon import FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import make_problem, ridge_coef
-from .targets import ClassificationTargets, RegressionTargets
+from .logistic import check_loss, prepare_falkon
+from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
 from .validation import (
     check_flag,
     check_kernel_parameters,
@@ -150,6 +151,9 @@ class _FalkonLike(Model):
                 f"needs the same centers and {n_outputs} output(s): pass centers as an "
                 "array, or an int as random_state and the same X"
             )
+        return self._kept_coef(problem)
+
+    def _kept_coef(self, problem):
         return problem.kept_coef(self.dual_coef_)
 
     def _progress(self):
@@ -351,7 +355,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     """
 
 
-class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
+class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
@@ -469,6 +473,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         bandwidth="median",
         n_centers="auto",
         centers="uniform",
+        loss="squared_error",
         alpha=1e-6,
         max_iter=100,
         tol=1e-3,
@@ -493,4 +498,21 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
             random_state=random_state,
             verbose=verbose,
         )
+        self.loss = loss
         self.class_weight = class_weight
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        check_loss(self)
+
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        if self.loss == "squared_error":
+            return super()._prepare(data)
+        problem, solver, chosen = prepare_falkon(self, data)
+        return problem, solver, chosen, self._rule(problem)
+
+    def _kept_coef(self, problem):
+        if self.loss == "squared_error":
+            return super()._kept_coef(problem)
+        return problem.kept_coef(self.dual_coef_, self.intercept_)

@@ -14,7 +14,13 @@ from .least_squares import (
     still_falls,
     warn_if_indefinite,
 )
-from .targets import ClassificationTargets, RegressionTargets
+from .logistic import (
+    check_log_loss_selection,
+    check_loss,
+    default_alphas,
+    prepare_nystrom,
+)
+from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
 from .training import SolutionRule
 from .validation import check_flag, check_kernel_parameters, check_number, warn_user
 
@@ -361,7 +367,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     """
 
 
-class NystromClassifier(ClassificationTargets, _Nystrom):
+class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
@@ -492,6 +498,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         bandwidth="median",
         n_centers="auto",
         centers="uniform",
+        loss="squared_error",
         alpha=1e-6,
         alphas=None,
         selection="holdout",
@@ -520,4 +527,20 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
             random_state=random_state,
             verbose=verbose,
         )
+        self.loss = loss
         self.class_weight = class_weight
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        check_loss(self, self.alphas)
+        check_log_loss_selection(self)
+
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        if self.loss == "squared_error":
+            return super()._prepare(data)
+        alphas = [self.alpha]
+        if isinstance(self.alpha, str):
+            alphas = self.alphas
+            alphas = default_alphas() if alphas is None else check_alphas(alphas)
+        return prepare_nystrom(self, data, np.asarray(alphas, dtype=np.float64))
