@@ -359,7 +359,8 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`.
+    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`. Or
+    logistic regression, with ``loss="log_loss"``, by Newton's method.
 
     Parameters
     ----------
@@ -387,6 +388,10 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
         means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
+    loss : {"squared_error", "log_loss"}, default="squared_error"
+        "squared_error": least squares on labels. "log_loss": kernel logistic
+        regression, multinomial for more than two classes, which gives `predict_proba`;
+        see the notes.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -428,7 +433,7 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
     n_centers_ : int
         Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
-        Weighted mean of the targets.
+        Weighted mean of the targets; with ``loss="log_loss"`` fitted, without penalty.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
@@ -436,7 +441,8 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
     n_iter_ : int
         Iterations run.
     residuals_ : list of float
-        The largest relative residual of the outputs after each iteration.
+        The largest relative residual of the outputs after each iteration; with
+        ``loss="log_loss"`` as in the notes.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     classes_ : ndarray of shape (n_classes,)
@@ -451,10 +457,27 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
     FalkonLikeRegressor : The same for real targets.
     NystromClassifier : The same model in closed form, with its path.
 
+    Notes
+    -----
+    With ``loss="log_loss"`` the model has the least ::
+
+        mean_i loss(y_i, f(x_i)) + alpha / 2 |f - intercept|^2
+
+    where the loss is ``log(1 + exp(-y f))`` of two classes, y = -1 or 1, and that of
+    the softmax of more, with one column a class and sum zero; `alpha` must be positive.
+    An iteration is then a Newton step, by a few conjugate gradients; the first ones are
+    for penalties from 1 down to `alpha`. Its residual is the square root of the
+    estimated distance of the objective from its least value, over that value: with
+    ``tol=1e-3`` the objective is within some 1e-6 of it. `decision_function` returns f,
+    the log odds of two classes.
+
     References
     ----------
     Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
     2017 (arXiv:1705.10958).
+
+    Marteau-Ferey, Bach, Rudi, "Globally convergent Newton methods for ill-conditioned
+    generalized self-concordant losses", NeurIPS 2019 (arXiv:1907.01771): the log loss.
 
     Examples
     --------

@@ -14,9 +14,12 @@ LOSSES = ("squared_error", "log_loss")
 _PATH_TOL, _TOL = 1e-2, 1e-6
 # Newton steps of one penalty, at most.
 _MAX_STEPS = 100
-# A path ends where the held-out loss is above the least by this factor: with ever
-# smaller penalties it goes on rising, at a growing price.
-_RISEN = 1.1
+# A path ends where the held-out loss is above the least by the first factor, or above
+# the second times that of a penalty ten times as large (and below the third times that
+# of the constant model: it has begun to fall). Smaller penalties gain nothing, and need
+# ever more iterations. On digits (scikit-learn's) a whole path took ten times as long,
+# and its least loss is 0.6 % lower.
+_RISEN, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 
 
 def default_alphas():
@@ -109,13 +112,17 @@ def _path(estimator, problem, alphas):
     preconditioner = problem.preconditioner(objective, problem.train)
     errors, coefs, losses = np.full(len(alphas), np.nan), {}, {}
     coef = problem.start
+    constant = problem.validation_loss(problem.validation_losses(coef))
     for k in np.argsort(-alphas, kind="stable"):
         lead = [float(alphas[k])]
         state = minimised(objective, preconditioner, coef, lead, _PATH_TOL, _MAX_STEPS)
         coef = coefs[k] = state.coef
         losses[k] = problem.validation_losses(coef)
         errors[k] = problem.validation_loss(losses[k])
-        if errors[k] > _RISEN * np.nanmin(errors):
+        before = errors[(alphas >= 10 * alphas[k]) & ~np.isnan(errors)]
+        flat = len(before) and errors[k] > _FLAT * before.min()
+        begun = errors[k] < _BEGUN * constant
+        if errors[k] > _RISEN * np.nanmin(errors) or (flat and begun):
             break
     if not np.isfinite(errors).any():
         raise ValueError(

@@ -371,7 +371,8 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `NystromRegressor`.
+    or the largest column decides. The algorithm is that of `NystromRegressor`. Or
+    logistic regression, with ``loss="log_loss"``, by Newton's method.
 
     Parameters
     ----------
@@ -399,6 +400,10 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
         means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
+    loss : {"squared_error", "log_loss"}, default="squared_error"
+        "squared_error": least squares on labels. "log_loss": kernel logistic
+        regression, multinomial for more than two classes, which gives `predict_proba`;
+        see the notes.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -447,7 +452,7 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     n_centers_ : int
         Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
-        Weighted mean of the targets.
+        Weighted mean of the targets; with ``loss="log_loss"`` fitted, without penalty.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
@@ -457,7 +462,8 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     alphas_ : array of shape (n_alphas,) or None
         Values of the path; None for a single alpha, as `validation_path_`.
     validation_path_ : array of shape (n_alphas,) or None
-        Their mean squared errors, of the criterion `selection`.
+        Their mean squared errors, of the criterion `selection`, or with
+        ``loss="log_loss"`` mean log losses; NaN for values that were not tried.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
         ``store_coef_path=True``.
@@ -473,6 +479,26 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     NystromRegressor : The same for real targets.
     NytroClassifier : Early stopping in place of a penalty.
 
+    Notes
+    -----
+    With ``loss="log_loss"`` the model has the least ::
+
+        mean_i loss(y_i, f(x_i)) + alpha / 2 |f - intercept|^2
+
+    where the loss is ``log(1 + exp(-y f))`` of two classes, y = -1 or 1, and that of
+    the softmax of more, with one column a class and sum zero. `alpha` means what it
+    does in half the squared error; it must be positive. In scikit-learn's
+    ``LogisticRegression`` on features it is ``C = 1 / (alpha n)``, with weights the
+    inverse of alpha and their sum. `decision_function` returns f, the log odds of two
+    classes.
+
+    The path goes from large values to small ones, each model the start of the next, and
+    ends where the log loss of the rows held out rises by 2 % or has fallen by less than
+    1 % in a factor of 10; ``alphas=None`` are 31 values. ``selection`` must be
+    "holdout" and `store_coef_path` False. All rows as centers need n^3 for some of the
+    Newton steps; "auto" takes them up to some 4500 rows. They are the distinct rows
+    with weight, and `center_indices_` names them.
+
     References
     ----------
     Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
@@ -480,6 +506,9 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
 
     Williams and Seeger, "Using the Nystrom method to speed up kernel machines", NIPS
     2000.
+
+    Marteau-Ferey, Bach, Rudi, "Globally convergent Newton methods for ill-conditioned
+    generalized self-concordant losses", NeurIPS 2019 (arXiv:1907.01771): the log loss.
 
     Examples
     --------
@@ -489,6 +518,9 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     >>> model = NystromClassifier(n_centers=300, alpha="path", random_state=0)
     >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.9
     True
+    >>> model = NystromClassifier(loss="log_loss", n_centers=100, alpha=1e-5)
+    >>> model.fit(X[:500], y[:500]).predict_proba(X[500:]).shape
+    (1297, 10)
     """
 
     def __init__(

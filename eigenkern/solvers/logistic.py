@@ -37,6 +37,8 @@ _HALVINGS = 30
 _ENOUGH = 1e-4
 # A penalty is left for the next smaller one at this residual: it is only on the way.
 _ON_THE_WAY = 0.3
+# Residual that may be called rounding, where no step lowers the objective.
+_ROUNDING = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -302,17 +304,17 @@ def newton(objective, preconditioner, start, alphas, tol):
         point = _with_penalty(point, alpha - alphas[max(i - 1, 0)])
         limit = tol if i == last else max(tol, _ON_THE_WAY)
         preconditioner.prepare(point, alpha)
-        residual, stuck = _residual(preconditioner, point), False
+        residual, stuck = _norm(preconditioner, point) / _unit(point), False
         while i == last or residual > limit:
-            if not (residual <= limit or stuck):
+            done = residual <= limit or (stuck and residual <= _ROUNDING)
+            if not (done or stuck):
                 preconditioner.prepare(point, alpha)
-                found = _step(objective, preconditioner, point, alpha, residual)
-                stuck = found is point
-                point = found
-                residual = _residual(preconditioner, point)
-            yield LogisticState(
-                point.coef, {}, residual, residual <= limit and i == last, point
-            )
+                found, residual = _step(
+                    objective, preconditioner, point, alpha, residual
+                )
+                stuck, point = found is point, found
+                done = residual <= limit or (stuck and residual <= _ROUNDING)
+            yield LogisticState(point.coef, {}, residual, done and i == last, point)
             if stuck and i < last:
                 break
 
@@ -326,15 +328,23 @@ def _with_penalty(point, change):
     )
 
 
-def _residual(preconditioner, point):
-    """Return (|A'^-1 g|^2 / 2 J)^1/2."""
-    xp = namespace(point.coef)
+def _norm(preconditioner, point):
+    """Return |A'^-1 g|."""
     g = preconditioner.inner_transposed(point.gradient)
-    return float(xp.linalg.vector_norm(g)) / (2 * max(point.value, _TINY)) ** 0.5
+    return float(namespace(g).linalg.vector_norm(g))
+
+
+def _unit(point):
+    """Return (2 J)^1/2, over which a norm of the gradient is a residual."""
+    return (2 * max(point.value, _TINY)) ** 0.5
 
 
 def _step(objective, preconditioner, point, alpha, residual):
-    """Return the point of a Newton step, or the same if only rounding is left."""
+    """Return the point of a Newton step and its residual.
+
+    The same point if only rounding is left. A' A may be larger than H in some
+    directions: by how much the norm of the step has shown.
+    """
     xp, shape = namespace(point.coef), tuple(point.coef.shape)
     hessian = objective.hessian(point, alpha)
 
@@ -357,14 +367,19 @@ def _step(objective, preconditioner, point, alpha, residual):
     preconditioner.spent(n_iterations)
     direction = coefficients(solution.coef)
     slope = float(xp.sum(direction * point.gradient))
-    rounding = 1e-14 * point.value
-    size = 1.0
+    decrement = max(-slope, 0.0) ** 0.5
+    rounding, size = 1e-14 * point.value, 1.0
     for _ in range(_HALVINGS):
         found = objective.at(point.coef + size * direction, alpha)
         if found.value <= point.value + _ENOUGH * size * slope + rounding:
-            return found
+            break
         size /= 2
-    return point
+    else:
+        return point, decrement / _unit(point)
+    norm = _norm(preconditioner, point)
+    gap = max(1.0, decrement / max(norm, _TINY)) * _norm(preconditioner, found)
+    gap = max(gap, float(solution.residuals[0]) * decrement)
+    return found, gap / _unit(found)
 
 
 def minimised(objective, preconditioner, start, alphas, tol, max_iter):
