@@ -10,9 +10,10 @@ from .validation import warn_user
 
 LOSSES = ("squared_error", "log_loss")
 # Residuals of the models that a path is selected by, and of the one that is kept: their
-# objectives are within 1e-3 and 1e-6 of the least, relatively. On 2000 rows of Covertype
-# and 1500 of Fashion-MNIST the test log loss is that of 1e-2 and 1e-5 to 1e-5, in half
-# as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the first.
+# objectives are within 1e-3 and 1e-6 of the least, relatively. On 2000 rows of
+# Covertype and 1500 of Fashion-MNIST the test log loss is that of 1e-2 and 1e-5 to 1e-5
+# in half as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
+# first.
 _PATH_TOL, _TOL = 3e-2, 1e-3
 # Newton steps of one penalty, at most.
 _MAX_STEPS = 100
