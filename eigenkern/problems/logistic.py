@@ -15,6 +15,9 @@ from ..solvers.logistic import Logistic, Preconditioner
 from .centers import CenterProblem
 from .problem import take
 
+# The frequency of a class without weight, which would have no finite intercept.
+_RARE = 1e-6
+
 
 class LogisticProblem(CenterProblem):
     """Logistic regression on centers, or on all distinct rows.
@@ -62,7 +65,11 @@ class LogisticProblem(CenterProblem):
     def start(self):
         """The constant model: logarithms of the odds, or of the frequencies."""
         rows = self.train
-        c = self._loss.baseline(to_numpy(rows.targets), to_numpy(rows.weights))
+        mean = to_numpy(self.mean(rows))
+        if len(mean) == 1:
+            mean = 0.5 * (1.0 + mean)
+        mean = np.clip(mean, _RARE, 1.0 - _RARE)
+        c = np.log(mean / (1.0 - mean)) if len(mean) == 1 else np.log(mean)
         c = c - c.mean() if len(c) > 1 else c
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)
         return self.xp.concat([super().initial_coef(), c])
