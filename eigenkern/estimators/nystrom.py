@@ -497,7 +497,8 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     1 % in a factor of 10; ``alphas=None`` are 31 values. ``selection`` must be
     "holdout" and `store_coef_path` False. All rows as centers need n^3 for some of the
     Newton steps; "auto" takes them up to some 4500 rows. They are the distinct rows
-    with weight, and `center_indices_` names them.
+    with weight, and `center_indices_` names them. The kernel matrix of rows and centers
+    is used in every iteration, and kept in memory up to `cache_size`.
 
     References
     ----------

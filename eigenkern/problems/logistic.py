@@ -59,7 +59,8 @@ class LogisticProblem(CenterProblem):
     @property
     def constant(self):
         """Whether rows of one class alone have weight."""
-        return len(np.unique(to_numpy(self.train.targets), axis=0)) == 1
+        Y = self.train.targets
+        return bool(self.xp.all(Y == Y[:1, :]))
 
     @cached_property
     def start(self):

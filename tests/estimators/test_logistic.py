@@ -9,7 +9,11 @@ from sklearn import clone, config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from eigenkern import FalkonLikeClassifier, NystromClassifier
+from eigenkern import (
+    FalkonLikeClassifier,
+    NystromClassifier,
+    RegularizationPathDisplay,
+)
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Laplacian
 from eigenkern.nystrom.whitening import Whitening
@@ -134,6 +138,15 @@ def test_the_objective_never_rises_and_converges(n_columns, rng):
         assert (np.diff(values) <= 1e-12).all() and values[-1] < 0.1 * values[0]
         again = minimised(logistic, preconditioner, 0 * start, [alpha], 1e-7, 100)
         assert_allclose(again.point.value, values[-1], rtol=1e-10)
+
+
+def test_path_is_plotted(rng):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    X, y, _ = problem(3, rng)
+    model = nystrom(alpha="path").fit(X, y)
+    display = RegularizationPathDisplay.from_estimator(model)
+    assert display.ax_.get_ylabel() == "log loss, holdout"
+    plt.close(display.figure_)
 
 
 def test_separable_classes_stay_finite(rng):
