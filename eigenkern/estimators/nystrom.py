@@ -493,8 +493,9 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     classes.
 
     The path goes from large values to small ones, each model the start of the next, and
-    ends where the log loss of the rows held out rises by 2 % or has fallen by less than
-    1 % in a factor of 10; ``alphas=None`` are 31 values. ``selection`` must be
+    ends where the log loss of the rows held out rises, or has fallen by less than 1 %
+    in a factor of 10; ``alphas=None`` are 31 values. The objective is minimised to some
+    1e-5 of its value. ``selection`` must be
     "holdout" and `store_coef_path` False. All rows as centers need n^3 for some of the
     Newton steps; "auto" takes them up to some 4500 rows. They are the distinct rows
     with weight, and `center_indices_` names them. The kernel matrix of rows and centers
