@@ -15,8 +15,8 @@ coverage  part of the test rows at or below the prediction: right is the quantil
 loss      mean pinball loss of the test rows, over that of the constant.
 seconds   of the fit or fits, on a machine that others use as well.
 
-The width of the loss's kink was chosen on two synthetic sets (``synthetic`` below) and
-one seed of california_housing. Results go to ``results/quantiles.csv``; ``.txt`` and
+The width of the loss's kink was chosen on three synthetic sets and one seed of
+california_housing (``--choose``). Results go to ``results/quantiles.csv``; ``.txt`` and
 ``.png`` sum them up.
 """
 
@@ -57,9 +57,10 @@ def synthetic(name, seed):
     rng = np.random.RandomState(seed)
     n = N_ROWS + 3000
     X = rng.standard_normal((n, 5))
-    normal = name == "normal noise"
-    noise = rng.standard_normal(n) if normal else rng.standard_exponential(n)
-    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + (0.2 + 0.5 * abs(X[:, 3])) * noise
+    draw = rng.standard_exponential if "exponential" in name else rng.standard_normal
+    noise = (0.2 + 0.5 * np.abs(X[:, 3])) * draw(n)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
+    y += 0.2 * noise if "little" in name else noise
     X = X.astype(np.float32)
     return X[:N_ROWS], y[:N_ROWS], X[N_ROWS:], y[N_ROWS:]
 
@@ -79,15 +80,15 @@ def constant(X, y, X_test, seed):
     return np.tile(np.quantile(y, QUANTILES), (len(X_test), 1))
 
 
-def measure(name, seed, load=real):
+def losses(P, y):
+    columns = zip(P.T, QUANTILES, strict=True)
+    return np.array([mean_pinball_loss(y, p, alpha=q) for p, q in columns])
+
+
+def measure(name, seed):
     """Yield the rows of the table of one training set."""
-    X, y, X_test, y_test = load(name, seed)
-
-    def losses(P):
-        columns = zip(P.T, QUANTILES, strict=True)
-        return np.array([mean_pinball_loss(y_test, p, alpha=q) for p, q in columns])
-
-    zero = losses(constant(X, y, X_test, seed))
+    X, y, X_test, y_test = real(name, seed)
+    zero = losses(constant(X, y, X_test, seed), y_test)
     for method, predict, options in (
         (METHODS[0], dsg, {"early_stopping": True}),
         (METHODS[1], dsg, {"early_stopping": False}),
@@ -98,26 +99,27 @@ def measure(name, seed, load=real):
         P = predict(X, y, X_test, seed, **options)
         seconds = time.perf_counter() - start
         coverages = (y_test[:, None] <= P).mean(axis=0)
-        for row in zip(QUANTILES, coverages, losses(P) / zero, strict=True):
+        for row in zip(QUANTILES, coverages, losses(P, y_test) / zero, strict=True):
             yield dict(zip(FIELDS, (name, seed, method, *row, seconds), strict=True))
 
 
 def choose():
     """Print what the width of the kink was chosen by."""
-    problems = [("normal noise", synthetic), ("exponential noise", synthetic)]
-    for name, load in [*problems, ("california_housing", real)]:
+    names = ("normal noise", "exponential noise", "little noise", "california_housing")
+    for name in names:
+        load = real if name in DATA else synthetic
         X, y, X_test, y_test = load(name, 0)
         for width in (0.05, 0.1, 0.2):
             Pinball.width = width
+            start = time.perf_counter()
             P = dsg(X, y, X_test, 0, early_stopping=True)
-            loss = np.mean(
-                [
-                    mean_pinball_loss(y_test, p, alpha=q)
-                    for p, q in zip(P.T, QUANTILES, strict=True)
-                ]
-            )
+            seconds = time.perf_counter() - start
+            loss = losses(P, y_test) / losses(constant(X, y, X_test, 0), y_test)
             coverage = (y_test[:, None] <= P).mean(axis=0)
-            print(name, width, f"{loss / np.std(y):.4f}", coverage.round(3), flush=True)
+            line = (
+                f"{name:20}{width:5} loss {loss.round(4)} coverage {coverage.round(3)}"
+            )
+            print(f"{line} {seconds:.1f} s", flush=True)
 
 
 def read(path):

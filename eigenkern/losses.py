@@ -171,8 +171,11 @@ class Pinball(Loss):
         return xp.sum(self._middle_slope(F) * residual + kink, axis=1)
 
     def gradient(self, Y, F):
-        part = namespace(F).clip((F - Y) / self.width, min=-1.0, max=1.0)
-        return self._middle_slope(F) + 0.5 * part
+        xp = namespace(F)
+        part = xp.clip((F - Y) / self.width, min=-1.0, max=1.0)
+        slope = self._middle_slope(F) + 0.5 * part
+        # Zero is a slope of the loss at its kink, and leaves equal targets in peace.
+        return slope * xp.astype(F != Y, F.dtype)
 
     def second_derivative(self, gradient):
         xp = namespace(gradient)
