@@ -3,11 +3,12 @@
 from dataclasses import fields, replace
 
 import numpy as np
+from sklearn.metrics import d2_pinball_score
 
-from ..backend.array import location_of, move, to_numpy
+from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
 from ..backend.transfer import StreamedRows
-from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
+from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
@@ -19,10 +20,12 @@ from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from .base import Model, check_epochs, split
 from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .training import EpochRule
 from .validation import (
     check_kernel_parameters,
     check_number,
     is_auto,
+    on_its_device,
     warn_user,
 )
 
@@ -33,6 +36,17 @@ _N_STEPS = 32
 _FREQUENCY_BYTES = 256e6
 # Rows that are sent to another device at a time.
 _N_SENT = 65536
+
+
+class CalibratedRule(EpochRule):
+    """The rule of epochs, whose model has the best constant for the held-out rows.
+
+    Training rows pull conditional quantiles to themselves: fewer new rows than q are
+    below. Of the held-out rows q are, once the quantile q of their residuals is added.
+    """
+
+    def _best_coef(self):
+        return self._problem.with_held_out_constant(super()._best_coef())
 
 
 class _DoublyStochastic(Streaming, Model):
@@ -156,12 +170,18 @@ class _DoublyStochastic(Streaming, Model):
         )
         chosen = self._chosen(block_size, batch_size, schedule)
         chosen["cache_size_"] = needed / 1e6 if keep else 0.0
-        rule = self._epoch_rule(problem, data, held_out)
+        calibrated = self.loss == "pinball" and held_out is not None
+        kind = CalibratedRule if calibrated else EpochRule
+        rule = self._epoch_rule(problem, data, held_out, kind)
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):
         """Return the loss, made of what it needs to know."""
-        known = {"n_columns": n_columns, "epsilon": getattr(self, "epsilon", None)}
+        known = {
+            "n_columns": n_columns,
+            "epsilon": getattr(self, "epsilon", None),
+            "quantiles": tuple(np.ravel(getattr(self, "quantile", None))),
+        }
         loss = self._losses[self.loss]
         return loss(**{field.name: known[field.name] for field in fields(loss)})
 
@@ -359,12 +379,20 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
         default. "cdsg": an old one if the paper's check finds one that allows a longer
         step than a new one does, which seldom is so where a batch holds all rows.
-    loss : {"squared_error", "huber", "epsilon_insensitive"}, default="squared_error"
-        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it; or
-        ``max(0, |r| - epsilon)``.
+    loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
+            default="squared_error"
+        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it;
+        ``max(0, |r| - epsilon)``; or ``max(q r, (q - 1) r)``, for the `quantile` q.
     epsilon : float, default=0.1
-        Threshold of the last two, in standard deviations of y, which are estimated by
-        the median absolute deviation, so that outliers don't count.
+        Threshold of "huber" and "epsilon_insensitive", in standard deviations of y,
+        which are estimated by the median absolute deviation, so that outliers don't
+        count.
+    quantile : float or sequence of float, default=0.5
+        q of "pinball", between 0 and 1; other losses ignore it. Of several quantiles
+        `predict` returns one column each, in the order given and without crossing; y
+        must be one-dimensional then. Set ``early_stopping=True`` for it: without rows
+        held out the quantiles close in on the training rows, and fewer new rows than q
+        are below.
     alpha : float or "auto", default="auto"
         lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
         squared loss it means what it does in `NystromRegressor`.
@@ -444,7 +472,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Mean loss of each epoch, every batch taken before its update;
         of y over `target_scale_`.
     validation_scores_ : list of float or None
-        R^2 of the rows held out, one an epoch; None without early stopping.
+        R^2 of the rows held out, one an epoch; None without early stopping. Of the loss
+        "pinball" D^2, by which the pinball loss is less than that of the constant
+        quantile, on average over the quantiles; `score` remains R^2, for one quantile.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks, which the steps leave out.
     block_sums_ : array of shape (n_blocks, n_outputs)
@@ -471,11 +501,18 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     The features are taken less their mean on the batch, and a constant is learned
     beside them: the paper's steps would be some ten times shorter.
 
+    The kink of the pinball loss is smoothed over 0.1 of `target_scale_` to both sides.
+    With early stopping, the weighted quantiles of the residuals of the held-out rows
+    are added to the model in the end, so that a part q of these rows is below.
+
     References
     ----------
     Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
     kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
-    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599).
+    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599). Fernandes, Guerre and Horta,
+    "Smoothing quantile regressions", Journal of Business & Economic Statistics 39,
+    2021. Romano, Patterson and Candes, "Conformalized quantile regression", NeurIPS
+    2019 (arXiv:1905.03222).
 
     Examples
     --------
@@ -485,6 +522,12 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     >>> model = DSGRegressor(random_state=0).fit(X[:500], y[:500])
     >>> model.score(X[500:], y[500:]) > 0.85
     True
+    >>> model = DSGRegressor(
+    ...     loss="pinball", quantile=[0.1, 0.9], early_stopping=True, random_state=0
+    ... ).fit(X[:500], y[:500])
+    >>> low, high = model.predict(X[500:]).T
+    >>> bool((low <= high).all())
+    True
     """
 
     _numbers = True
@@ -492,6 +535,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         "squared_error": SquaredError,
         "huber": Huber,
         "epsilon_insensitive": EpsilonInsensitive,
+        "pinball": Pinball,
     }
 
     def __init__(
@@ -502,6 +546,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         algorithm="udsg",
         loss="squared_error",
         epsilon=0.1,
+        quantile=0.5,
         alpha="auto",
         block_size="auto",
         batch_size="auto",
@@ -542,6 +587,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             verbose=verbose,
         )
         self.epsilon = epsilon
+        self.quantile = quantile
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model anew.
@@ -604,6 +650,91 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         check_number("epsilon", self.epsilon, 0)
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
+        for quantile in self._quantiles():
+            check_number("quantile", quantile, 0, 1, open_ends=True)
+
+    def _quantiles(self):
+        """Return the quantiles as a list of what was passed."""
+        if isinstance(self.quantile, str) or np.ndim(self.quantile) == 0:
+            return [self.quantile]
+        if np.ndim(self.quantile) != 1 or len(self.quantile) == 0:
+            raise ValueError(
+                "quantile must be a number, or a sequence of at least one; "
+                f"got {self.quantile!r}"
+            )
+        return list(self.quantile)
+
+    @property
+    def _quantile(self):
+        """Quantile of the loss, an array of several, or None of another loss."""
+        if self.loss != "pinball":
+            return None
+        several = np.ndim(self.quantile) == 1
+        return np.asarray(self.quantile, float) if several else float(self.quantile)
+
+    def _check_stream(self):
+        super()._check_stream()
+        fitted = hasattr(self, self._stream_attribute)
+        if fitted and not np.array_equal(self._fitted_quantile, self._quantile):
+            raise ValueError(
+                "loss='pinball' and quantile must be those of the first call of "
+                f"partial_fit, or of fit; got loss={self.loss!r} and "
+                f"quantile={self.quantile!r}"
+            )
+
+    def _encode(self, X, y, *, reset=True, **options):
+        """Return (X, Y, y), with a column of Y for each quantile of several."""
+        X, Y, y = super()._encode(X, y, reset=reset, **options)
+        if reset:
+            self._fitted_quantile = self._quantile
+        if np.ndim(self._fitted_quantile) == 1:
+            if y.ndim != 1:
+                raise ValueError(
+                    "y must be one-dimensional where quantile is a sequence; got shape "
+                    f"{y.shape} and quantile={self.quantile!r}"
+                )
+            Y = np.repeat(Y, len(self._fitted_quantile), axis=1)
+        return X, Y, y
+
+    def _score_values(self, F, labels, weights):
+        """Return R^2, or the mean D^2 of the pinball loss, of values on the host."""
+        if self.loss != "pinball":
+            return super()._score_values(F, labels, weights)
+        if np.ndim(self._quantile) == 0:
+            columns = [F.reshape(labels.shape)]
+        else:
+            columns = np.sort(F, axis=1)[:, _ranks(self._quantile)].T
+        scores = [
+            d2_pinball_score(labels, column, sample_weight=weights, alpha=q)
+            for q, column in zip(np.ravel(self._quantile), columns, strict=True)
+        ]
+        return float(np.mean(scores))
+
+    @on_its_device
+    def predict(self, X):
+        """Predict the targets of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            With several quantiles a column each: the smallest value of a row is that of
+            the smallest quantile, and so on.
+        """
+        F = self._values(X, "predict")
+        if np.ndim(self._fitted_quantile) == 1:
+            xp = namespace(F)
+            order = xp.asarray(_ranks(self._fitted_quantile), device=device_of(F))
+            return xp.take(xp.sort(F, axis=1), order, axis=1)
+        return F[:, 0] if self._one_dimensional else F
+
+
+def _ranks(values):
+    """Return the place of each value among all in order, ties as they come."""
+    return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
