@@ -55,6 +55,7 @@ class _DoublyStochastic(Streaming, Model):
     _min_piece_rows = 2
     _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
+    _alpha_of_C = "1 / (C n)"  # half of |f|^2
 
     def __init__(
         self,
@@ -368,12 +369,14 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
         an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
         drawn. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
@@ -750,12 +753,14 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
         an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
         drawn. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by

@@ -86,7 +86,8 @@ class FourierProblem(Problem):
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         w = w / w.mean()
         if start is None:
-            start = self._choose(kernel, bandwidth, X, Y, w, numbers)
+            kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data.every_row)
+            start = self._choose(kernel, X, Y, w, numbers)
         else:
             dtype = move(start.offset, self.xp, self.device).dtype
             X = self.xp.astype(X, dtype, copy=False)
@@ -116,9 +117,8 @@ class FourierProblem(Problem):
             cache_bytes=frequency_bytes,
         )
 
-    def _choose(self, kernel, bandwidth, X, Y, w, numbers):
+    def _choose(self, kernel, X, Y, w, numbers):
         """Return the `Start` for the training rows."""
-        kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w)
         constant = self.loss_function.baseline(Y, w)
         scale = np.ones(Y.shape[1])
         if numbers:

@@ -120,6 +120,7 @@ class GeneralProblem(Problem):
             data.rng,
             data.targets[train[:n_sampled]],
             None if weights is None else weights[:n_sampled],
+            data.every_row,
         )
         if isinstance(centers, str):
             centers = _chosen(centers, n_centers, kernel, X, train, weights, data.rng)

@@ -56,7 +56,9 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(K)
         else:
             Y = data.targets[train]
-            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w)
+            self.kernel = make_kernel(
+                kernel, bandwidth, rows, self.rng, Y, w, data.every_row
+            )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(scored)
