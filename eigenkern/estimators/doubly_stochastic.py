@@ -12,12 +12,14 @@ from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, Squared
 from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
+from ..operators.tiled import TiledKernel
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..problems.problem import take
 from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
 from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
-from .base import Model, check_epochs, split
+from ..tuning.penalty import auto_ridge
+from .base import Model, check_epochs, split, stops_early
 from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
 from .training import EpochRule
@@ -30,6 +32,9 @@ from .validation import (
 )
 
 _ALPHA = 1e-6
+# Rows that the penalty is chosen by, at most, and their largest residual, in standard
+# deviations.
+_N_RIDGE, _OUTLIER = 20_000, 3.0
 # Steps of an epoch, at least: fewer tell too little of the loss.
 _N_STEPS = 32
 # Bytes of frequencies to keep, at most.
@@ -73,7 +78,7 @@ class _DoublyStochastic(Streaming, Model):
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         cache_size="auto",
@@ -151,7 +156,11 @@ class _DoublyStochastic(Streaming, Model):
         return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _prepare(self, data):
-        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        # Quantiles need rows held out, for their share of new rows.
+        holds_out = stops_early(self) or (
+            is_auto(self.early_stopping) and self.loss == "pinball"
+        )
+        train, held_out = split(data, holds_out, self.validation_fraction)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
@@ -159,22 +168,36 @@ class _DoublyStochastic(Streaming, Model):
         block_size, batch_size = self._sizes(n, keep_values=keep)
         room = cache - needed if keep else cache
         problem = self._problem(data, train, held_out, block_size, room)
-        schedule = self._schedule(problem, batch_size, n)
+        alpha = self._chosen_alpha(problem, held_out)
+        schedule = self._schedule(problem, batch_size, n, alpha)
         solver = self._solver(
             problem,
             problem.initial_coef(),
-            self._alpha,
+            alpha,
             batch_size,
             schedule,
             keep_values=keep,
             n_passes=-(-_N_STEPS // -(-n // batch_size)),
         )
-        chosen = self._chosen(block_size, batch_size, schedule)
+        chosen = self._chosen(block_size, batch_size, schedule, alpha)
         chosen["cache_size_"] = needed / 1e6 if keep else 0.0
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
         rule = self._epoch_rule(problem, data, held_out, kind)
         return problem, solver, chosen, rule
+
+    def _chosen_alpha(self, problem, held_out):
+        """Return lambda, which is chosen where it and `early_stopping` are "auto"."""
+        auto = is_auto(self.alpha) and is_auto(self.early_stopping)
+        if not auto or held_out is not None:
+            return self._alpha
+        xp, X, y = problem.xp, problem.rows.X, problem.targets
+        if self.loss != "squared_error":  # what else an outlier is must not decide
+            y = xp.clip(y, -_OUTLIER, _OUTLIER)
+        y = y - problem.weights @ y / y.shape[0]
+        X = problem.to_compute(take(X, np.arange(min(X.shape[0], _N_RIDGE))))
+        ridge = auto_ridge(TiledKernel(problem.kernel, X), y, problem.weights)
+        return max(ridge / y.shape[0], _ALPHA)
 
     def _loss_of(self, n_columns):
         """Return the loss, made of what it needs to know."""
@@ -206,7 +229,7 @@ class _DoublyStochastic(Streaming, Model):
         given = self.block_size, self.batch_size, self.max_features
         return choose_sizes(n, *given, keep_values=keep_values)
 
-    def _schedule(self, problem, batch_size, n):
+    def _schedule(self, problem, batch_size, n, alpha):
         """Return the longest step, and c of its decay 1 / (1 + c t).
 
         `n` is the number of rows that are visited in turn, None for ever new ones.
@@ -223,10 +246,10 @@ class _DoublyStochastic(Streaming, Model):
             batch_size,
             n,
         )
-        if self._alpha > 0:
-            longest = min(longest, 0.5 / self._alpha)
+        if alpha > 0:
+            longest = min(longest, 0.5 / alpha)
         if is_auto(self.step_size):
-            return longest, longest * (self._alpha + noise)
+            return longest, longest * (alpha + noise)
         if self.step_size[0] == "theta/t":
             self._check_theta(self.step_size[1])
         return longest, 0.0
@@ -269,9 +292,9 @@ class _DoublyStochastic(Streaming, Model):
             return lambda t: constant / t
         return lambda t: 1.0 / (1.0 + constant * t)
 
-    def _chosen(self, block_size, batch_size, schedule):
+    def _chosen(self, block_size, batch_size, schedule, alpha):
         return {
-            "alpha_": self._alpha,
+            "alpha_": alpha,
             "block_size_": block_size,
             "batch_size_": batch_size,
             "step_size_": schedule[0],
@@ -284,8 +307,8 @@ class _DoublyStochastic(Streaming, Model):
         if first:
             sizes = self._sizes(len(rows), keep_values=False)
             problem = self._problem(data, rows, None, sizes[0], cache)
-            schedule = self._schedule(problem, sizes[1], None)
-            chosen = self._chosen(*sizes, schedule)
+            schedule = self._schedule(problem, sizes[1], None, self._alpha)
+            chosen = self._chosen(*sizes, schedule, self._alpha)
             expansion, halvings = problem.initial_coef(), 0
         else:
             if self.max_features is not None:
@@ -393,12 +416,14 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     quantile : float or sequence of float, default=0.5
         q of "pinball", between 0 and 1; other losses ignore it. Of several quantiles
         `predict` returns one column each, in the order given and without crossing; y
-        must be one-dimensional then. Set ``early_stopping=True`` for it: without rows
-        held out the quantiles close in on the training rows, and fewer new rows than q
-        are below.
+        must be one-dimensional then. Rows are held out for it: without them the
+        quantiles close in on the training rows, and fewer new rows than q are below.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
-        squared loss it means what it does in `NystromRegressor`.
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
+        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
+        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
+        is more, and where rows are held out, come in pieces, or
+        ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
         number of rows, 256 where no running values are kept.
@@ -422,9 +447,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is "auto", that is chosen; True for the loss "pinball".
+        True: hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -559,7 +585,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         cache_size="auto",
@@ -771,8 +797,11 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         `predict_proba`. "hinge": a support vector machine, one class against the rest.
         "squared_error": of -1 and +1, or of one column a class.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
-        squared loss it means what it does in `NystromRegressor`.
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
+        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
+        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
+        is more, and where rows are held out, come in pieces, or
+        ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
         number of rows, 256 where no running values are kept.
@@ -796,9 +825,10 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is "auto", that is chosen. True: hold out rows, score them
+        every epoch, stop when the score no longer improves, and keep the best epoch's
+        coefficients. False: neither.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -917,7 +947,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         class_weight=None,

@@ -660,12 +660,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -718,9 +715,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -757,6 +757,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
@@ -899,12 +901,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -957,9 +956,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -998,6 +1000,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
