@@ -301,7 +301,7 @@ class _EigenPro(Streaming, Model):
     def _ridge(self, problem, K):
         """Return alpha n, which ``early_stopping="auto"`` chooses where it is 0."""
         if self.alpha > 0 or not is_auto(self.early_stopping):
-            return float(self.alpha) * len(problem.targets)
+            return float(self.alpha) * problem.targets.shape[0]
         return auto_ridge(K, problem.targets, problem.weights)
 
     @property
