@@ -391,6 +391,36 @@ def _numpy_solve_triangular(L, B, transposed):
         )
 
 
+def inverse_diagonal(L, index):
+    """Return some entries of the diagonal of (L L')^-1.
+
+    They are the squared norms of columns of L^-1, which are zero above the diagonal: of
+    r evenly spread ones it takes r n^2 / 6 multiply-adds.
+
+    Parameters
+    ----------
+    L : array of shape (n, n)
+        Lower triangular.
+    index : ndarray of shape (r,)
+        Increasing, on the host.
+    """
+    xp, n, r = namespace(L), L.shape[0], len(index)
+    like = {"dtype": L.dtype, "device": device_of(L)}
+    V, total = xp.zeros((n, r), **like), xp.zeros(r, **like)
+    top = int(index[0])
+    for start in range(top, n, _PANEL):
+        stop = min(start + _PANEL, n)
+        first, k = np.searchsorted(index, [start, stop])  # the columns that begin
+        unit = np.zeros((stop - start, int(k)))
+        unit[index[first:k] - start, np.arange(first, k)] = 1.0
+        B = xp.asarray(unit, **like)
+        B = B - large_product(L[start:stop, top:start], V[top:start, :k])
+        B = solve_triangular(L[start:stop, start:stop], B)
+        V[start:stop, :k] = B
+        total[:k] += xp.sum(B * B, axis=0)
+    return total
+
+
 def orthonormal_beside(V, U):
     """Return an orthonormal basis of V less its part in the span of U.
 

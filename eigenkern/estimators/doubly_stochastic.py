@@ -18,7 +18,7 @@ from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
 from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from .base import Model, check_epochs, split
 from .streaming import Streaming
-from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
     check_kernel_parameters,
     check_number,
@@ -606,7 +606,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
 
 
-class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
+class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     """Kernel classification of any convex loss by doubly stochastic gradients.
 
     Kernel logistic regression, a kernel support vector machine or least squares, whose
@@ -813,6 +813,10 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
             verbose=verbose,
         )
         self.class_weight = class_weight
+
+    def _as_indicators(self, F):
+        """Return values with a column a class on the scale of targets 0 and 1."""
+        return 0.5 * (F + 1.0) if self.loss == "hinge" and F.shape[1] > 1 else F
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model anew.
