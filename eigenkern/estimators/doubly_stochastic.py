@@ -724,6 +724,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Ones.
     cache_size_ : float
         MB of running values; only after `fit`.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        early stopping, and another loss than "log_loss".
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

@@ -236,7 +236,7 @@ class ResidualRule:
         }
 
     def out_of_sample(self):
-        """Return the values out of sample that the solver found, or of rows held out."""
+        """Return the values out of sample, of the solver or of rows held out."""
         if self._hold_out is None:
             return self._state.out_of_sample
         return self._hold_out(self._state.coef)
@@ -479,6 +479,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         The largest relative residual of the outputs after each iteration.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

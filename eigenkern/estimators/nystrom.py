@@ -459,6 +459,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
         ``store_coef_path=True``.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

@@ -665,6 +665,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         was stopped by `tol`.
     coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
         `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        selection="holdout".
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
