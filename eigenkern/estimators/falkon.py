@@ -139,6 +139,7 @@ class _FalkonLike(Model):
         def solver():
             b, L = ridge_coef(self, problem.everything, self.alpha)
             left_out = problem.left_out(self.alpha, L) if problem.calibrates else None
+            del L
             residual = problem.residual(b, self.alpha)
             yield FalkonState(b, {}, residual, True, left_out)
 
@@ -157,7 +158,8 @@ class _FalkonLike(Model):
         """
         xp, position = problem.xp, problem.rows_to_hold_out()
         weights = to_numpy(problem.weights).copy()
-        weights[position] = 0.0
+        if len(position) < len(weights):  # not copies of one row
+            weights[position] = 0.0
         weights = xp.asarray(weights, device=problem.device)
         mean = weights @ problem.targets / float(xp.sum(weights))
         states = falkon(
