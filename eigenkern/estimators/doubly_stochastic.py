@@ -818,8 +818,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         self.class_weight = class_weight
 
     def _as_indicators(self, F):
-        """Return values with a column a class on the scale of targets 0 and 1."""
-        return 0.5 * (F + 1.0) if self.loss == "hinge" and F.shape[1] > 1 else F
+        """Return values with a column a class, on the scale of targets 0 and 1."""
+        if self.loss == "hinge" and F.shape[1] > 1:
+            return 0.5 + 0.5 * F
+        return super()._as_indicators(F)
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model anew.

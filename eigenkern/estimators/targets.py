@@ -203,7 +203,7 @@ class ClassificationTargets(ClassifierMixin):
         if found is None or self._has_log_loss:
             return {}
         if len(self.classes_) == 1:
-            return {"calibration_": Calibration()}
+            return {"calibration_": Calibration(1.0, 1.0)}
         weights, targets = found.weights, found.targets
         binary = targets.shape[1] == 1
         codes = (targets[:, 0] > 0).astype(int) if binary else targets.argmax(axis=1)
@@ -223,8 +223,10 @@ class ClassificationTargets(ClassifierMixin):
         return {"calibration_": found}
 
     def _as_indicators(self, F):
-        """Return values with a column a class on the scale of targets 0 and 1."""
-        return F
+        """Return values with a column a class, on the scale of targets 0 and 1."""
+        if F.shape[1] > 1:
+            return F
+        return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
 
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""
@@ -281,9 +283,9 @@ class ClassificationTargets(ClassifierMixin):
         """Return the probabilities of the classes.
 
         Of models that minimise the log loss they are a function of the values; of
-        others the values are calibrated first, by `calibration_`. The class that
-        `predict` returns is that of the decision function: near a tie another one may
-        be the likelier.
+        others the values are calibrated first, by `calibration_`. The likeliest class
+        is the one that `predict` returns, but for models with `class_weight`, which
+        moves the decision and not the probabilities.
 
         Parameters
         ----------
