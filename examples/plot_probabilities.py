@@ -71,5 +71,5 @@ for name, p in P.items():
 left.set(xlabel="probability", ylabel="part of the class")
 right.set(xlabel="probability", ylabel="test rows")
 left.legend()
-assert gaps["predict_proba"] < 0.03 < gaps["values of the training rows"]
+assert gaps["predict_proba"] < 0.05 < gaps["values of the training rows"]
 plt.show()

@@ -303,11 +303,12 @@ def test_probabilities_are_as_good_as_the_values(model, n_classes, rng):
     assert P.shape == (1500, n_classes)
     assert_allclose(P.sum(axis=1), 1.0)
     assert_allclose(np.log(P), log_P, atol=1e-9)
-    # Of the values a regression on the test rows makes the best there is.
+    # Of the values a regression on the test rows makes the best there is; with three
+    # classes it mends a linear model, too.
     F = model.decision_function(X_test).reshape(1500, -1)
     best = LogisticRegression(C=np.inf, max_iter=1000).fit(F, codes_test)
     P = P[:, np.searchsorted(model.classes_, ["c", "a", "b"][:n_classes])]
-    assert log_loss(codes_test, P) < 1.1 * log_loss(codes_test, best.predict_proba(F))
+    assert log_loss(codes_test, P) < 1.2 * log_loss(codes_test, best.predict_proba(F))
     likeliest = np.array(["c", "a", "b"])[P.argmax(axis=1)]
     assert_array_equal(likeliest, model.predict(X_test))
 
