@@ -4,7 +4,7 @@ Probabilities that can be trusted
 
 A kernel machine fits its training rows far better than new ones, and probabilities that
 are calibrated on these rows promise too much. `predict_proba` is calibrated on values
-out of sample: here each of 1000 rows has the value of the model without it, exact, from
+out of sample: here each of 300 rows has the value of the model without it, exact, from
 the factor that the fit has made.
 """
 

@@ -20,6 +20,8 @@ from .threads import (
 # OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
 _PANEL = 2048
+# Rows of a panel where zeros are left out, that solve as little as products allow.
+_NARROW_PANEL = 256
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
@@ -408,8 +410,8 @@ def inverse_diagonal(L, index):
     like = {"dtype": L.dtype, "device": device_of(L)}
     V, total = xp.zeros((n, r), **like), xp.zeros(r, **like)
     top = int(index[0])
-    for start in range(top, n, _PANEL):
-        stop = min(start + _PANEL, n)
+    for start in range(top, n, _NARROW_PANEL):
+        stop = min(start + _NARROW_PANEL, n)
         first, k = np.searchsorted(index, [start, stop])  # the columns that begin
         unit = np.zeros((stop - start, int(k)))
         unit[index[first:k] - start, np.arange(first, k)] = 1.0

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 from ..backend.array import device_of, namespace
 
@@ -110,7 +109,8 @@ class _LogLoss:
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z
         away = np.concatenate([theta[:2] - self._at, theta[2:]])
-        return x, z - logsumexp(z, axis=1, keepdims=True), away
+        z = z - z.max(axis=1, keepdims=True)
+        return x, z - np.log(np.exp(z).sum(axis=1, keepdims=True)), away
 
     def value(self, theta):
         """Return the loss, summed over rows."""

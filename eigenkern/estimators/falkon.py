@@ -168,7 +168,7 @@ class _FalkonLike(Model):
             weights,
             preconditioner,
             self.alpha,
-            self.tol,
+            10 * self.tol,  # a scale of the values needs no more
             problem.expand(coef),
         )
         for state in islice(states, self.max_iter):

@@ -172,8 +172,8 @@ def test_inverse_diagonal(rng, monkeypatch):
     A = A @ A.T + np.eye(70)
     expected = np.diag(np.linalg.inv(A))
     index = np.array([3, 8, 9, 31, 64, 69])
-    for panel in (2048, 16):
-        monkeypatch.setattr(linalg, "_PANEL", panel)
+    for panel in (256, 16):
+        monkeypatch.setattr(linalg, "_NARROW_PANEL", panel)
         found = linalg.inverse_diagonal(np.linalg.cholesky(A), index)
         assert_allclose(found, expected[index], rtol=1e-10)
         everything = linalg.inverse_diagonal(np.linalg.cholesky(A), np.arange(70))
