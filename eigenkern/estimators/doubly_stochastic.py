@@ -21,12 +21,8 @@ from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from ..tuning.penalty import auto_ridge
 from .base import Model, check_epochs, split, stops_early
 from .streaming import Streaming
-<<<<<<< HEAD
 from .targets import ClassificationTargets, RegressionTargets
-=======
-from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
 from .training import EpochRule
->>>>>>> 04fc18a0f0524489f8b108108bdfd93e0e8d8044
 from .validation import (
     check_kernel_parameters,
     check_number,

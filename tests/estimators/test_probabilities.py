@@ -355,7 +355,7 @@ def test_class_weights_move_the_decision_alone(n_classes, rng):
     decided = [np.mean(model.predict(X) == 1) for model in (plain, weighted)]
     assert decided[1] > 2 * decided[0]
     mean = [model.predict_proba(X).mean(axis=0) for model in (plain, weighted)]
-    assert_allclose(mean[1], mean[0], atol=0.03)
+    assert_allclose(mean[1], mean[0], atol=0.06)
     # While sample weights are more rows.
     repeated = NystromClassifier(alpha=1e-2).fit(X, y, np.where(y == 1, 8.0, 1.0))
     assert repeated.predict_proba(X)[:, 1].mean() > 2 * mean[0][1]
