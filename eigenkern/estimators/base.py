@@ -13,7 +13,7 @@ from ..backend.devices import compute_devices
 from ..backend.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..problems.data import Data, choose_evenly
+from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
@@ -124,6 +124,17 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         return weights
 
     @property
+    def _spares(self):
+        """Whether ``early_stopping="auto"`` spares rows, to calibrate by, at first."""
+        return is_auto(self.early_stopping) and self.max_iter > 1
+
+    def _spare(self, data, train, *, at_start=False):
+        """Return the rows that a classifier spares, or None."""
+        if data.groups is None or not self._spares:
+            return None
+        return Spared(train, at_start=at_start)
+
+    @property
     def _n_iterations(self):
         """Iterations that callbacks are told of, at most."""
         return getattr(self, "max_iter", 0)
@@ -147,13 +158,16 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
+    def _epoch_rule(
+        self, problem, data, held_out, kind=EpochRule, start=None, spared=None
+    ):
         """Return the rule of an iteration over epochs, with early stopping or not."""
         score = scored = None
         if held_out is not None:
             weights = None if data.weights is None else data.weights[held_out]
-            labels = data.labels[held_out]
-            score = partial(self._score_values, labels=labels, weights=weights)
+            if spared is None:
+                labels = data.labels[held_out]
+                score = partial(self._score_values, labels=labels, weights=weights)
             weights = np.ones(len(held_out)) if weights is None else weights
             scored = data.targets[held_out], weights
         return kind(
@@ -166,6 +180,7 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
             score,
             start,
             scored,
+            spared,
         )
 
     def _values(self, X, method):

@@ -10,15 +10,15 @@ from ..backend.array import to_numpy
 from ..backend.devices import working_device
 from ..backend.threads import single_threaded_blas
 from ..centers import METHODS, distinct_rows
+from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
-from ..problems.data import Data
+from ..problems.data import Data, OutOfSample
 from ..problems.general import GeneralProblem
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro
-from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.penalty import auto_ridge
@@ -228,6 +228,15 @@ class _EigenPro(Streaming, Model):
         """
         return self._fit(X, y, sample_weight)
 
+    @property
+    def _spares(self):
+        spares = super()._spares and not self.warm_start
+        return spares and self.algorithm != "eigenpro3-exact"
+
+    @property
+    def _calibrates(self):
+        return stops_early(self) or self._spares
+
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         prepare = self._prepare_machine
@@ -235,16 +244,18 @@ class _EigenPro(Streaming, Model):
             prepare = self._prepare_exact
         elif self._general:
             prepare = self._prepare_general
-        problem, solver, chosen = prepare(data, train, held_out)
+        spared = self._spare(data, train, at_start=self._general)
+        held_out = held_out if spared is None else spared.rows
+        problem, solver, chosen = prepare(data, train, held_out, spared)
         chosen = {"algorithm_": self._algorithm} | chosen
         if chosen["algorithm_"] == "direct":
             return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
         kind = ProjectedRule if self._general else EpochRule
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, kind, start)
+        rule = self._epoch_rule(problem, data, held_out, kind, start, spared)
         return problem, solver, chosen, rule
 
-    def _prepare_machine(self, data, train, held_out):
+    def _prepare_machine(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, where every row is a center."""
         problem = KernelProblem(
             data,
@@ -257,10 +268,9 @@ class _EigenPro(Streaming, Model):
         ridge = self._ridge(problem, problem.operator)
         chosen = {"alpha_": ridge / len(train)}
         if self._may_be_direct and direct_pays(problem.operator, self.cache_size):
-            solution = self._solved_directly(problem, ridge)
+            solution = self._solved_directly(problem, ridge, data, train)
             if solution is not None:
-                problem, solver, found = solution
-                return problem, solver, found | chosen
+                return problem, iter([solution]), solution.counts | chosen
         if ridge:
             problem = problem.penalised(ridge)
         n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
@@ -277,12 +287,12 @@ class _EigenPro(Streaming, Model):
         needed = tuning_bytes(n, self.subsample_size)
         first = self.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
         if first:
-            problem = problem.cached(self.cache_size, n_products)
+            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
         tuning = self._tune(
             problem, problem.operator, make_preconditioner, largest_batch, q
         )
         if not first:
-            problem = problem.cached(self.cache_size, n_products)
+            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
         coef = self._previous_coef(problem)
         solver = eigenpro(
             problem.operator,
@@ -294,6 +304,7 @@ class _EigenPro(Streaming, Model):
             step_size=tuning.step_size,
             rng=problem.rng,
             try_steps=is_auto(self.step_size),
+            visited=None if spared is None else lambda: spared.visited,
         )
         chosen["cache_size_"] = problem.cache_megabytes
         return problem, solver, tuned_attributes(tuning, problem) | chosen
@@ -310,20 +321,19 @@ class _EigenPro(Streaming, Model):
         auto = self.algorithm == "auto" and is_untuned(self)
         return auto and not (stops_early(self) or self.warm_start)
 
-    def _solved_directly(self, problem, ridge):
-        """Return problem, state and what was chosen, of the direct solution, or None.
+    def _solved_directly(self, problem, ridge, data, train):
+        """Return the state of the direct solution, and what was chosen, or None.
 
         It is the state after one step of EigenPro with all eigenvectors. Where there is
         no penalty, it is what as many epochs as are allowed would leave.
         """
         K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
-        solution = solve_directly(
+        found = solve_directly(
             K, problem.targets, problem.weights, penalty, ridge=ridge
         )
-        if solution is None:
+        if found is None:
             return None
-        coef, residual = solution
-        loss = weighted_mean_square(residual, problem.weights)
+        loss = weighted_mean_square(found.residual, problem.weights)
         if not loss <= problem.loss(problem.initial_coef()):
             return None
         chosen = {
@@ -334,8 +344,15 @@ class _EigenPro(Streaming, Model):
             "validation_scores_": None,
             "n_step_halvings_": 0,
         }
-        state = EpochState(coef, loss, step_size=0.0, n_step_halvings=0)
-        return problem, iter([state]), tuned_attributes(None, problem) | chosen
+        rows = train[len(train) - found.left_out.shape[0] :]
+        targets = data.targets[rows]
+        out_of_sample = OutOfSample(
+            targets - to_numpy(found.left_out),
+            targets,
+            np.ones(len(rows)) if data.weights is None else data.weights[rows],
+        )
+        chosen |= tuned_attributes(None, problem)
+        return State(found.coef, chosen, out_of_sample)
 
     def _global_preconditioner(self, problem):
         return partial(GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng)
@@ -406,7 +423,7 @@ class _EigenPro(Streaming, Model):
             return self.centers_
         return None
 
-    def _prepare_general(self, data, train, held_out):
+    def _prepare_general(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
         problem = self._general_problem(data, train, held_out)
         ridge = self._ridge(problem, problem.sampled_kernel())
@@ -421,13 +438,13 @@ class _EigenPro(Streaming, Model):
         )
         problem = problem.cached(self.cache_size, self.max_iter)
         solver = learner.solver(
-            partial(problem.batches, learner.tuning.batch_size),
+            partial(problem.batches, learner.tuning.batch_size, spared),
             try_half_steps=is_auto(self.step_size),
         )
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, learner.chosen_attributes() | cached
 
-    def _prepare_exact(self, data, train, held_out):
+    def _prepare_exact(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, of exact projections."""
         problem = self._general_problem(data, train, held_out)
         n, coef = problem.n_rows, self._previous_coef(problem)

@@ -98,8 +98,18 @@ class _LinearEigenPro(Streaming, Model):
         """
         return self._fit(X, y, sample_weight)
 
+    @property
+    def _spares(self):
+        return super()._spares and not self.warm_start
+
+    @property
+    def _calibrates(self):
+        return stops_early(self) or self._spares
+
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
+        spared = self._spare(data, train)
+        held_out = held_out if spared is None else spared.rows
         problem = self._problem(data, train, held_out, self.fit_intercept)
         alpha = 0.0
         if is_auto(self.early_stopping):
@@ -115,9 +125,10 @@ class _LinearEigenPro(Streaming, Model):
             tuning.step_size,
             alpha=alpha,
             try_steps=is_auto(self.step_size),
+            visited=None if spared is None else lambda: spared.visited,
         )
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, start=start)
+        rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 

@@ -26,6 +26,8 @@ _N_CHECKED = 10_000
 # loss is measured while the model changes; above _RISEN times that of the best epoch
 # the models of both are compared.
 _HIGH, _RISEN = 0.9, 1.2
+# The part of the epochs that visits rows that were spared.
+_LAST_PART = 7
 
 
 def train(solver, rule, report):
@@ -142,6 +144,8 @@ class EpochRule:
         Coefficients that the iteration starts from. None: the constant model.
     scored : tuple of ndarray, default=None
         Targets and weights of the held-out rows.
+    spared : Spared, default=None
+        Held-out rows that are not scored: the last epochs train with them.
 
     Attributes
     ----------
@@ -160,10 +164,13 @@ class EpochRule:
         score=None,
         start=None,
         scored=None,
+        spared=None,
     ):
         self._name, self._hint = name, hint
         self._problem, self._score, self._scored = problem, score, scored
-        self.max_iter, self._plateau = max_iter, Plateau(tol, n_iter_no_change)
+        self._make_plateau = partial(Plateau, tol, n_iter_no_change)
+        self.max_iter, self._plateau = max_iter, self._make_plateau()
+        self._spared, self._last = spared, max_iter
         self.losses, self.scores = [], []
         self._coef = self._state = self._values = None
         # Where an epoch with the least loss began; the last one can end badly.
@@ -180,13 +187,25 @@ class EpochRule:
         # What decides is the validation score, or else the loss.
         value = -self.scores[-1] if self.scores else state.loss
         if not self.scores or self._coef is None or value < self._plateau.best:
-            self._coef, self._values = state.coef, values
+            self._coef = state.coef
+            self._values = self._values if values is None else values
         stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
         exact = not self.scores and value == 0.0
-        return state.failed or exact or stalled
+        over = state.failed or exact or stalled
+        return self._goes_on(over) if self._spared is not None else over
+
+    def _goes_on(self, over):
+        """Return whether training is over; if it were, it goes on with all rows."""
+        n, n_last = len(self.losses), max(self.max_iter // _LAST_PART, 1)
+        if self._values is None and (over or n >= self.max_iter - n_last):
+            self._values = self._problem.validation_values(self._coef)
+            self._spared.visit_all()
+            self._plateau, self._last = self._make_plateau(), n + n_last
+            over = self._state.failed
+        return over or n >= self._last
 
     def _score_of(self, coef):
         values = self._problem.validation_values(coef)

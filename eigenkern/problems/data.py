@@ -32,6 +32,37 @@ class OutOfSample(NamedTuple):
     n_distinct: int | None = None
 
 
+class Spared:
+    """Training rows that come last: first they tell values out of sample.
+
+    The first epochs leave them out, and the last ones visit all rows.
+
+    Parameters
+    ----------
+    train : ndarray of int
+        Training rows, in the solver's order.
+    at_start : bool, default=False
+        Which of them are spared, a tenth and 1000 at most: the last, or the first.
+
+    Attributes
+    ----------
+    rows : ndarray of int
+        The rows.
+    visited : slice
+        What the epochs visit of the training rows.
+    """
+
+    def __init__(self, train, *, at_start=False):
+        n = self._n_rows = len(train)
+        m = min(max(n // 10, 1), 1000)
+        self.visited = slice(m, n) if at_start else slice(0, n - m)
+        self.rows = train[:m] if at_start else train[n - m :]
+
+    def visit_all(self):
+        """Spare them no longer."""
+        self.visited = slice(0, self._n_rows)
+
+
 @dataclass(frozen=True)
 class Data:
     """Validated training data.

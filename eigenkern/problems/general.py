@@ -153,11 +153,12 @@ class GeneralProblem(Problem):
             rows
         ]
 
-    def batches(self, batch_size):
+    def batches(self, batch_size, spared=None):
         """Yield the batches of an epoch, in random order."""
-        n = self.n_rows
-        starts = self.rng.permutation(np.arange(0, n, batch_size)).tolist()
-        batches = [slice(start, min(start + batch_size, n)) for start in starts]
+        rows = slice(0, self.n_rows) if spared is None else spared.visited
+        starts = np.arange(rows.start, rows.stop, batch_size)
+        starts = self.rng.permutation(starts).tolist()
+        batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
         for b, following in zip(batches, [*batches[1:], None], strict=True):
             rows = self._gather(b)
             if following is not None and self._rows is None:

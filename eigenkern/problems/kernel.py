@@ -79,14 +79,21 @@ class KernelProblem(Problem):
         other.operator = self.operator.plus_diagonal(ridge / w)
         return other
 
-    def cached(self, cache_size, n_products):
-        """Return the problem with kernel matrices that are kept, if that pays."""
+    def cached(self, cache_size, n_products, *, scores=True):
+        """Return the problem with kernel matrices that are kept, if that pays.
+
+        That of the held-out rows only if the epochs are scored.
+        """
         other = copy(self)
         operators, other.cache_megabytes = kept(
-            self._operators, cache_size, n_products, self.n_features
+            self._operators if scores else [self.operator],
+            cache_size,
+            n_products,
+            self.n_features,
         )
         other.operator = operators[0]
-        other.validation = operators[1] if len(operators) > 1 else None
+        if len(operators) > 1:
+            other.validation = operators[1]
         return other
 
     def can_be_cached_beside(self, n_bytes):

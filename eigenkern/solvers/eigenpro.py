@@ -42,6 +42,7 @@ def eigenpro(
     n_halvings=0,
     may_restart=True,
     accepts=lambda model: True,
+    visited=None,
 ):
     """Minimise mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -101,6 +102,8 @@ def eigenpro(
         Whether to start from zero where the given coefficients trip the guard.
     accepts : callable
         ``accepts(coef)`` of the model of an epoch: an epoch that it refuses diverged.
+    visited : callable, default=None
+        ``visited()`` is the slice of the rows that the next epoch visits. None: all.
 
     Yields
     ------
@@ -116,34 +119,40 @@ def eigenpro(
     """
     xp, (n, n_outputs) = namespace(coef), y.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    starts = np.arange(0, n, batch_size)
+    visited = visited or (lambda: slice(0, n))
     zero_losses = w * xp.sum(y * y, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
-    search = StepSearch(n_outputs, len(starts), tries=try_steps)
+    search = StepSearch(n_outputs, -(-n // batch_size), tries=try_steps)
     sides = search.side_by_side(coef)
 
     def epoch():
         nonlocal sides
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
+        rows = visited()
+        starts = np.arange(rows.start, rows.stop, batch_size)
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
         order = rng.permutation(starts).tolist()
-        batches = [slice(i, min(i + batch_size, n)) for i in order]
+        batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
             mean = run_epoch(
                 A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
             )
             search.choose(
-                watch.losses, watch.late, lambda: _judge(A, y, w, zero_losses, mean)
+                watch.losses,
+                watch.late,
+                lambda: _judge(A, y, w, zero_losses, mean, rows.stop),
             )
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
-            least = watch.losses.min(axis=0).sum() / n
+            n_rows = rows.stop - rows.start
+            least = watch.losses.min(axis=0).sum() / n_rows
             if np.isfinite(least) and not accepts(model):
                 least = np.inf
-        return Epoch(model, search.chosen(watch.losses) / n, least, watch.n_steps)
+        losses = search.chosen(watch.losses) / n_rows
+        return Epoch(model, losses, least, watch.n_steps)
 
     def restore(good):
         nonlocal sides
@@ -198,9 +207,9 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
     return mean
 
 
-def _judge(A, y, w, zero_losses, mean):
+def _judge(A, y, w, zero_losses, mean, n):
     """Return the losses of models side by side on some rows, and that of f = 0."""
-    xp, (n, n_outputs) = namespace(y), y.shape
+    xp, n_outputs = namespace(y), y.shape[1]
     rows, k = slice(n - min(n, _N_JUDGES), n), mean.shape[1] // n_outputs
     error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)
     losses = xp.sum(w[rows, None] * error * error, axis=0)
