@@ -24,6 +24,7 @@ from .validation import (
     check_rows,
     check_same_location,
     check_weights,
+    is_auto,
     publish,
     total_weights,
 )
@@ -200,11 +201,16 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are right."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping)
+    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def stops_early(estimator):
+    """Whether rows are held out to stop early by."""
+    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
 
 
 def split(data, early_stopping, fraction):

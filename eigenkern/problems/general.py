@@ -201,6 +201,11 @@ class GeneralProblem(Problem):
         """Return K(X, Z) of the training rows."""
         return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
 
+    def sampled_kernel(self):
+        """Return K(X, X) of some training rows, the first in the solver's order."""
+        rows = slice(0, n_sampled_rows(self.n_rows))
+        return TiledKernel(self.kernel, self._gather(rows))
+
     def row_operator(self):
         """Return K(X, X) of the training rows."""
         return TiledKernel(self.kernel, self._gather(slice(0, self.n_rows)))
