@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from datasets import load
 from kernel_product import processor
-from sklearn.linear_model import RidgeCV, RidgeClassifierCV
+from sklearn.linear_model import RidgeClassifierCV, RidgeCV
 
 from eigenkern import (
     DSGClassifier,
@@ -251,9 +251,9 @@ def verdicts(family, found):
         f"{family}: time over that of early_stopping=False: median "
         f"{np.median(times):.2f}, largest {times.max():.2f}"
     )
-    pure = [value[0]["default"] for key, value in found.items() if key[2] == "noise"]
+    pure = [v[0]["default"] for key, v in found.items() if key[2] == "noise"]
     if pure:
-        yield f"{family}: pure noise, error over the constant's: {max(pure):.3f} at most"
+        yield f"{family}: pure noise, error over the mean's: at most {max(pure):.3f}"
 
 
 def plot(path):

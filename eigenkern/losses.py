@@ -262,6 +262,16 @@ class LogLoss(Loss):
         P = xp.exp(F - xp.max(F, axis=1, keepdims=True))
         return P / xp.sum(P, axis=1, keepdims=True)
 
+    def log_probabilities(self, F):
+        """Return the logarithms of the probabilities, finite where F is."""
+        xp = namespace(F)
+        if self.n_columns == 1:
+            zero = xp.zeros_like(F)
+            both = [-xp.logaddexp(zero, F), -xp.logaddexp(zero, -F)]
+            return xp.concat(both, axis=1)
+        F = F - xp.max(F, axis=1, keepdims=True)
+        return F - xp.log(xp.sum(xp.exp(F), axis=1, keepdims=True))
+
     def baseline(self, Y, weights):
         # Of class frequencies: half a row more of each keeps the logarithms finite.
         weights = np.ones(len(Y)) if weights is None else weights / weights.mean()

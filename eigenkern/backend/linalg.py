@@ -20,6 +20,8 @@ from .threads import (
 # OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
 _PANEL = 2048
+# Rows of a panel where zeros are left out, that solve as little as products allow.
+_NARROW_PANEL = 256
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
@@ -389,6 +391,36 @@ def _numpy_solve_triangular(L, B, transposed):
         return scipy.linalg.solve_triangular(
             L, B, lower=True, trans=int(transposed), check_finite=False
         )
+
+
+def inverse_diagonal(L, index):
+    """Return some entries of the diagonal of (L L')^-1.
+
+    They are the squared norms of columns of L^-1, which are zero above the diagonal: of
+    r evenly spread ones it takes r n^2 / 6 multiply-adds.
+
+    Parameters
+    ----------
+    L : array of shape (n, n)
+        Lower triangular.
+    index : ndarray of shape (r,)
+        Increasing, on the host.
+    """
+    xp, n, r = namespace(L), L.shape[0], len(index)
+    like = {"dtype": L.dtype, "device": device_of(L)}
+    V, total = xp.zeros((n, r), **like), xp.zeros(r, **like)
+    top = int(index[0])
+    for start in range(top, n, _NARROW_PANEL):
+        stop = min(start + _NARROW_PANEL, n)
+        first, k = np.searchsorted(index, [start, stop])  # the columns that begin
+        unit = np.zeros((stop - start, int(k)))
+        unit[index[first:k] - start, np.arange(first, k)] = 1.0
+        B = xp.asarray(unit, **like)
+        B = B - large_product(L[start:stop, top:start], V[top:start, :k])
+        B = solve_triangular(L[start:stop, start:stop], B)
+        V[start:stop, :k] = B
+        total[:k] += xp.sum(B * B, axis=0)
+    return total
 
 
 def orthonormal_beside(V, U):

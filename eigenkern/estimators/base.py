@@ -47,6 +47,8 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
+    #: What a fit needs that it has values out of sample, for probabilities.
+    _calibrates_with = "early_stopping=True"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
 
@@ -61,6 +63,7 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         problem, solver, chosen, rule = self._prepare(data)
         interrupted = train(solver, rule, Report(problem, callbacks, progress))
         attributes = chosen | rule.fitted_attributes(interrupted)
+        attributes |= self._calibrated(data, rule.out_of_sample())
         callbacks.close(attributes)
         publish(self, attributes)
         return self
@@ -125,6 +128,11 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         """Iterations that callbacks are told of, at most."""
         return getattr(self, "max_iter", 0)
 
+    @property
+    def _calibrates(self):
+        """Whether a fit has values out of sample."""
+        return stops_early(self)
+
     def _make_rng(self):
         return check_random_state(self.random_state)
 
@@ -141,11 +149,13 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
 
     def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
         """Return the rule of an iteration over epochs, with early stopping or not."""
-        score = None
+        score = scored = None
         if held_out is not None:
             weights = None if data.weights is None else data.weights[held_out]
             labels = data.labels[held_out]
             score = partial(self._score_values, labels=labels, weights=weights)
+            weights = np.ones(len(held_out)) if weights is None else weights
+            scored = data.targets[held_out], weights
         return kind(
             type(self).__name__,
             self._failure_hint,
@@ -155,6 +165,7 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
             self.n_iter_no_change,
             score,
             start,
+            scored,
         )
 
     def _values(self, X, method):

@@ -21,7 +21,7 @@ from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from ..tuning.penalty import auto_ridge
 from .base import Model, check_epochs, split, stops_early
 from .streaming import Streaming
-from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule
 from .validation import (
     check_kernel_parameters,
@@ -766,7 +766,7 @@ def _ranks(values):
     return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
-class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
+class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     """Kernel classification of any convex loss by doubly stochastic gradients.
 
     Kernel logistic regression, a kernel support vector machine or least squares, whose
@@ -890,6 +890,9 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Ones.
     cache_size_ : float
         MB of running values; only after `fit`.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        early stopping, and another loss than "log_loss".
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
@@ -979,6 +982,12 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
             verbose=verbose,
         )
         self.class_weight = class_weight
+
+    def _as_indicators(self, F):
+        """Return values with a column a class, on the scale of targets 0 and 1."""
+        if self.loss == "hinge" and F.shape[1] > 1:
+            return 0.5 + 0.5 * F
+        return super()._as_indicators(F)
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model anew.

@@ -301,7 +301,7 @@ class _EigenPro(Streaming, Model):
     def _ridge(self, problem, K):
         """Return alpha n, which ``early_stopping="auto"`` chooses where it is 0."""
         if self.alpha > 0 or not is_auto(self.early_stopping):
-            return float(self.alpha) * len(problem.targets)
+            return float(self.alpha) * problem.targets.shape[0]
         return auto_ridge(K, problem.targets, problem.weights)
 
     @property
@@ -1050,6 +1050,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        early stopping.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

@@ -1,9 +1,12 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
 import math
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
+from ..backend.array import to_numpy
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
@@ -25,6 +28,7 @@ class _FalkonLike(Model):
     _task = "iteration"
     _expand = kernel_values
     _gradients = kernel_gradients
+    _calibrates = True
 
     def __init__(
         self,
@@ -119,7 +123,10 @@ class _FalkonLike(Model):
             self._start(problem),
         )
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": cached}
-        return problem, solver, chosen, self._rule(problem)
+        hold_out = None
+        if problem.calibrates:
+            hold_out = partial(self._held_out, problem, matrix, preconditioner)
+        return problem, solver, chosen, self._rule(problem, hold_out)
 
     def _prepare_direct(self, problem):
         """Return the same where all rows are centers.
@@ -130,14 +137,44 @@ class _FalkonLike(Model):
         problem.check_memory(problem.plan(self.alpha == 0))
 
         def solver():
-            b = ridge_coef(self, problem.everything, self.alpha)
-            yield FalkonState(b, {}, problem.residual(b, self.alpha), True)
+            b, L = ridge_coef(self, problem.everything, self.alpha)
+            left_out = problem.left_out(self.alpha, L) if problem.calibrates else None
+            del L
+            residual = problem.residual(b, self.alpha)
+            yield FalkonState(b, {}, residual, True, left_out)
 
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": 0.0}
         return problem, solver(), chosen, self._rule(problem)
 
-    def _rule(self, problem):
-        return ResidualRule(type(self).__name__, problem, self.max_iter, self.tol)
+    def _rule(self, problem, hold_out=None):
+        name = type(self).__name__
+        return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+
+    def _held_out(self, problem, matrix, preconditioner, coef):
+        """Return values of a sample of rows, of the model without all of these.
+
+        Conjugate gradients have no factor to leave out single rows by. They start at
+        the fitted model here, and soon are there.
+        """
+        xp, position = problem.xp, problem.rows_to_hold_out()
+        weights = to_numpy(problem.weights).copy()
+        if len(position) < len(weights):  # not copies of one row
+            weights[position] = 0.0
+        weights = xp.asarray(weights, device=problem.device)
+        mean = weights @ problem.targets / float(xp.sum(weights))
+        states = falkon(
+            matrix,
+            problem.targets - mean,
+            weights,
+            preconditioner,
+            self.alpha,
+            10 * self.tol,  # a scale of the values needs no more
+            problem.expand(coef),
+        )
+        for state in islice(states, self.max_iter):
+            if state.converged:
+                break
+        return problem.held_out(state.coef, mean, position)
 
     def _start(self, problem):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""
@@ -167,6 +204,8 @@ class ResidualRule:
     max_iter : int
     tol : float
         What the relative residual should fall to.
+    hold_out : callable, default=None
+        ``hold_out(coef)`` returns values out of sample of a model that is near to one.
 
     Attributes
     ----------
@@ -174,8 +213,9 @@ class ResidualRule:
         One an iteration.
     """
 
-    def __init__(self, name, problem, max_iter, tol):
+    def __init__(self, name, problem, max_iter, tol, hold_out=None):
         self._name, self._problem, self._tol = name, problem, tol
+        self._hold_out = hold_out
         self.max_iter, self.residuals = max_iter, []
 
     def update(self, state):
@@ -196,6 +236,12 @@ class ResidualRule:
             "n_iter_": len(self.residuals),
             "residuals_": self.residuals,
         }
+
+    def out_of_sample(self):
+        """Return the values out of sample, of the solver or of rows held out."""
+        if self._hold_out is None:
+            return self._state.out_of_sample
+        return self._hold_out(self._state.coef)
 
     def _advice(self):
         """Return what helps, by how the residual fell in the later half."""
@@ -439,6 +485,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         The largest relative residual of the outputs after each iteration.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

@@ -537,6 +537,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Mean squared residual of each epoch, every batch taken before its update.
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        early stopping.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

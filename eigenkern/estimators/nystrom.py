@@ -24,6 +24,7 @@ class _Nystrom(Model):
 
     _expand = kernel_values
     _gradients = kernel_gradients
+    _calibrates = True
 
     def __init__(
         self,
@@ -170,11 +171,14 @@ class _Nystrom(Model):
             found["validation_path_"] = problem.to_source_or_none(errors)
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
-        b = ridge_coef(self, everything, alpha, spectrum)
+        b, L = ridge_coef(self, everything, alpha, spectrum)
+        left_out = problem.left_out(alpha, L) if problem.calibrates else None
+        del L
         if self.store_coef_path:
             spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
             found["coef_path_"] = problem.dual_coef_path(spectrum, path)
-        yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
+        found |= {"alpha_": alpha, "n_centers_": problem.n_coefs}
+        yield State(b, found, left_out)
 
     def _warn_at_end(self, alphas, errors, spectrum):
         """Warn if the least error is at an end of the path beyond which it may fall."""
@@ -459,6 +463,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
         ``store_coef_path=True``.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

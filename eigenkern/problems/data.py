@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,26 @@ from ..backend.array import location_of
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
+
+
+class OutOfSample(NamedTuple):
+    """Values of rows, each of a model that was trained without it.
+
+    Attributes
+    ----------
+    values : ndarray of shape (m, l)
+        In the unit of y, on the host, like all of it.
+    targets : ndarray of shape (m, l)
+    weights : ndarray of shape (m,)
+        `sample_weight` times `class_weight`, times the rows that each stands for.
+    n_distinct : int or None
+        Rows that differ; None: all.
+    """
+
+    values: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    n_distinct: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +161,39 @@ def choose_evenly(groups, n, rng):
     ranks = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     chosen[order[by_group[ranks < np.repeat(counts, sizes)]]] = True
     return chosen
+
+
+def sample_of_classes(codes, n, rng):
+    """Return a sample of about n, with as many of every class as there are, or n / k.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (N,)
+        Of k classes.
+    n : int
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    chosen : ndarray of int
+        Increasing.
+    stands_for : ndarray
+        How many of its class each stands for.
+    """
+    order, sizes = rng.permutation(len(codes)), np.bincount(codes)
+    # The same number k of each, or all there are; the largest k for which n suffice.
+    left, share = n, n
+    for i, size in enumerate(np.sort(sizes)):
+        share = left // (len(sizes) - i)
+        left -= min(size, share)
+    share = max(share, 1)
+    rank = np.empty(len(codes), dtype=int)
+    for code in range(len(sizes)):
+        members = order[codes[order] == code]
+        rank[members] = np.arange(len(members))
+    chosen = np.flatnonzero(rank < share)
+    taken = np.minimum(sizes, share)
+    return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
 def hold_out(data, rows, fraction):

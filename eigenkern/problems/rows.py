@@ -2,10 +2,14 @@
 
 from functools import cached_property, partial
 
-from ..backend.linalg import large_product
+import numpy as np
+
+from ..backend.array import to_numpy
+from ..backend.linalg import inverse_diagonal, large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.selection import prediction_errors
+from ..nystrom.whitening import EPS
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .least_squares import LeastSquares
@@ -100,6 +104,22 @@ class RowProblem(LeastSquares):
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
         for block in blocks(U.shape[0], width):
             yield block, U[block, :]
+
+    def _without(self, sets, L, solutions, alpha):
+        # With M = L L' of W^1/2 K W^1/2 + c I a row's own part of h is 1 - c M^-1_ii,
+        # and f - y = -c b / w^1/2: c, which may be tiny, falls out for a single row.
+        c = alpha * self.everything.weight
+        root = np.sqrt(sets.row_weights)
+        b = to_numpy(take(solutions, sets.position)) * root[:, None]
+        own = to_numpy(inverse_diagonal(L, sets.position))
+        left, n_rows = np.bincount(sets.which, own), np.bincount(sets.which)
+        smallest = EPS * left
+        if c > 0:
+            left = left - (n_rows - 1) / c
+        left = np.maximum(left, smallest) * sets.weights
+        sums = [np.bincount(sets.which, column) for column in b.T]
+        over = np.stack(sums, axis=1) / left[:, None]
+        return -over[:, :-1], over[:, -1]
 
     def _gradient(self, matrix, rows, b, Y):
         F = self._values(matrix, b)

@@ -48,9 +48,14 @@ def auto_ridge(K, y, weights=None):
     if n < _LEAST_ROWS:
         return 0.0
     s = min(n // _PART, _MOST_FITTED)
-    block = K.block(0, min(s + _MOST_JUDGES, n), 0, s)
+    return _auto_ridge(K.block(0, min(s + _MOST_JUDGES, n), 0, s), y, weights)
+
+
+def _auto_ridge(block, y, weights):
+    """Return the ridge by K(X, X_s) (m, s), of which the first s rows are fitted."""
+    xp, s = namespace(block), block.shape[1]
     y, w = _first(block, y, weights)
-    size = float(K.xp.mean(w[:s] * K.xp.linalg.diagonal(block[:s, :])))
+    size = float(xp.mean(w[:s] * xp.linalg.diagonal(block[:s, :])))
     return size * _search(partial(_error_of_rows, block, y, w, size), s)
 
 
@@ -72,14 +77,13 @@ def auto_ridge_of_features(F, y, weights=None):
     if n < _LEAST_ROWS:
         return 0.0
     s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
-    block = F.block(0, min(s + _MOST_JUDGES, n))
+    end = min(s + _MOST_JUDGES, n)
+    if d >= s:
+        return _auto_ridge(F.gram(end, s), y, weights)
+    block = F.block(0, end)
     y, w = _first(block, y, weights)
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
-    if d < s:
-        error = partial(_error_of_features, block, y, w, size, s)
-    else:
-        error = partial(_error_of_rows, block @ block[:s, :].T, y, w, size)
-    return size * _search(error, s)
+    return size * _search(partial(_error_of_features, block, y, w, size, s), s)
 
 
 def _first(block, y, weights):
@@ -154,6 +158,8 @@ def _solution(A, B, ridge):
 
 def _descend(error, place):
     """Return the place of a local minimum of the errors, from one on."""
+    while place < _N_PENALTIES - 1 and np.isinf(error(place)):  # indefinite so far
+        place += 1
     for direction in (-1, 1):
         start = place
         while 0 <= place + direction < _N_PENALTIES:

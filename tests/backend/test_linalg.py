@@ -165,3 +165,16 @@ def test_singular_vectors_of_any_condition(decay, dtype, rng):
     left = np.linalg.norm(A - (A @ V) @ V.T, 2)
     assert left < 1.1 * expected[20] + 10 * eps
     assert_allclose(V.T @ V, np.eye(20), atol=1e3 * eps)
+
+
+def test_inverse_diagonal(rng, monkeypatch):
+    A = rng.standard_normal((70, 70))
+    A = A @ A.T + np.eye(70)
+    expected = np.diag(np.linalg.inv(A))
+    index = np.array([3, 8, 9, 31, 64, 69])
+    for panel in (256, 16):
+        monkeypatch.setattr(linalg, "_NARROW_PANEL", panel)
+        found = linalg.inverse_diagonal(np.linalg.cholesky(A), index)
+        assert_allclose(found, expected[index], rtol=1e-10)
+        everything = linalg.inverse_diagonal(np.linalg.cholesky(A), np.arange(70))
+        assert_allclose(everything, expected, rtol=1e-10)
