@@ -140,7 +140,7 @@ class Data:
 
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: of every class as large a part, or two.
+    """Return the data of `n` rows, or all: of every class as large a part, or three.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def draw(data, n):
     if groups is None:
         return data.take(np.sort(order[:n]))
     members = [order[groups[order] == group] for group in np.unique(groups)]
-    chosen = [rows[: max(n * len(rows) // n_rows, 2)] for rows in members]
+    chosen = [rows[: max(n * len(rows) // n_rows, 3)] for rows in members]
     return data.take(np.sort(np.concatenate(chosen)))
 
 
