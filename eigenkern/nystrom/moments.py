@@ -272,7 +272,7 @@ class WeightedKernel:
 
 
 def nearest_factor(equations, alpha):
-    """Return the least lambda from `alpha` on that has a factor, and that.
+    """Return the factor of the least lambda from `alpha` on that has one.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def nearest_factor(equations, alpha):
     shift, step = max(alpha, 2 * equations.least_penalty, 1e-100), 1.0
     while (L := equations.factor(step * shift)) is None:
         step *= 10.0
-    return step * shift, L
+    return L
 
 
 def _centered(cross, intercept):

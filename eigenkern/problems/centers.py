@@ -200,7 +200,7 @@ class CenterProblem(LeastSquares):
             K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
             yield block, xp.sqrt(rows.weights[block])[:, None] * large_product(K, R_V)
 
-    def _without(self, sets, L, solutions, alpha):
+    def _without(self, sets, L, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
         matrix = self.matrix_of(self.all.part_at(one_of_each))
         F, h = [], []

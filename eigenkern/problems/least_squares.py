@@ -312,7 +312,7 @@ class LeastSquares(Problem):
         """
         equations, rows = self.everything, self.all
         if L is None:
-            alpha, L = nearest_factor(equations, alpha)
+            L = nearest_factor(equations, alpha)
         first, which = self._data.distinct(rows.index)
         codes = self._data.groups[rows.index]
         weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
@@ -334,7 +334,7 @@ class LeastSquares(Problem):
         y = np.stack([np.bincount(which, weights * t) for t in targets.T], axis=1)
         y /= w[:, None]
         sets = Sets(position, which, weights, w, y)
-        residual, ones = self._without(sets, L, equations.solutions(L), alpha)
+        residual, ones = self._without(sets, L, equations.solutions(L))
         rest = equations.weight - w
         moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
         values = y + residual + ones[:, None] * moved
@@ -342,7 +342,7 @@ class LeastSquares(Problem):
             rows.part_at(position), values[which], stands_for[which]
         )
 
-    def _without(self, sets, L, solutions, alpha):
+    def _without(self, sets, L, solutions):
         """Return (f - y) / (1 - h) and (1 - s) / (1 - h) of `left_out`.
 
         Parameters
@@ -352,7 +352,6 @@ class LeastSquares(Problem):
             ``everything.factor(alpha)``.
         solutions : array of shape (p, l + 1)
             ``everything.solutions(L)``.
-        alpha : float
         """
         raise NotImplementedError
 

@@ -5,11 +5,10 @@ from functools import cached_property, partial
 import numpy as np
 
 from ..backend.array import to_numpy
-from ..backend.linalg import inverse_diagonal, large_product
+from ..backend.linalg import inverse_squares, large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.selection import prediction_errors
-from ..nystrom.whitening import EPS
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .least_squares import LeastSquares
@@ -105,18 +104,12 @@ class RowProblem(LeastSquares):
         for block in blocks(U.shape[0], width):
             yield block, U[block, :]
 
-    def _without(self, sets, L, solutions, alpha):
-        # With M = L L' of W^1/2 K W^1/2 + c I a row's own part of h is 1 - c M^-1_ii,
-        # and f - y = -c b / w^1/2: c, which may be tiny, falls out for a single row.
-        c = alpha * self.everything.weight
+    def _without(self, sets, L, solutions):
+        # With M = L L' = W^1/2 K W^1/2 + c I and u = w^1/2 on the rows of a set, which
+        # sum to w: 1 - h = c u' M^-1 u / w, and f - y = -c u' b / w. Both have c.
         root = np.sqrt(sets.row_weights)
+        left = to_numpy(inverse_squares(L, sets.position, sets.which, root))
         b = to_numpy(take(solutions, sets.position)) * root[:, None]
-        own = to_numpy(inverse_diagonal(L, sets.position))
-        left, n_rows = np.bincount(sets.which, own), np.bincount(sets.which)
-        smallest = EPS * left
-        if c > 0:
-            left = left - (n_rows - 1) / c
-        left = np.maximum(left, smallest) * sets.weights
         sums = [np.bincount(sets.which, column) for column in b.T]
         over = np.stack(sums, axis=1) / left[:, None]
         return -over[:, :-1], over[:, -1]
