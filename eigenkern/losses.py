@@ -8,15 +8,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .backend.array import namespace
+from .backend.array import device_of, namespace
 
 __all__ = [
     "EpsilonInsensitive",
     "Hinge",
     "Huber",
     "LogLoss",
+    "Pinball",
     "SquaredError",
 ]
+
+
+# Half the width of the kink of the pinball loss, in the unit of the targets. With 0.05,
+# 0.1 and 0.2 the losses of new rows were within 0.5 % of each other (synthetic normal
+# noise, california_housing, 4000 rows); seconds grow as it shrinks, and the error of
+# quantiles of little noise as it grows.
+_KINK = 0.1
+# Slopes of the kink's ends differ from those beside it by rounding only.
+_ROUNDING = 1e-4
 
 
 def weighted_median(Y, weights):
@@ -62,6 +72,10 @@ class Loss:
     def baseline(self, Y, weights):
         """Return the constant to start from, shape (l,), of targets on the host."""
         raise NotImplementedError
+
+    def middle(self, Y, weights):
+        """Return what the deviation of the targets is measured from, shape (l,)."""
+        return self.baseline(Y, weights)
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,65 @@ class EpsilonInsensitive(Loss):
         return xp.sign(residual) * outside
 
     def baseline(self, Y, weights):
+        return weighted_median(Y, weights)
+
+
+@dataclass(frozen=True)
+class Pinball(Loss):
+    """max(q r, (q - 1) r) of r = y - f, whose mean is least for the quantile q of y.
+
+    The kink at zero is replaced by its mean over a distance of `width` to both sides,
+    so that the slope in f, from -q to 1 - q, rises evenly over twice that: smoothing by
+    convolution (Fernandes, Guerre and Horta, "Smoothing quantile regressions", JBES
+    2021), whose minimum is the quantile of y plus uniform noise.
+
+    Attributes
+    ----------
+    quantiles : tuple of float
+        One a column, or one for all.
+    """
+
+    quantiles: tuple
+
+    width = _KINK
+    moves_constant = True
+
+    @property
+    def curvature(self):
+        return 0.5 / self.width
+
+    def _middle_slope(self, F):
+        slopes = [0.5 - q for q in self.quantiles]
+        return namespace(F).asarray(slopes, dtype=F.dtype, device=device_of(F))
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        residual = F - Y
+        size = xp.abs(residual)
+        inner = self.width - xp.clip(size, max=self.width)
+        kink = 0.5 * size + 0.25 / self.width * inner**2
+        return xp.sum(self._middle_slope(F) * residual + kink, axis=1)
+
+    def gradient(self, Y, F):
+        xp = namespace(F)
+        part = xp.clip((F - Y) / self.width, min=-1.0, max=1.0)
+        slope = self._middle_slope(F) + 0.5 * part
+        # Zero is a slope of the loss at its kink, and leaves equal targets in peace.
+        return slope * xp.astype(F != Y, F.dtype)
+
+    def second_derivative(self, gradient):
+        xp = namespace(gradient)
+        distance = xp.abs(gradient - self._middle_slope(gradient))
+        inside = xp.astype(distance < 0.5 - _ROUNDING, gradient.dtype)
+        return self.curvature * inside
+
+    def baseline(self, Y, weights):
+        quantiles = np.broadcast_to(self.quantiles, Y.shape[1])
+        options = {"weights": weights, "method": "inverted_cdf"}
+        columns = zip(Y.T, quantiles, strict=True)
+        return np.array([np.quantile(y, q, **options) for y, q in columns])
+
+    def middle(self, Y, weights):
         return weighted_median(Y, weights)
 
 
@@ -214,6 +287,16 @@ class LogLoss(Loss):
             return xp.concat([1.0 - positive, positive], axis=1)
         P = xp.exp(F - xp.max(F, axis=1, keepdims=True))
         return P / xp.sum(P, axis=1, keepdims=True)
+
+    def log_probabilities(self, F):
+        """Return the logarithms of the probabilities, finite where F is."""
+        xp = namespace(F)
+        if self.n_columns == 1:
+            zero = xp.zeros_like(F)
+            both = [-xp.logaddexp(zero, F), -xp.logaddexp(zero, -F)]
+            return xp.concat(both, axis=1)
+        F = F - xp.max(F, axis=1, keepdims=True)
+        return F - xp.log(xp.sum(xp.exp(F), axis=1, keepdims=True))
 
     def baseline(self, Y, weights):
         # Of class frequencies: half a row more of each keeps the logarithms finite.

@@ -20,6 +20,8 @@ from .threads import (
 # OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on.
 _LARGEST_POTRF = 8192
 _PANEL = 2048
+# Rows of a panel where zeros are left out, that solve as little as products allow.
+_NARROW_PANEL = 256
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
@@ -389,6 +391,49 @@ def _numpy_solve_triangular(L, B, transposed):
         return scipy.linalg.solve_triangular(
             L, B, lower=True, trans=int(transposed), check_finite=False
         )
+
+
+def inverse_squares(L, index, column, values):
+    """Return u' (L L')^-1 u of sparse columns u.
+
+    They are the squared norms of L^-1 u, which is zero above the first entry of u: of r
+    evenly spread columns it takes r n^2 / 6 multiply-adds.
+
+    Parameters
+    ----------
+    L : array of shape (n, n)
+        Lower triangular.
+    index : ndarray of shape (k,)
+        Rows of the entries of all columns, increasing, on the host.
+    column : ndarray of shape (k,)
+        0 to r - 1, the column of each.
+    values : ndarray of shape (k,)
+
+    Returns
+    -------
+    array of shape (r,)
+    """
+    xp, n = namespace(L), L.shape[0]
+    # Columns in the order of their first entries.
+    _, firsts, number = np.unique(column, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    column, begins = np.argsort(order)[number], index[firsts[order]]
+    like = {"dtype": L.dtype, "device": device_of(L)}
+    V, total = xp.zeros((n, len(order)), **like), xp.zeros(len(order), **like)
+    top = int(index[0])
+    for start in range(top, n, _NARROW_PANEL):
+        stop = min(start + _NARROW_PANEL, n)
+        k = int(np.searchsorted(begins, stop))
+        entries = slice(*np.searchsorted(index, [start, stop]))
+        U = np.zeros((stop - start, k))
+        U[index[entries] - start, column[entries]] = values[entries]
+        B = xp.asarray(U, **like)
+        B = B - large_product(L[start:stop, top:start], V[top:start, :k])
+        B = solve_triangular(L[start:stop, start:stop], B)
+        V[start:stop, :k] = B
+        total[:k] += xp.sum(B * B, axis=0)
+    place = xp.asarray(np.argsort(order), device=device_of(L))
+    return xp.take(total, place, axis=0)
 
 
 def orthonormal_beside(V, U):

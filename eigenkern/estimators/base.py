@@ -1,11 +1,11 @@
 """What every model shares: fitting, values of the model, tags."""
 
+import math
 from functools import partial
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 
 from ..backend.array import location_of, move, namespace
@@ -13,8 +13,9 @@ from ..backend.devices import compute_devices
 from ..backend.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..problems.data import Data
+from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
+from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
     all_or_nothing,
@@ -23,12 +24,13 @@ from .validation import (
     check_rows,
     check_same_location,
     check_weights,
+    is_auto,
     publish,
     total_weights,
 )
 
 
-class Model(CallbackSupportMixin, BaseEstimator):
+class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
@@ -45,6 +47,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
+    #: What a fit needs that it has values out of sample, for probabilities.
+    _calibrates_with = "early_stopping=True"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
 
@@ -59,6 +63,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         problem, solver, chosen, rule = self._prepare(data)
         interrupted = train(solver, rule, Report(problem, callbacks, progress))
         attributes = chosen | rule.fitted_attributes(interrupted)
+        attributes |= self._calibrated(data, rule.out_of_sample())
         callbacks.close(attributes)
         publish(self, attributes)
         return self
@@ -119,9 +124,25 @@ class Model(CallbackSupportMixin, BaseEstimator):
         return weights
 
     @property
+    def _spares(self):
+        """Whether ``early_stopping="auto"`` spares rows, to calibrate by, at first."""
+        return is_auto(self.early_stopping) and self.max_iter > 1
+
+    def _spare(self, data, train, *, at_start=False):
+        """Return the rows that a classifier spares, or None."""
+        if data.groups is None or not self._spares:
+            return None
+        return Spared(train, at_start=at_start)
+
+    @property
     def _n_iterations(self):
         """Iterations that callbacks are told of, at most."""
         return getattr(self, "max_iter", 0)
+
+    @property
+    def _calibrates(self):
+        """Whether a fit has values out of sample."""
+        return stops_early(self)
 
     def _make_rng(self):
         return check_random_state(self.random_state)
@@ -137,13 +158,18 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
-    def _epoch_rule(self, problem, data, held_out, kind=EpochRule, start=None):
+    def _epoch_rule(
+        self, problem, data, held_out, kind=EpochRule, start=None, spared=None
+    ):
         """Return the rule of an iteration over epochs, with early stopping or not."""
-        score = None
+        score = scored = None
         if held_out is not None:
             weights = None if data.weights is None else data.weights[held_out]
-            labels = data.labels[held_out]
-            score = partial(self._score_values, labels=labels, weights=weights)
+            if spared is None:
+                labels = data.labels[held_out]
+                score = partial(self._score_values, labels=labels, weights=weights)
+            weights = np.ones(len(held_out)) if weights is None else weights
+            scored = data.targets[held_out], weights
         return kind(
             type(self).__name__,
             self._failure_hint,
@@ -153,6 +179,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
             self.n_iter_no_change,
             score,
             start,
+            scored,
+            spared,
         )
 
     def _values(self, X, method):
@@ -199,11 +227,16 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are right."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping)
+    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def stops_early(estimator):
+    """Whether rows are held out to stop early by."""
+    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
 
 
 def split(data, early_stopping, fraction):
@@ -217,24 +250,17 @@ def split(data, early_stopping, fraction):
     early_stopping : bool
         Whether rows are held out.
     fraction : float
-        Of the rows with weight, of every class.
+        Of the rows with weight, of every class; one of a class is left to train with.
     """
     rows = data.rows_with_weight()
     if not early_stopping:
         return data.rng.permutation(rows), None
-    splitter = ShuffleSplit if data.groups is None else StratifiedShuffleSplit
-    splitter = splitter(1, test_size=fraction, random_state=data.rng)
-    groups = None if data.groups is None else data.groups[rows]
-    try:
-        train, held_out = next(splitter.split(rows[:, None], groups))
-    except ValueError as error:
+    groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
+    held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
+    if min(held.sum(), (~held).sum()) < 2:
+        trained = "" if data.groups is None else ", and one of each class"
         raise ValueError(
-            f"early_stopping=True with validation_fraction={fraction} cannot split "
-            f"{len(rows)} rows: {error}"
-        ) from error
-    if len(held_out) < 2:
-        raise ValueError(
-            f"validation_fraction must leave at least 2 rows to score; got "
-            f"{fraction} of {len(rows)} rows"
+            "validation_fraction must leave at least 2 rows to score and 2 to train "
+            f"with{trained}; got {fraction} of {len(rows)} rows"
         )
-    return data.rng.permutation(rows[train]), rows[held_out]
+    return data.rng.permutation(rows[~held]), rows[held]

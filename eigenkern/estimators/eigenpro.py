@@ -10,17 +10,18 @@ from ..backend.array import to_numpy
 from ..backend.devices import working_device
 from ..backend.threads import single_threaded_blas
 from ..centers import METHODS, distinct_rows
+from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
-from ..problems.data import Data
+from ..problems.data import Data, OutOfSample
 from ..problems.general import GeneralProblem
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro
-from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
+from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import (
     check_sizes,
     direct_pays,
@@ -29,7 +30,14 @@ from ..tuning.sizes import (
     tuning_bytes,
 )
 from ..tuning.step import tune
-from .base import Model, is_precomputed, kernel_gradients, kernel_values, split
+from .base import (
+    Model,
+    is_precomputed,
+    kernel_gradients,
+    kernel_values,
+    split,
+    stops_early,
+)
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
@@ -93,7 +101,7 @@ class _EigenPro(Streaming, Model):
         damping=1.0,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,
@@ -136,11 +144,10 @@ class _EigenPro(Streaming, Model):
             )
         self._check_general()
         check_number("alpha", self.alpha, 0)
-        if self.alpha > 0 and self._general:
+        if self.alpha > 0 and self.algorithm == "eigenpro3-exact":
             raise ValueError(
-                "alpha must be 0 in a model on centers of its own, whose epochs have "
-                f"no penalty; got {self.alpha}. NystromRegressor and NystromClassifier "
-                "have one, or let every training row be a center"
+                "alpha must be 0 with algorithm='eigenpro3-exact', whose fixed point "
+                f"is no minimum; got {self.alpha}; choose 'eigenpro4'"
             )
         if self.svd_solver not in ("nystrom", "randomized"):
             raise ValueError(
@@ -221,23 +228,34 @@ class _EigenPro(Streaming, Model):
         """
         return self._fit(X, y, sample_weight)
 
+    @property
+    def _spares(self):
+        spares = super()._spares and not self.warm_start
+        return spares and self.algorithm != "eigenpro3-exact"
+
+    @property
+    def _calibrates(self):
+        return stops_early(self) or self._spares
+
     def _prepare(self, data):
-        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        train, held_out = split(data, stops_early(self), self.validation_fraction)
         prepare = self._prepare_machine
         if self.algorithm == "eigenpro3-exact":
             prepare = self._prepare_exact
         elif self._general:
             prepare = self._prepare_general
-        problem, solver, chosen = prepare(data, train, held_out)
+        spared = self._spare(data, train, at_start=self._general)
+        held_out = held_out if spared is None else spared.rows
+        problem, solver, chosen = prepare(data, train, held_out, spared)
         chosen = {"algorithm_": self._algorithm} | chosen
         if chosen["algorithm_"] == "direct":
             return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
         kind = ProjectedRule if self._general else EpochRule
         start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, kind, start)
+        rule = self._epoch_rule(problem, data, held_out, kind, start, spared)
         return problem, solver, chosen, rule
 
-    def _prepare_machine(self, data, train, held_out):
+    def _prepare_machine(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, where every row is a center."""
         problem = KernelProblem(
             data,
@@ -247,12 +265,14 @@ class _EigenPro(Streaming, Model):
             bandwidth=self.bandwidth,
             device=self.device,
         )
+        ridge = self._ridge(problem, problem.operator)
+        chosen = {"alpha_": ridge / len(train)}
         if self._may_be_direct and direct_pays(problem.operator, self.cache_size):
-            solution = self._solved_directly(problem)
+            solution = self._solved_directly(problem, ridge, data, train)
             if solution is not None:
-                return solution
-        if self.alpha > 0:
-            problem = problem.penalised(self.alpha)
+                return problem, iter([solution]), solution.counts | chosen
+        if ridge:
+            problem = problem.penalised(ridge)
         n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
         if self.algorithm == "eigenpro1":  # one more for its eigenvectors
             n_products += 1
@@ -267,12 +287,12 @@ class _EigenPro(Streaming, Model):
         needed = tuning_bytes(n, self.subsample_size)
         first = self.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
         if first:
-            problem = problem.cached(self.cache_size, n_products)
+            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
         tuning = self._tune(
             problem, problem.operator, make_preconditioner, largest_batch, q
         )
         if not first:
-            problem = problem.cached(self.cache_size, n_products)
+            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
         coef = self._previous_coef(problem)
         solver = eigenpro(
             problem.operator,
@@ -284,31 +304,36 @@ class _EigenPro(Streaming, Model):
             step_size=tuning.step_size,
             rng=problem.rng,
             try_steps=is_auto(self.step_size),
+            visited=None if spared is None else lambda: spared.visited,
         )
-        cached = {"cache_size_": problem.cache_megabytes}
-        return problem, solver, tuned_attributes(tuning, problem) | cached
+        chosen["cache_size_"] = problem.cache_megabytes
+        return problem, solver, tuned_attributes(tuning, problem) | chosen
+
+    def _ridge(self, problem, K):
+        """Return alpha n, which ``early_stopping="auto"`` chooses where it is 0."""
+        if self.alpha > 0 or not is_auto(self.early_stopping):
+            return float(self.alpha) * problem.targets.shape[0]
+        return auto_ridge(K, problem.targets, problem.weights)
 
     @property
     def _may_be_direct(self):
         """Whether nothing was asked of the iteration but its number of epochs."""
         auto = self.algorithm == "auto" and is_untuned(self)
-        return auto and not (self.early_stopping or self.warm_start)
+        return auto and not (stops_early(self) or self.warm_start)
 
-    def _solved_directly(self, problem):
-        """Return problem, state and what was chosen, of the direct solution, or None.
+    def _solved_directly(self, problem, ridge, data, train):
+        """Return the state of the direct solution, and what was chosen, or None.
 
-        It is the state after one step of EigenPro with all eigenvectors. The penalty is
-        `alpha`, or else what as many epochs as are allowed would leave.
+        It is the state after one step of EigenPro with all eigenvectors. Where there is
+        no penalty, it is what as many epochs as are allowed would leave.
         """
-        K = problem.operator
-        penalty = {"penalty": _EPOCH_PENALTY / self.max_iter}
-        if self.alpha > 0:
-            penalty = {"ridge": float(self.alpha) * K.shape[0]}
-        solution = solve_directly(K, problem.targets, problem.weights, **penalty)
-        if solution is None:
+        K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
+        found = solve_directly(
+            K, problem.targets, problem.weights, penalty, ridge=ridge
+        )
+        if found is None:
             return None
-        coef, residual = solution
-        loss = weighted_mean_square(residual, problem.weights)
+        loss = weighted_mean_square(found.residual, problem.weights)
         if not loss <= problem.loss(problem.initial_coef()):
             return None
         chosen = {
@@ -319,8 +344,15 @@ class _EigenPro(Streaming, Model):
             "validation_scores_": None,
             "n_step_halvings_": 0,
         }
-        state = EpochState(coef, loss, step_size=0.0, n_step_halvings=0)
-        return problem, iter([state]), tuned_attributes(None, problem) | chosen
+        rows = train[len(train) - found.left_out.shape[0] :]
+        targets = data.targets[rows]
+        out_of_sample = OutOfSample(
+            targets - to_numpy(found.left_out),
+            targets,
+            np.ones(len(rows)) if data.weights is None else data.weights[rows],
+        )
+        chosen |= tuned_attributes(None, problem)
+        return State(found.coef, chosen, out_of_sample)
 
     def _global_preconditioner(self, problem):
         return partial(GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng)
@@ -391,22 +423,28 @@ class _EigenPro(Streaming, Model):
             return self.centers_
         return None
 
-    def _prepare_general(self, data, train, held_out):
+    def _prepare_general(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
         problem = self._general_problem(data, train, held_out)
+        ridge = self._ridge(problem, problem.sampled_kernel())
         coef = self._previous_coef(problem)
         learner = Learner.make(
-            self, problem, coef, n_rows=problem.n_rows, n_epochs=self.max_iter
+            self,
+            problem,
+            ridge / problem.n_rows,
+            coef,
+            n_rows=problem.n_rows,
+            n_epochs=self.max_iter,
         )
         problem = problem.cached(self.cache_size, self.max_iter)
         solver = learner.solver(
-            partial(problem.batches, learner.tuning.batch_size),
+            partial(problem.batches, learner.tuning.batch_size, spared),
             try_half_steps=is_auto(self.step_size),
         )
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, learner.chosen_attributes() | cached
 
-    def _prepare_exact(self, data, train, held_out):
+    def _prepare_exact(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, of exact projections."""
         problem = self._general_problem(data, train, held_out)
         n, coef = problem.n_rows, self._previous_coef(problem)
@@ -431,6 +469,7 @@ class _EigenPro(Streaming, Model):
         )
         megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize
         chosen = {"cache_size_": megabytes, "projection_interval_": 1}
+        chosen["alpha_"] = 0.0
         return problem, solver, tuned_attributes(tuning, problem) | chosen
 
     def __getstate__(self):
@@ -440,10 +479,10 @@ class _EigenPro(Streaming, Model):
 
     def _check_stream(self):
         super()._check_stream()
-        if self.early_stopping:
+        if stops_early(self):
             raise ValueError(
-                "early_stopping must be False for data that come in pieces, of which "
-                "none are held out; got True"
+                "early_stopping must be 'auto' or False for data that come in pieces, "
+                "of which none are held out; got True"
             )
 
     def _prepare_piece(self, data, first):
@@ -476,7 +515,8 @@ class _EigenPro(Streaming, Model):
                     f"n_centers must be at most {len(rows)}, the rows that came first; "
                     f"got {self.n_centers}"
                 )
-            return Learner.make(self, self._general_problem(data, rows))
+            problem = self._general_problem(data, rows)
+            return Learner.make(self, problem, float(self.alpha))
         problem = GeneralProblem(
             data,
             rows,
@@ -487,7 +527,8 @@ class _EigenPro(Streaming, Model):
             intercept=to_numpy(fitted.intercept_).astype(np.float64),
             weight_scale=fitted.weight_scale_,
         )
-        learner = Learner.make(self, problem, problem.coef_of(fitted.dual_coef_))
+        coef = problem.coef_of(fitted.dual_coef_)
+        learner = Learner.make(self, problem, float(self.alpha), coef)
         learner.iterate.n_projections = fitted.t_
         return learner
 
@@ -620,12 +661,14 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, default=None
         p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
@@ -634,12 +677,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -692,9 +732,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -731,6 +774,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
@@ -857,12 +902,14 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, default=None
         p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
@@ -871,12 +918,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -929,9 +973,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -970,6 +1017,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
@@ -1018,6 +1067,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        early stopping.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
@@ -1063,7 +1115,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         damping=1.0,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,

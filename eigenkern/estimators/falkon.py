@@ -1,9 +1,12 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
 import math
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
+from ..backend.array import to_numpy
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
@@ -11,7 +14,7 @@ from ..solvers.falkon import FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import make_problem, ridge_coef
 from .logistic import check_loss, prepare_falkon
-from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
     check_flag,
     check_kernel_parameters,
@@ -26,6 +29,7 @@ class _FalkonLike(Model):
     _task = "iteration"
     _expand = kernel_values
     _gradients = kernel_gradients
+    _calibrates = True
 
     def __init__(
         self,
@@ -120,7 +124,10 @@ class _FalkonLike(Model):
             self._start(problem),
         )
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": cached}
-        return problem, solver, chosen, self._rule(problem)
+        hold_out = None
+        if problem.calibrates:
+            hold_out = partial(self._held_out, problem, matrix, preconditioner)
+        return problem, solver, chosen, self._rule(problem, hold_out)
 
     def _prepare_direct(self, problem):
         """Return the same where all rows are centers.
@@ -131,14 +138,44 @@ class _FalkonLike(Model):
         problem.check_memory(problem.plan(self.alpha == 0))
 
         def solver():
-            b = ridge_coef(self, problem.everything, self.alpha)
-            yield FalkonState(b, {}, problem.residual(b, self.alpha), True)
+            b, L = ridge_coef(self, problem.everything, self.alpha)
+            left_out = problem.left_out(self.alpha, L) if problem.calibrates else None
+            del L
+            residual = problem.residual(b, self.alpha)
+            yield FalkonState(b, {}, residual, True, left_out)
 
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": 0.0}
         return problem, solver(), chosen, self._rule(problem)
 
-    def _rule(self, problem):
-        return ResidualRule(type(self).__name__, problem, self.max_iter, self.tol)
+    def _rule(self, problem, hold_out=None):
+        name = type(self).__name__
+        return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
+
+    def _held_out(self, problem, matrix, preconditioner, coef):
+        """Return values of a sample of rows, of the model without all of these.
+
+        Conjugate gradients have no factor to leave out single rows by. They start at
+        the fitted model here, and soon are there.
+        """
+        xp, position = problem.xp, problem.rows_to_hold_out()
+        weights = to_numpy(problem.weights).copy()
+        if len(position) < len(weights):  # not copies of one row
+            weights[position] = 0.0
+        weights = xp.asarray(weights, device=problem.device)
+        mean = weights @ problem.targets / float(xp.sum(weights))
+        states = falkon(
+            matrix,
+            problem.targets - mean,
+            weights,
+            preconditioner,
+            self.alpha,
+            10 * self.tol,  # a scale of the values needs no more
+            problem.expand(coef),
+        )
+        for state in islice(states, self.max_iter):
+            if state.converged:
+                break
+        return problem.held_out(state.coef, mean, position)
 
     def _start(self, problem):
         """Return the coefficients that ``warm_start=True`` goes on from, or None."""
@@ -171,6 +208,8 @@ class ResidualRule:
     max_iter : int
     tol : float
         What the relative residual should fall to.
+    hold_out : callable, default=None
+        ``hold_out(coef)`` returns values out of sample of a model that is near to one.
 
     Attributes
     ----------
@@ -178,8 +217,9 @@ class ResidualRule:
         One an iteration.
     """
 
-    def __init__(self, name, problem, max_iter, tol):
+    def __init__(self, name, problem, max_iter, tol, hold_out=None):
         self._name, self._problem, self._tol = name, problem, tol
+        self._hold_out = hold_out
         self.max_iter, self.residuals = max_iter, []
 
     def update(self, state):
@@ -200,6 +240,12 @@ class ResidualRule:
             "n_iter_": len(self.residuals),
             "residuals_": self.residuals,
         }
+
+    def out_of_sample(self):
+        """Return the values out of sample, of the solver or of rows held out."""
+        if self._hold_out is None:
+            return self._state.out_of_sample
+        return self._hold_out(self._state.coef)
 
     def _advice(self):
         """Return what helps, by how the residual fell in the later half."""
@@ -251,12 +297,14 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -355,7 +403,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     """
 
 
-class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonLike):
+class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
@@ -369,12 +417,14 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -390,8 +440,8 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
         nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         "squared_error": least squares on labels. "log_loss": kernel logistic
-        regression, multinomial for more than two classes, which gives `predict_proba`;
-        see the notes.
+        regression, multinomial for more than two classes, whose probabilities need no
+        calibration; see the notes.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -445,6 +495,9 @@ class FalkonLikeClassifier(LogLossProbabilities, ClassificationTargets, _FalkonL
         ``loss="log_loss"`` as in the notes.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

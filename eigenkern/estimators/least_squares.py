@@ -122,7 +122,9 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
 
 
 def ridge_coef(estimator, equations, alpha, spectrum=None):
-    """Return b of one lambda, by a factor, or where rounding drowns it the spectrum.
+    """Return b of one lambda, and the factor that gave it, or None.
+
+    Where rounding drowns lambda the spectrum gives b.
 
     Parameters
     ----------
@@ -133,15 +135,15 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
         Of the equations, where it is known.
     """
     if spectrum is None:
-        b = equations.ridge(alpha)
-        if b is not None:
-            return b
+        L = equations.factor(alpha)
+        if L is not None:
+            return equations.solutions(L)[:, :-1], L
         if alpha > 0:
             spectrum = equations.spectrum_between(alpha, alpha)
         else:
             spectrum = equations.spectrum
         warn_if_indefinite(estimator, spectrum)
-    return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0])
+    return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0]), None
 
 
 def check_given_rows(estimator, data, used):

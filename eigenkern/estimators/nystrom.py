@@ -20,7 +20,7 @@ from .logistic import (
     default_alphas,
     prepare_nystrom,
 )
-from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
 from .validation import check_flag, check_kernel_parameters, check_number, warn_user
 
@@ -30,6 +30,7 @@ class _Nystrom(Model):
 
     _expand = kernel_values
     _gradients = kernel_gradients
+    _calibrates = True
 
     def __init__(
         self,
@@ -176,11 +177,14 @@ class _Nystrom(Model):
             found["validation_path_"] = problem.to_source_or_none(errors)
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
-        b = ridge_coef(self, everything, alpha, spectrum)
+        b, L = ridge_coef(self, everything, alpha, spectrum)
+        left_out = problem.left_out(alpha, L) if problem.calibrates else None
+        del L
         if self.store_coef_path:
             spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
             found["coef_path_"] = problem.dual_coef_path(spectrum, path)
-        yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
+        found |= {"alpha_": alpha, "n_centers_": problem.n_coefs}
+        yield State(b, found, left_out)
 
     def _warn_at_end(self, alphas, errors, spectrum):
         """Warn if the least error is at an end of the path beyond which it may fall."""
@@ -246,12 +250,14 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -367,7 +373,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     """
 
 
-class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
+class NystromClassifier(ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
@@ -381,12 +387,14 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -402,8 +410,8 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
         nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         "squared_error": least squares on labels. "log_loss": kernel logistic
-        regression, multinomial for more than two classes, which gives `predict_proba`;
-        see the notes.
+        regression, multinomial for more than two classes, whose probabilities need no
+        calibration; see the notes.
     alpha : float or "path", default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
         diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
@@ -467,6 +475,9 @@ class NystromClassifier(LogLossProbabilities, ClassificationTargets, _Nystrom):
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
         `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
         ``store_coef_path=True``.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

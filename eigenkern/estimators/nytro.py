@@ -33,6 +33,7 @@ class _Nytro(Model):
 
     _expand = kernel_values
     _gradients = kernel_gradients
+    _calibrates_with = "selection='holdout'"
 
     def __init__(
         self,
@@ -122,6 +123,11 @@ class _Nytro(Model):
             sample_weight_val=sample_weight_val,
         )
 
+    @property
+    def _calibrates(self):
+        """Whether rows are held out."""
+        return self.selection == "holdout"
+
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("holdout", "gcv", None))
@@ -179,6 +185,10 @@ class _Nytro(Model):
         warn_if_indefinite(self, spectrum)
         step = self._step(spectrum.top)
         t, steps, errors = self._selected_in_closed_form(problem, spectrum, step)
+        held_out = None
+        if problem.calibrates and problem.validation is not None:
+            b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
+            held_out = problem.held_out(b, problem.training.mean)
         if problem.refits:
             penalty = 1 / (step * t) if t else math.inf
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
@@ -188,7 +198,7 @@ class _Nytro(Model):
         coef_path = None
         if self.store_coef_path:
             coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
-        return self._state(problem, b, t, step, steps, errors, coef_path)
+        return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
     def _selected_in_closed_form(self, problem, spectrum, step):
         """Return t, the iterations of the path, and their errors."""
@@ -229,7 +239,7 @@ class _Nytro(Model):
             )
         return float(self.step_size)
 
-    def _state(self, problem, b, n_iter, step, steps, errors, coef_path):
+    def _state(self, problem, b, n_iter, step, steps, errors, coef_path, held_out=None):
         counts = {
             "n_iter_": n_iter,
             "step_size_": step,
@@ -238,7 +248,7 @@ class _Nytro(Model):
             "coef_path_": coef_path,
             "n_centers_": problem.n_coefs,
         }
-        return State(b, counts)
+        return State(b, counts, held_out)
 
     # By iterating
 
@@ -246,7 +256,7 @@ class _Nytro(Model):
         """Return the model, from the iteration itself."""
         if problem.n_centers is not None:
             problem.check_memory(self._plan(problem, path=False))
-        descent, step, t, errors = self._selected(problem)
+        descent, step, t, errors, held_out = self._selected(problem)
         if descent is None:
             descent = problem.descent(problem.all, *self._kept(problem, problem.all))
         step, t = stable_step(step, descent.top, t)
@@ -257,10 +267,12 @@ class _Nytro(Model):
         if self.store_coef_path:
             coef_path = problem.stacked_dual_coefs(rule.coefs)
         steps = np.arange(n_iter + 1)
-        return self._state(problem, rule.coef, t, step, steps, errors, coef_path)
+        return self._state(
+            problem, rule.coef, t, step, steps, errors, coef_path, held_out
+        )
 
     def _selected(self, problem):
-        """Return the descent, its step, t, and the errors of the iterations.
+        """Return the descent, its step, t, errors of the iterations, values held out.
 
         The descent is None where it was on the training rows only: what it keeps is
         then of no more use.
@@ -270,7 +282,7 @@ class _Nytro(Model):
         step = self._step(descent.top)
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
         if problem.validation is None:
-            return descent, step, self._n_iterations, None
+            return descent, step, self._n_iterations, None, None
         mean = problem.mean(problem.train)
 
         def error_of(b):
@@ -283,7 +295,12 @@ class _Nytro(Model):
         self._say(f"path of {len(rule.errors) - 1} iterations: t = {t}")
         if t == n_iter:
             self._warn_at_end(np.arange(n_iter + 1), rule.errors, t)
-        return None if problem.refits else descent, step, t, rule.errors
+        held_out = None
+        if problem.calibrates:
+            coef = rule.best_coef if t == rule.best else rule.last_coef
+            held_out = problem.held_out(coef, mean)
+        descent = None if problem.refits else descent
+        return descent, step, t, rule.errors, held_out
 
     def _kept(self, problem, rows, *, validates=False):
         """Return operators of some rows, and of validation rows, kept where it pays."""
@@ -312,15 +329,23 @@ class HeldOutRule:
     ----------
     errors : list of float
         After 0, 1, ... iterations.
+    best : int
+        The first with the least error.
+    best_coef, last_coef : array
+        Coefficients after the best and the last iteration.
     """
 
     def __init__(self, error_of, start, max_iter, tol):
         self._error_of, self._tol, self.max_iter = error_of, tol, max_iter
         self.errors = [error_of(start)]
+        self.best, self.best_coef, self.last_coef = 0, start, start
 
     def update(self, state):
         """Take in an iterate; return whether its error has hardly fallen."""
         self.errors.append(self._error_of(state.coef))
+        self.last_coef = state.coef
+        if self.errors[-1] < self.errors[self.best]:
+            self.best, self.best_coef = len(self.errors) - 1, state.coef
         if self._tol is None:
             return False
         return decrease(self.errors, len(self.errors) - 1) < self._tol
@@ -431,12 +456,14 @@ class NytroRegressor(RegressionTargets, _Nytro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -557,12 +584,14 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -640,6 +669,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         was stopped by `tol`.
     coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
         `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
+    calibration_ : object
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
+        selection="holdout".
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

@@ -381,6 +381,10 @@ class RoundRule:
         best = min(rounds, key=lambda one: (not one.is_last, one.error))
         return self._problem.fitted_attributes(best) | {"validation_scores_": scores}
 
+    def out_of_sample(self):
+        """Return None: the estimator has probabilities of its own."""
+        return None
+
 
 def mapped(X, root):
     """Return X R."""
@@ -395,11 +399,11 @@ def _is_on_kernels(estimator):
 
 
 def _has_probabilities(model):
-    if hasattr(model._inner(), "predict_proba"):
+    if hasattr(getattr(model, "estimator_", model._inner()), "predict_proba"):
         return True
     raise AttributeError(
-        "probabilities need an estimator that has them, such as DSGClassifier(); got "
-        f"{model.estimator!r}"
+        "probabilities need an estimator that has them, such as NystromClassifier(); "
+        f"got {model.estimator!r}"
     )
 
 
@@ -848,3 +852,20 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         """
         X = self._transformed(X, "predict_proba")
         return self.estimator_.predict_proba(X)
+
+    @available_if(_has_probabilities)
+    @on_its_device
+    def predict_log_proba(self, X):
+        """Return the logarithms of the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        log_P : array of shape (n_samples, n_classes)
+            Columns in the order of `classes_`.
+        """
+        X = self._transformed(X, "predict_log_proba")
+        return self.estimator_.predict_log_proba(X)

@@ -66,6 +66,7 @@ class Streaming:
         if first:
             publish(self, attributes)
         else:
+            vars(self).pop("calibration_", None)  # it was of the model before
             vars(self).update(attributes)
         return self
 

@@ -10,6 +10,7 @@ from sklearn.utils.validation import validate_data
 
 from ..backend.array import device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
+from .calibration import Calibration, calibrate
 from .validation import check_labels, floats, on_its_device
 
 
@@ -54,6 +55,10 @@ class RegressionTargets(RegressorMixin):
     def _stratify(self, y):
         return None
 
+    def _calibrated(self, data, found):
+        """Return no attributes: numbers have no probabilities."""
+        return {}
+
     def _score_values(self, F, labels, weights):
         """Return R^2 of the values F (n, l) on the host."""
         return r2_score(labels, F.reshape(labels.shape), sample_weight=weights)
@@ -79,6 +84,20 @@ class RegressionTargets(RegressorMixin):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _has_probabilities(model):
+    if model._has_log_loss or hasattr(model, "calibration_"):
+        return True
+    fitted = hasattr(model, model._coef_attribute)
+    if not fitted and model._calibrates:
+        return True
+    raise AttributeError(
+        "probabilities are calibrated on values of rows that were held out, and none "
+        f"{'were' if fitted else 'will be'}: fit with {model._calibrates_with}, take "
+        "DSGClassifier(loss='log_loss'), or wrap the estimator in "
+        "sklearn.calibration.CalibratedClassifierCV"
+    )
 
 
 class ClassificationTargets(ClassifierMixin):
@@ -165,6 +184,50 @@ class ClassificationTargets(ClassifierMixin):
     def _stratify(self, codes):
         return codes
 
+    @property
+    def _has_log_loss(self):
+        """Whether the values themselves are made for probabilities."""
+        return getattr(self, "loss", None) == "log_loss"
+
+    def _calibrated(self, data, found):
+        """Return the attribute of the calibration.
+
+        Probabilities are those of the rows: `sample_weight` counts, `class_weight`,
+        which moves the decision, does not.
+
+        Parameters
+        ----------
+        data : Data
+        found : OutOfSample or None
+        """
+        if found is None or self._has_log_loss:
+            return {}
+        if len(self.classes_) == 1:
+            return {"calibration_": Calibration(1.0, 1.0)}
+        weights, targets = found.weights, found.targets
+        binary = targets.shape[1] == 1
+        codes = (targets[:, 0] > 0).astype(int) if binary else targets.argmax(axis=1)
+        class_weights = self._weights_of_classes(data.labels)
+        if class_weights is not None:
+            of_class = np.zeros(len(self.classes_))
+            of_class[data.labels] = class_weights
+            safe = np.where(of_class > 0, of_class, np.inf)
+            weights = weights / safe[codes]
+        found = calibrate(
+            self._as_indicators(found.values),
+            codes,
+            weights,
+            found.n_distinct,
+            with_offsets=class_weights is not None,
+        )
+        return {"calibration_": found}
+
+    def _as_indicators(self, F):
+        """Return values with a column a class, on the scale of targets 0 and 1."""
+        if F.shape[1] > 1:
+            return F
+        return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
+
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""
         predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
@@ -214,22 +277,15 @@ class ClassificationTargets(ClassifierMixin):
             return self.classes_[to_numpy(codes)]
         return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
 
-
-def _has_log_loss(estimator):
-    if estimator.loss == "log_loss":
-        return True
-    raise AttributeError(
-        f"probabilities need loss='log_loss'; got loss={estimator.loss!r}"
-    )
-
-
-class LogLossProbabilities:
-    """Probabilities of the classes, for a classifier with a parameter `loss`."""
-
-    @available_if(_has_log_loss)
+    @available_if(_has_probabilities)
     @on_its_device
     def predict_proba(self, X):
-        """Return the probabilities of the classes; needs loss="log_loss".
+        """Return the probabilities of the classes.
+
+        Of models that minimise the log loss they are a function of the values; of
+        others the values are calibrated first, by `calibration_`. The likeliest class
+        is the one that `predict` returns, but for models with `class_weight`, which
+        moves the decision and not the probabilities.
 
         Parameters
         ----------
@@ -239,10 +295,16 @@ class LogLossProbabilities:
         -------
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
-        """
-        return self._probabilities(X, "predict_proba")
 
-    @available_if(_has_log_loss)
+        Raises
+        ------
+        AttributeError
+            If no rows were held out to calibrate on.
+        """
+        log_P = self._log_probabilities(X, "predict_proba")
+        return namespace(log_P).exp(log_P)
+
+    @available_if(_has_probabilities)
     @on_its_device
     def predict_log_proba(self, X):
         """Return the logarithms of the probabilities of the classes.
@@ -254,13 +316,14 @@ class LogLossProbabilities:
         Returns
         -------
         log_P : array of shape (n_samples, n_classes)
-            Minus infinity where a probability is zero to rounding.
+            Finite where the values are, even if a probability is zero to rounding.
         """
-        P = self._probabilities(X, "predict_log_proba")
-        with np.errstate(divide="ignore"):
-            return namespace(P).log(P)
+        return self._log_probabilities(X, "predict_log_proba")
 
-    def _probabilities(self, X, method):
+    def _log_probabilities(self, X, method):
         F = self._values(X, method)
-        P = LogLoss(F.shape[1]).probabilities(F)
-        return P if len(self.classes_) > 1 else namespace(P).ones_like(P[:, :1])
+        if len(self.classes_) == 1:
+            return namespace(F).zeros_like(F)
+        if not self._has_log_loss:
+            F = self.calibration_.scores(self._as_indicators(F))
+        return LogLoss(F.shape[1]).log_probabilities(F)

@@ -5,7 +5,8 @@ and in the end which coefficients are the model. To stop otherwise is another ru
 class with
 
 - ``max_iter`` and ``update(state)``, which returns whether training is over;
-- ``fitted_attributes(interrupted)``, where it is the rule of a fit;
+- ``fitted_attributes(interrupted)``, where it is the rule of a fit, and then
+  ``out_of_sample()``: values to calibrate probabilities on, or None;
 - ``losses`` and ``scores``, where a `ProgressLine` shows them.
 """
 
@@ -15,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from ..problems.data import OutOfSample
 from .validation import warn_user
 
 # Training rows that are predicted at the end of a fit, to see that it ended well: as
@@ -24,6 +26,8 @@ _N_CHECKED = 10_000
 # loss is measured while the model changes; above _RISEN times that of the best epoch
 # the models of both are compared.
 _HIGH, _RISEN = 0.9, 1.2
+# The part of the epochs that visits rows that were spared.
+_LAST_PART = 7
 
 
 def train(solver, rule, report):
@@ -138,6 +142,10 @@ class EpochRule:
         ``score(F)`` of values on the held-out rows; the best epoch becomes the model.
     start : object, default=None
         Coefficients that the iteration starts from. None: the constant model.
+    scored : tuple of ndarray, default=None
+        Targets and weights of the held-out rows.
+    spared : Spared, default=None
+        Held-out rows that are not scored: the last epochs train with them.
 
     Attributes
     ----------
@@ -155,12 +163,16 @@ class EpochRule:
         n_iter_no_change,
         score=None,
         start=None,
+        scored=None,
+        spared=None,
     ):
         self._name, self._hint = name, hint
-        self._problem, self._score = problem, score
-        self.max_iter, self._plateau = max_iter, Plateau(tol, n_iter_no_change)
+        self._problem, self._score, self._scored = problem, score, scored
+        self._make_plateau = partial(Plateau, tol, n_iter_no_change)
+        self.max_iter, self._plateau = max_iter, self._make_plateau()
+        self._spared, self._last = spared, max_iter
         self.losses, self.scores = [], []
-        self._coef = self._state = None
+        self._coef = self._state = self._values = None
         # Where an epoch with the least loss began; the last one can end badly.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
@@ -168,21 +180,43 @@ class EpochRule:
     def update(self, state):
         """Take in an epoch; return whether training is over."""
         self.losses.append(state.loss)
+        values = None
         if self._score is not None:
-            self.scores.append(self._score_of(state.coef))
+            score, values = self._score_of(state.coef)
+            self.scores.append(score)
         # What decides is the validation score, or else the loss.
         value = -self.scores[-1] if self.scores else state.loss
         if not self.scores or self._coef is None or value < self._plateau.best:
             self._coef = state.coef
+            self._values = self._values if values is None else values
         stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
         exact = not self.scores and value == 0.0
-        return state.failed or exact or stalled
+        over = state.failed or exact or stalled
+        return self._goes_on(over) if self._spared is not None else over
+
+    def _goes_on(self, over):
+        """Return whether training is over; if it were, it goes on with all rows."""
+        n, n_last = len(self.losses), max(self.max_iter // _LAST_PART, 1)
+        if self._values is None and (over or n >= self.max_iter - n_last):
+            self._values = self._problem.validation_values(self._coef)
+            self._spared.visit_all()
+            self._plateau, self._last = self._make_plateau(), n + n_last
+            over = self._state.failed
+        return over or n >= self._last
 
     def _score_of(self, coef):
-        return self._score(self._problem.validation_values(coef))
+        values = self._problem.validation_values(coef)
+        return self._score(values), values
+
+    def out_of_sample(self):
+        """Return the values of the model on the rows held out, or None."""
+        if self._values is None:
+            return None
+        targets, weights = self._scored
+        return OutOfSample(self._values, targets, weights)
 
     def fitted_attributes(self, interrupted=False):
         """Return those of the model, and of the epochs."""
@@ -210,9 +244,9 @@ class EpochRule:
         if self._score is not None:
             best, others = -self._plateau.best, (self._start, problem.initial_coef())
             for other in others:
-                score = self._score_of(other)
+                score, values = self._score_of(other)
                 if score > best:
-                    best, coef = score, other
+                    best, coef, self._values = score, other, values
             return coef
         if self.losses[-1] > _RISEN * min(self.losses) and not self._state.failed:
             # It may be the noise of the last epoch, or it may diverge slowly.
@@ -263,6 +297,10 @@ class SolutionRule:
         """Return those of the model."""
         state = self._state
         return self._problem.fitted_attributes(state.coef) | state.counts
+
+    def out_of_sample(self):
+        """Return the values out of sample that the solver found, or None."""
+        return getattr(self._state, "out_of_sample", None)
 
 
 class ProgressLine:

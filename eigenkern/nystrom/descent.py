@@ -60,10 +60,13 @@ class State(NamedTuple):
         b.
     counts : dict
         Fitted attributes that it found beside them.
+    out_of_sample : OutOfSample or None
+        Values to calibrate probabilities on.
     """
 
     coef: Any
     counts: dict
+    out_of_sample: Any = None
 
 
 class Descent:

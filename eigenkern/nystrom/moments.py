@@ -127,6 +127,11 @@ class Moments:
         del gram  # the spectrum makes its own
         return self.spectrum if found is None else found
 
+    @property
+    def least_penalty(self):
+        """The lambda that is as large as rounding."""
+        return self._floor(self._of_features()[0]) / self.weight
+
     def _floor(self, gram):
         return self.whitening.rounding * float(namespace(gram).linalg.trace(gram))
 
@@ -137,15 +142,23 @@ class Moments:
 
     def ridge(self, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
-        gram, cross = self._of_features()
+        L = self.factor(alpha)
+        return None if L is None else self.solutions(L)[:, :-1]
+
+    def factor(self, alpha):
+        """Return the factor L L' of N (B + lambda I); None as for `ridge`."""
+        gram, _ = self._of_features()
         if alpha * self.weight <= self._floor(gram):
             return None
-        gram = plus_diagonal(gram, alpha * self.weight)
-        L = cholesky(gram)
-        if L is None:
-            return None
-        q = _centered(cross, self.mean)
-        return solve_triangular(L, solve_triangular(L, q), transposed=True)
+        return cholesky(plus_diagonal(gram, alpha * self.weight))
+
+    def solutions(self, L):
+        """Return b of the targets, and of ones in their place, of a factor."""
+        cross = self.cross
+        if self.whitening.R is None:
+            cross = solve_triangular(self.whitening.L, cross)
+        T = self._centered_targets(cross)
+        return solve_triangular(L, solve_triangular(L, T), transposed=True)
 
 
 # The least pivot of a factor over the size of rounding, where no penalty is needed.
@@ -223,6 +236,11 @@ class WeightedKernel:
         del K  # the spectrum makes its own
         return self.spectrum if found is None else found
 
+    @property
+    def least_penalty(self):
+        """The lambda that is as large as rounding."""
+        return self._floor(self._weighted_matrix()) / self.weight
+
     def _floor(self, K):
         return self.rounding * float(namespace(K).linalg.trace(K))
 
@@ -234,16 +252,37 @@ class WeightedKernel:
 
     def ridge(self, alpha):
         """Return b for one lambda, or None if rounding is not below it."""
+        L = self.factor(alpha)
+        return None if L is None else self.solutions(L)[:, :-1]
+
+    def factor(self, alpha):
+        """Return the factor L L' of N (B + lambda I); None as for `ridge`."""
         K, N = self._weighted_matrix(), self.weight
         floor = self._floor(K)
         L = cholesky(plus_diagonal(K, alpha * N))
         if L is None:
             return None
         pivot = float(namespace(L).min(namespace(L).linalg.diagonal(L))) ** 2
-        if alpha * N <= floor and pivot < _CLEAR * floor:
-            return None
-        q = self._weighted_targets()[:, :-1]
-        return solve_triangular(L, solve_triangular(L, q), transposed=True)
+        return None if alpha * N <= floor and pivot < _CLEAR * floor else L
+
+    def solutions(self, L):
+        """Return b of the targets, and of ones in their place, of a factor."""
+        T = self._weighted_targets()
+        return solve_triangular(L, solve_triangular(L, T), transposed=True)
+
+
+def nearest_factor(equations, alpha):
+    """Return the factor of the least lambda from `alpha` on that has one.
+
+    Parameters
+    ----------
+    equations : Moments or WeightedKernel
+    alpha : float
+    """
+    shift, step = max(alpha, 2 * equations.least_penalty, 1e-100), 1.0
+    while (L := equations.factor(step * shift)) is None:
+        step *= 10.0
+    return L
 
 
 def _centered(cross, intercept):

@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.sparse
 
+from ..backend.array import slices
 from ..backend.linalg import large_product
 from .matrix import Matrix
 
@@ -47,6 +48,21 @@ class CenteredFeatures(Matrix):
         total = self.xp.sum(G, axis=0)
         product = large_product(self._X[start:stop, :].T, G)
         return product - self._mean[:, None] * total
+
+    def gram(self, stop, last):
+        """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
+        X, mean = self._X, self._mean
+        if scipy.sparse.issparse(X):
+            products = (X[:stop, :] @ X[:last, :].T).toarray()
+            along = np.asarray(X[:stop, :] @ mean).reshape(-1)
+            return products - along[:, None] - along[:last] + mean @ mean
+        columns = self.block(0, last).T
+        return self.xp.concat(
+            [
+                large_product(self.block(rows.start, rows.stop), columns)
+                for rows in slices(stop)
+            ]
+        )
 
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""

@@ -200,6 +200,23 @@ class CenterProblem(LeastSquares):
             K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
             yield block, xp.sqrt(rows.weights[block])[:, None] * large_product(K, R_V)
 
+    def _without(self, sets, L, solutions):
+        one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
+        matrix = self.matrix_of(self.all.part_at(one_of_each))
+        F, h = [], []
+        for block in blocks(matrix.shape[0], 3 * matrix.shape[1]):
+            K = matrix.block(block.start, block.stop, dtype=self.xp.float64)
+            if self.whitening.R is None:
+                Phi_T = solve_triangular(self.whitening.L, K.T)
+            else:
+                Phi_T = large_product(K, self.whitening.R).T
+            V = solve_triangular(L, Phi_T)
+            F.append(to_numpy(Phi_T.T @ solutions))
+            h.append(to_numpy(self.xp.sum(V * V, axis=0)))
+        F, h = np.concatenate(F), np.concatenate(h) * sets.weights
+        left = np.maximum(1.0 - h, float(self.xp.finfo(self.dtype).eps) ** 0.5)
+        return (F[:, :-1] - sets.targets) / left[:, None], (1.0 - F[:, -1]) / left
+
     def _gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)
         return solve_triangular(self.whitening.L, g)

@@ -2,12 +2,65 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backend.array import location_of
+from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
+
+
+class OutOfSample(NamedTuple):
+    """Values of rows, each of a model that was trained without it.
+
+    Attributes
+    ----------
+    values : ndarray of shape (m, l)
+        In the unit of y, on the host, like all of it.
+    targets : ndarray of shape (m, l)
+    weights : ndarray of shape (m,)
+        `sample_weight` times `class_weight`, times the rows that each stands for.
+    n_distinct : int or None
+        Rows that differ; None: all.
+    """
+
+    values: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    n_distinct: int | None = None
+
+
+class Spared:
+    """Training rows that come last: first they tell values out of sample.
+
+    The first epochs leave them out, and the last ones visit all rows.
+
+    Parameters
+    ----------
+    train : ndarray of int
+        Training rows, in the solver's order.
+    at_start : bool, default=False
+        Which of them are spared, a tenth and 1000 at most: the last, or the first.
+
+    Attributes
+    ----------
+    rows : ndarray of int
+        The rows.
+    visited : slice
+        What the epochs visit of the training rows.
+    """
+
+    def __init__(self, train, *, at_start=False):
+        n = self._n_rows = len(train)
+        m = min(max(n // 10, 1), 1000)
+        self.visited = slice(m, n) if at_start else slice(0, n - m)
+        self.rows = train[:m] if at_start else train[n - m :]
+
+    def visit_all(self):
+        """Spare them no longer."""
+        self.visited = slice(0, self._n_rows)
 
 
 @dataclass(frozen=True)
@@ -79,9 +132,15 @@ class Data:
             return np.arange(len(self.targets))
         return np.flatnonzero(self.weights > 0)
 
+    @property
+    def every_row(self):
+        """All rows that have a weight, to read in ranges."""
+        order = None if self.weights is None else self.rows_with_weight()
+        return StreamedRows(self.X, *location_of(self.X), order)
+
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: of every class as large a part, or two.
+    """Return the data of `n` rows, or all: of every class as large a part, or three.
 
     Parameters
     ----------
@@ -95,8 +154,77 @@ def draw(data, n):
     if groups is None:
         return data.take(np.sort(order[:n]))
     members = [order[groups[order] == group] for group in np.unique(groups)]
-    chosen = [rows[: max(n * len(rows) // n_rows, 2)] for rows in members]
+    chosen = [rows[: max(n * len(rows) // n_rows, 3)] for rows in members]
     return data.take(np.sort(np.concatenate(chosen)))
+
+
+def choose_evenly(groups, n, rng):
+    """Choose members of all groups, in proportion, but leave one of each at least.
+
+    Parameters
+    ----------
+    groups : ndarray of shape (m,)
+        The group of each member.
+    n : int
+        How many to choose; fewer where the groups can't spare as many.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    chosen : ndarray of bool, shape (m,)
+    """
+    order = rng.permutation(len(groups))
+    _, first, codes, sizes = np.unique(
+        groups[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    spare, quotas = sizes - 1, n * sizes / len(groups)
+    counts = np.minimum(np.floor(quotas).astype(np.int64), spare)
+    # Those that are missing come from where most is left of the quota; of equal groups
+    # from those that happen to come first.
+    while (missing := n - counts.sum()) > 0 and (counts < spare).any():
+        able = np.flatnonzero(counts < spare)
+        by_rest = np.lexsort((first[able], (counts - quotas)[able]))
+        counts[able[by_rest[:missing]]] += 1
+    chosen, by_group = (
+        np.zeros(len(groups), dtype=bool),
+        np.argsort(codes, kind="stable"),
+    )
+    ranks = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen[order[by_group[ranks < np.repeat(counts, sizes)]]] = True
+    return chosen
+
+
+def sample_of_classes(codes, n, rng):
+    """Return a sample of about n, with as many of every class as there are, or n / k.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (N,)
+        Of k classes.
+    n : int
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    chosen : ndarray of int
+        Increasing.
+    stands_for : ndarray
+        How many of its class each stands for.
+    """
+    order, sizes = rng.permutation(len(codes)), np.bincount(codes)
+    # The same number k of each, or all there are; the largest k for which n suffice.
+    left, share = n, n
+    for i, size in enumerate(np.sort(sizes)):
+        share = left // (len(sizes) - i)
+        left -= min(size, share)
+    share = max(share, 1)
+    rank = np.empty(len(codes), dtype=int)
+    for code in range(len(sizes)):
+        members = order[codes[order] == code]
+        rank[members] = np.arange(len(members))
+    chosen = np.flatnonzero(rank < share)
+    taken = np.minimum(sizes, share)
+    return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
 def hold_out(data, rows, fraction):
@@ -118,20 +246,10 @@ def hold_out(data, rows, fraction):
         Increasing.
     """
     first, which = data.distinct_with_targets(rows)
-    order = data.rng.permutation(len(first))
-    groups = np.zeros(len(first))
+    groups = np.zeros_like(first)
     if data.groups is not None:
         groups = data.groups[rows][first]
-    held = np.zeros(len(first), dtype=bool)
-    for group in np.unique(groups):
-        members = order[groups[order] == group]
-        n_held = round(fraction * len(members))
-        held[members[: min(n_held, len(members) - 1)]] = True
-    if not held.any():  # few rows: one of the largest group that can spare one
-        sizes = {group: (groups == group).sum() for group in np.unique(groups)}
-        largest = max(sizes, key=sizes.get)
-        if sizes[largest] > 1:
-            held[order[groups[order] == largest][0]] = True
+    held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
     if not held.any():
         raise ValueError(
             f"validation_fraction={fraction} leaves no row to select by: the "

@@ -120,6 +120,7 @@ class GeneralProblem(Problem):
             data.rng,
             data.targets[train[:n_sampled]],
             None if weights is None else weights[:n_sampled],
+            data.every_row,
         )
         if isinstance(centers, str):
             centers = _chosen(centers, n_centers, kernel, X, train, weights, data.rng)
@@ -152,11 +153,12 @@ class GeneralProblem(Problem):
             rows
         ]
 
-    def batches(self, batch_size):
+    def batches(self, batch_size, spared=None):
         """Yield the batches of an epoch, in random order."""
-        n = self.n_rows
-        starts = self.rng.permutation(np.arange(0, n, batch_size)).tolist()
-        batches = [slice(start, min(start + batch_size, n)) for start in starts]
+        rows = slice(0, self.n_rows) if spared is None else spared.visited
+        starts = np.arange(rows.start, rows.stop, batch_size)
+        starts = self.rng.permutation(starts).tolist()
+        batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
         for b, following in zip(batches, [*batches[1:], None], strict=True):
             rows = self._gather(b)
             if following is not None and self._rows is None:
@@ -199,6 +201,11 @@ class GeneralProblem(Problem):
     def matrix(self):
         """Return K(X, Z) of the training rows."""
         return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
+
+    def sampled_kernel(self):
+        """Return K(X, X) of some training rows, the first in the solver's order."""
+        rows = slice(0, n_sampled_rows(self.n_rows))
+        return TiledKernel(self.kernel, self._gather(rows))
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""

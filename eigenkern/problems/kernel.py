@@ -56,7 +56,9 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(K)
         else:
             Y = data.targets[train]
-            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w)
+            self.kernel = make_kernel(
+                kernel, bandwidth, rows, self.rng, Y, w, data.every_row
+            )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(scored)
@@ -64,27 +66,34 @@ class KernelProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
 
-    def penalised(self, alpha):
-        """Return the problem of K + alpha n W^-1: kernel ridge regression.
+    def penalised(self, ridge):
+        """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
 
-        It is the kernel matrix of k(x, z) + (alpha n / w) delta_xz, which equals k on
-        other rows. A matrix that was given is changed in the copy that this problem
+        It is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on other
+        rows. A matrix that was given is changed in the copy that this problem
         has.
         """
         other = copy(self)
         w = self.weights
         w = self.xp.ones_like(self.targets[:, 0]) if w is None else w
-        other.operator = self.operator.plus_diagonal(alpha * len(self._train) / w)
+        other.operator = self.operator.plus_diagonal(ridge / w)
         return other
 
-    def cached(self, cache_size, n_products):
-        """Return the problem with kernel matrices that are kept, if that pays."""
+    def cached(self, cache_size, n_products, *, scores=True):
+        """Return the problem with kernel matrices that are kept, if that pays.
+
+        That of the held-out rows only if the epochs are scored.
+        """
         other = copy(self)
         operators, other.cache_megabytes = kept(
-            self._operators, cache_size, n_products, self.n_features
+            self._operators if scores else [self.operator],
+            cache_size,
+            n_products,
+            self.n_features,
         )
         other.operator = operators[0]
-        other.validation = operators[1] if len(operators) > 1 else None
+        if len(operators) > 1:
+            other.validation = operators[1]
         return other
 
     def can_be_cached_beside(self, n_bytes):

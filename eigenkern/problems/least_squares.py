@@ -8,10 +8,24 @@ from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..centers import distinct_rows
 from ..nystrom.descent import Descent
+from ..nystrom.moments import nearest_factor
 from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
+from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
 from .problem import Problem, take
+
+# Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
+# 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
+# 0.631; of fashion_mnist with 500 and 2000 rows 0.432 and 0.431.
+_LEAST_LEFT_OUT, _MOST_LEFT_OUT = 300, 500
+# Rows that are held out together, where no factor leaves out single ones.
+_MOST_HELD_OUT = 2000
+
+
+def n_left_out(n_rows):
+    """Return how many of the distinct rows are left out, one at a time."""
+    return min(n_rows, max(_LEAST_LEFT_OUT, min(n_rows // 20, _MOST_LEFT_OUT)))
 
 
 class Rows(NamedTuple):
@@ -36,6 +50,34 @@ class Rows(NamedTuple):
     def part(self, start, stop):
         """Return the rows [start:stop]."""
         return Rows(*(values[start:stop, ...] for values in self))
+
+    def part_at(self, position):
+        """Return the rows at some positions."""
+        arrays = (take(values, position) for values in self[:-1])
+        return Rows(*arrays, self.index[position])
+
+
+class Sets(NamedTuple):
+    """Sets of equal rows.
+
+    Attributes
+    ----------
+    position : ndarray of shape (k,)
+        Of their rows, increasing.
+    which : ndarray of shape (k,)
+        The set of each row.
+    row_weights : ndarray of shape (k,)
+    weights : ndarray of shape (G,)
+        Of the sets.
+    targets : ndarray of shape (G, l)
+        Their weighted means.
+    """
+
+    position: np.ndarray
+    which: np.ndarray
+    row_weights: np.ndarray
+    weights: np.ndarray
+    targets: np.ndarray
 
 
 class LeastSquares(Problem):
@@ -113,16 +155,19 @@ class LeastSquares(Problem):
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
 
-        The rows held out tell their distances, but not their targets.
+        "scale" is measured on all rows, as by scikit-learn. The rows held out tell
+        their distances, but not their targets.
         """
         data, targets, weights = self._data, None, None
-        if isinstance(kernel, str) and isinstance(bandwidth, str):
+        if isinstance(kernel, str) and bandwidth in ("median", "auto"):
             rows = order if bandwidth == "median" else train
             first, which = data.distinct(rows)
             weights = None if data.weights is None else data.weights[rows]
             targets, weights = merged(first, which, data.targets[rows], weights)
             X = take(X, first)
-        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights)
+        return make_kernel(
+            kernel, bandwidth, X, self.rng, targets, weights, data.every_row
+        )
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -238,6 +283,114 @@ class LeastSquares(Problem):
         coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
         F, _ = matrix.product(coef, stop=n_rows)
         return self.xp.astype(F, self.xp.float64, copy=False)
+
+    # Values out of sample
+
+    @property
+    def calibrates(self):
+        """Whether values out of sample are asked for: of classes."""
+        return self._data.groups is not None
+
+    def left_out(self, alpha, L=None):
+        """Return the values of a sample of rows, each of ridge regression without it.
+
+        Equal rows are left out together: a row that is repeated, or has an integer
+        weight, changes nothing. With the features phi of a set of such rows, its weight
+        w and mean target y, the leverage h = w phi' (Phi' W Phi + lambda N)^-1 phi, the
+        value f, and s that of targets of 1, the value without it is ::
+
+            y + (f - y + m (1 - s)) / (1 - h),   m = -w y / (N - w),
+
+        where m is how far the mean of the targets moves. The penalty lambda N is kept.
+
+        Parameters
+        ----------
+        alpha : float
+            lambda.
+        L : array of shape (p, p), default=None
+            ``everything.factor(alpha)``; None: of the least lambda that has one.
+
+        Returns
+        -------
+        OutOfSample
+        """
+        equations, rows = self.everything, self.all
+        if L is None:
+            L = nearest_factor(equations, alpha)
+        first, which = self._data.distinct(rows.index)
+        codes = self._data.groups[rows.index]
+        weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
+        of_class = np.bincount(
+            which * (codes.max() + 1) + codes,
+            weights,
+            len(first) * (int(codes.max()) + 1),
+        ).reshape(len(first), -1)
+        chosen, stands_for = sample_of_classes(
+            of_class.argmax(axis=1), n_left_out(len(first)), self.rng
+        )
+        # Positions of all rows of the sets that are chosen, and which set they are of.
+        place = np.full(len(first), -1)
+        place[chosen] = np.arange(len(chosen))
+        position = np.flatnonzero(place[which] >= 0)
+        which = place[which[position]]
+        weights, targets = weights[position], targets[position]
+        w = np.bincount(which, weights)
+        y = np.stack([np.bincount(which, weights * t) for t in targets.T], axis=1)
+        y /= w[:, None]
+        sets = Sets(position, which, weights, w, y)
+        residual, ones = self._without(sets, L, equations.solutions(L))
+        rest = equations.weight - w
+        moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
+        values = y + residual + ones[:, None] * moved
+        return self._out_of_sample(
+            rows.part_at(position), values[which], stands_for[which]
+        )
+
+    def _without(self, sets, L, solutions):
+        """Return (f - y) / (1 - h) and (1 - s) / (1 - h) of `left_out`.
+
+        Parameters
+        ----------
+        sets : Sets
+        L : array of shape (p, p)
+            ``everything.factor(alpha)``.
+        solutions : array of shape (p, l + 1)
+            ``everything.solutions(L)``.
+        """
+        raise NotImplementedError
+
+    def rows_to_hold_out(self):
+        """Return the positions of some training rows, no copies of which are left."""
+        first, which = self._data.distinct(self.train.index)
+        chosen = np.zeros(len(first), dtype=bool)
+        n_held = min(max(len(first) // 5, 1), _MOST_HELD_OUT)
+        chosen[self.rng.permutation(len(first))[:n_held]] = True
+        return np.flatnonzero(chosen[which])
+
+    def held_out(self, coef, mean, position=None):
+        """Return the values of b of training rows, less `mean`, on the validation rows.
+
+        Parameters
+        ----------
+        coef : array of shape (p, l)
+        mean : array of shape (l,)
+            Of the targets that b was fitted to.
+        position : ndarray of int, default=None
+            Rows of `all` to take in place of the validation rows.
+        """
+        if position is None:
+            rows, matrix = self.validation, self.matrix_of_validation(coef)
+        else:
+            rows = self.all.part_at(position)
+            matrix = self.matrix_of(rows)
+        values = to_numpy(self._values(matrix, coef) + mean)
+        return self._out_of_sample(rows, values, 1.0)
+
+    def _out_of_sample(self, rows, values, stands_for):
+        targets = to_numpy(rows.targets) + self.intercept
+        weights = to_numpy(rows.weights) * stands_for
+        n_distinct = self.n_distinct(rows)
+        return OutOfSample(values + self.intercept, targets, weights, n_distinct)
 
     # Gradient descent
 

@@ -2,7 +2,10 @@
 
 from functools import cached_property, partial
 
-from ..backend.linalg import large_product
+import numpy as np
+
+from ..backend.array import to_numpy
+from ..backend.linalg import inverse_squares, large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.selection import prediction_errors
@@ -100,6 +103,16 @@ class RowProblem(LeastSquares):
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
         for block in blocks(U.shape[0], width):
             yield block, U[block, :]
+
+    def _without(self, sets, L, solutions):
+        # With M = L L' = W^1/2 K W^1/2 + c I and u = w^1/2 on the rows of a set, which
+        # sum to w: 1 - h = c u' M^-1 u / w, and f - y = -c u' b / w. Both have c.
+        root = np.sqrt(sets.row_weights)
+        left = to_numpy(inverse_squares(L, sets.position, sets.which, root))
+        b = to_numpy(take(solutions, sets.position)) * root[:, None]
+        sums = [np.bincount(sets.which, column) for column in b.T]
+        over = np.stack(sums, axis=1) / left[:, None]
+        return -over[:, :-1], over[:, -1]
 
     def _gradient(self, matrix, rows, b, Y):
         F = self._values(matrix, b)

@@ -36,19 +36,24 @@ def eigenpro(
     step_size,
     rng,
     step=step_on_rows,
+    alpha=0.0,
     try_steps=True,
     zero_loss=0.0,
     n_halvings=0,
     may_restart=True,
     accepts=lambda model: True,
+    visited=None,
 ):
-    """Minimise sum_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
+    """Minimise mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
     One step on a batch b of m rows of the matrix A (K(X, X), or the features)::
 
         g = (eta / m) W (A_b a - y_b)
         a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
+
+    On features alpha |a|^2 may be added to what is minimised: its part of the step is
+    implicit, ``(I + kappa P) a = `` the a above, kappa = alpha eta, however large.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
     where K is cached), the mean n l, and the correction
@@ -84,6 +89,8 @@ def eigenpro(
         Order of the batches.
     step : callable, default=step_on_rows
         Of the formulas above.
+    alpha : float, default=0.0
+        On features only.
     try_steps : bool, default=True
         Whether to try other steps.
     zero_loss : float, default=0.0
@@ -95,6 +102,8 @@ def eigenpro(
         Whether to start from zero where the given coefficients trip the guard.
     accepts : callable
         ``accepts(coef)`` of the model of an epoch: an epoch that it refuses diverged.
+    visited : callable, default=None
+        ``visited()`` is the slice of the rows that the next epoch visits. None: all.
 
     Yields
     ------
@@ -110,34 +119,40 @@ def eigenpro(
     """
     xp, (n, n_outputs) = namespace(coef), y.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    starts = np.arange(0, n, batch_size)
+    visited = visited or (lambda: slice(0, n))
     zero_losses = w * xp.sum(y * y, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
-    search = StepSearch(n_outputs, len(starts), tries=try_steps)
+    search = StepSearch(n_outputs, -(-n // batch_size), tries=try_steps)
     sides = search.side_by_side(coef)
 
     def epoch():
         nonlocal sides
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
+        rows = visited()
+        starts = np.arange(rows.start, rows.stop, batch_size)
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
         order = rng.permutation(starts).tolist()
-        batches = [slice(i, min(i + batch_size, n)) for i in order]
+        batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
             mean = run_epoch(
-                A, y, w, P, sides, rates, batches, zero_losses, step, watch
+                A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
             )
             search.choose(
-                watch.losses, watch.late, lambda: _judge(A, y, w, zero_losses, mean)
+                watch.losses,
+                watch.late,
+                lambda: _judge(A, y, w, zero_losses, mean, rows.stop),
             )
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
-            least = watch.losses.min(axis=0).sum() / n
+            n_rows = rows.stop - rows.start
+            least = watch.losses.min(axis=0).sum() / n_rows
             if np.isfinite(least) and not accepts(model):
                 least = np.inf
-        return Epoch(model, search.chosen(watch.losses) / n, least, watch.n_steps)
+        losses = search.chosen(watch.losses) / n_rows
+        return Epoch(model, losses, least, watch.n_steps)
 
     def restore(good):
         nonlocal sides
@@ -155,12 +170,12 @@ def eigenpro(
     )
 
 
-def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch):
+def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0):
     """Visit the batches; return the mean of the iterates a on the second half.
 
     Parameters
     ----------
-    A, y, w, P, step
+    A, y, w, P, step, alpha
         As of `eigenpro`.
     a : array of shape (n, k l) or (d, k l)
         k iterates side by side; changed in place.
@@ -185,14 +200,16 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch):
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
         step(A, P, a, b, K_bs, rates * g)
+        if alpha > 0:
+            a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
         if watch.is_late:
             mean += (a - mean) / watch.n_late
     return mean
 
 
-def _judge(A, y, w, zero_losses, mean):
+def _judge(A, y, w, zero_losses, mean, n):
     """Return the losses of models side by side on some rows, and that of f = 0."""
-    xp, (n, n_outputs) = namespace(y), y.shape
+    xp, n_outputs = namespace(y), y.shape[1]
     rows, k = slice(n - min(n, _N_JUDGES), n), mean.shape[1] // n_outputs
     error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)
     losses = xp.sum(w[rows, None] * error * error, axis=0)

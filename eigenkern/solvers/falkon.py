@@ -20,12 +20,15 @@ class FalkonState(NamedTuple):
         The largest relative residual of the outputs.
     converged : bool
         Whether every output is done.
+    out_of_sample : OutOfSample or None
+        Values to calibrate probabilities on.
     """
 
     coef: Any
     counts: dict
     residual: float
     converged: bool
+    out_of_sample: Any = None
 
 
 def falkon(matrix, targets, weights, preconditioner, alpha, tol, start=None):

@@ -73,6 +73,8 @@ class LogisticState(NamedTuple):
         power of 1/2.
     converged : bool
     point : Point
+    out_of_sample : None
+        Probabilities need no calibration.
     """
 
     coef: Any
@@ -80,6 +82,7 @@ class LogisticState(NamedTuple):
     residual: float
     converged: bool
     point: Point
+    out_of_sample: Any = None
 
 
 class Logistic:

@@ -165,3 +165,18 @@ def test_singular_vectors_of_any_condition(decay, dtype, rng):
     left = np.linalg.norm(A - (A @ V) @ V.T, 2)
     assert left < 1.1 * expected[20] + 10 * eps
     assert_allclose(V.T @ V, np.eye(20), atol=1e3 * eps)
+
+
+def test_inverse_squares(rng, monkeypatch):
+    A = rng.standard_normal((70, 70))
+    L = np.linalg.cholesky(A @ A.T + np.eye(70))
+    index = np.array([3, 8, 9, 31, 40, 64, 69])
+    column = np.array([2, 0, 2, 1, 3, 0, 3])
+    values = rng.standard_normal(7)
+    U = np.zeros((70, 4))
+    U[index, column] = values
+    expected = np.diag(U.T @ np.linalg.inv(L @ L.T) @ U)
+    for panel in (256, 16):
+        monkeypatch.setattr(linalg, "_NARROW_PANEL", panel)
+        found = linalg.inverse_squares(L, index, column, values)
+        assert_allclose(found, expected, rtol=1e-10)

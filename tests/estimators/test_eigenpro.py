@@ -17,7 +17,12 @@ from eigenkern.operators import cached as cached_operators
 from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
-CONVERGED = {"max_iter": 1000, "tol": 0.0, "n_iter_no_change": 1000}
+CONVERGED = {
+    "max_iter": 1000,
+    "tol": 0.0,
+    "n_iter_no_change": 1000,
+    "early_stopping": False,
+}
 
 
 def exact_coef(kernel, X, y):
@@ -309,7 +314,8 @@ def test_weights_win_where_rows_contradict():
     X = np.repeat(np.arange(20.0)[:, None], 2, axis=0)
     y, w = X[:, 0] + np.tile([0.0, 1.0], 20), np.tile([1.0, 3.0], 20)
     model = EigenProRegressor("laplacian", bandwidth=1.0, batch_size=40, max_iter=300)
-    model.set_params(tol=0.0, random_state=0).fit(X, y, sample_weight=w)
+    model.set_params(tol=0.0, early_stopping=False, random_state=0)
+    model.fit(X, y, sample_weight=w)
     assert_allclose(model.predict(X), X[:, 0] + 0.75, atol=1e-3)
 
 
@@ -572,9 +578,8 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
         entries.append(X.shape[0] * Z.shape[0])
         return Laplacian(2.0)(X, Z)
 
-    EigenProRegressor(watched, algorithm="eigenpro2", max_iter=1, cache_size=1000).fit(
-        X, X[:, 0]
-    )
+    model = EigenProRegressor(watched, algorithm="eigenpro2", max_iter=1)
+    model.set_params(cache_size=1000, early_stopping=False).fit(X, X[:, 0])
     # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
     triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
     assert sum(entries) == triangle + 11 * 256**2 + 184**2

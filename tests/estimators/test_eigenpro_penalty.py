@@ -199,32 +199,67 @@ def test_a_warm_start_goes_on_with_the_penalty(data):
 def test_double_precision_solves_what_single_does_not(data, monkeypatch):
     X, Y, *_ = data
     K = TiledKernel(Gaussian(3.0), X)
-    a, residual = solve_directly(K, Y, None, ridge=1e-6)
+    a, residual, _ = solve_directly(K, Y, None, ridge=1e-6)
     assert_allclose(residual, 1e-6 * a, atol=1e-9)
     monkeypatch.setattr(direct, "_SINGLE_EPS", 0.0)  # single precision first
-    found, _ = solve_directly(K, Y, None, ridge=1e-6)
+    found, *_ = solve_directly(K, Y, None, ridge=1e-6)
     assert_allclose(K @ found, K @ a, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"n_centers": 20},
-        {"centers": np.eye(3)},
-        {"algorithm": "eigenpro3", "n_centers": 20},
-        {"algorithm": "eigenpro3-exact"},
-        {"algorithm": "eigenpro4"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])
-def test_models_on_centers_have_none(cls, options, data):
+def nystrom(kernel, c, X, Y, Z, X_test, w=None):
+    """Return predictions of least squares on centers, with the penalty c a' K_ZZ a."""
+    w = np.ones(len(X)) if w is None else w / w.mean()
+    mean, K = np.average(Y, axis=0, weights=w), kernel(X, Z)
+    A = (K.T * w) @ K + c * kernel(Z)
+    return (
+        kernel(X_test, Z) @ np.linalg.solve(A, K.T @ (w[:, None] * (Y - mean))) + mean
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n_components", [0, 10])
+@pytest.mark.parametrize("c", [0.1, 1.0, 1000.0])
+def test_centers_have_the_penalty_of_nystrom(c, n_components, weighted, data):
+    X, Y, X_test, w = data
+    w, kernel = w if weighted else None, Laplacian(2.0)
+    model = EigenProRegressor(
+        kernel,
+        centers=X[::8],
+        alpha=c / N,
+        n_components=n_components,
+        batch_size=N,
+        random_state=0,
+        **(CONVERGED | {"max_iter": 2000, "n_iter_no_change": 2000}),
+    ).fit(X, Y, sample_weight=w)
+    assert (model.alpha_, model.n_step_halvings_) == (c / N, 0)
+    expected = nystrom(kernel, c, X, Y, X[::8], X_test, w)
+    assert_allclose(model.predict(X_test), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
+def test_small_batches_and_pieces_come_near_it(algorithm, data):
+    X, Y, X_test, _ = data
+    kernel = Laplacian(2.0)
+    expected = nystrom(kernel, 100.0, X, Y, X[::8], X_test)
+    model = EigenProRegressor(
+        kernel,
+        centers=X[::8],
+        algorithm=algorithm,
+        alpha=100.0 / N,
+        batch_size=20,
+        max_iter=50,
+        random_state=0,
+    )
+    assert_allclose(model.fit(X, Y).predict(X_test), expected, atol=0.05)
+    model.set_params(max_iter=1).fit_batches([(X, Y)] * 50)
+    assert model.alpha_ == 100.0 / N
+    assert_allclose(model.predict(X_test), expected, atol=0.05)
+
+
+def test_exact_projections_have_none(data):
     X, Y, *_ = data
-    y = Y[:, 0] > 0
-    message = "alpha must be 0 .* got 0.1.* NystromRegressor"
-    with pytest.raises(ValueError, match=message):
-        cls(alpha=0.1, **options).fit(X, y)
-    if "n_centers" in options:
-        classes = {} if cls is EigenProRegressor else {"classes": [False, True]}
-        with pytest.raises(ValueError, match=message):
-            cls(alpha=0.1, **options).partial_fit(X, y, **classes)
+    model = EigenProRegressor(alpha=0.1, algorithm="eigenpro3-exact", n_centers=20)
+    with pytest.raises(ValueError, match=r"alpha must be 0 .* got 0.1"):
+        model.fit(X, Y)
+    model.set_params(alpha=0.0)
+    assert model.fit(X, Y).alpha_ == 0.0

@@ -247,7 +247,7 @@ def test_in_a_search(cls, regression):
 
 BAD_FOR_BOTH = [
     ({"bandwidth": 0}, "bandwidth must be positive and finite; got 0"),
-    ({"bandwidth": "mean"}, "bandwidth must be .* or 'median' .*; got 'mean'"),
+    ({"bandwidth": "mean"}, "bandwidth must be .* 'median' or 'scale' .*; got 'mean'"),
     ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
     ({"n_components": 2.0}, "n_components must be an integer >= 1; got 2.0"),
     ({"n_components": None}, "n_components must be an integer >= 1; got None"),

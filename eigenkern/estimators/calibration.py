@@ -1,0 +1,161 @@
+"""From values out of sample to probabilities of the classes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..backend.array import device_of, namespace
+
+# Part of a negative value that counts: enough to keep the order of the classes.
+_LEAK = 1e-3
+# Logarithms of scale and floor to begin with, and the weight of their squared distance
+# from there, in rows: it is what keeps them apart where only their ratio matters.
+_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
+# Weight of the squares of offsets, in rows: few rows of a class tell little of it.
+_OFFSET_PENALTY = 1.0
+# Newton steps, at most, and the one that is small enough.
+_MAX_STEPS, _SMALL = 100, 1e-9
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What makes probabilities of values, see `calibrate`.
+
+    Attributes
+    ----------
+    scale, floor : float
+        a and d.
+    offsets : tuple of float
+        b, one a class, or none.
+    """
+
+    scale: float
+    floor: float
+    offsets: tuple = ()
+
+    def scores(self, F):
+        """Return logarithms of probabilities but for a constant in each row, (m, k)."""
+        xp = namespace(F)
+        F = self.scale * _logarithms(xp, F, self.floor)
+        if not self.offsets:
+            return F
+        return F + xp.asarray(self.offsets, dtype=F.dtype, device=device_of(F))
+
+
+def _logarithms(xp, F, floor):
+    """Return log(F + d), which goes on as a line below F = 0."""
+    return xp.log(xp.clip(F, min=0.0) + floor) + _LEAK * xp.clip(F, max=0.0)
+
+
+def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
+    """Return the calibration with the least log loss.
+
+    Least squares for 1 in class c and 0 in the others has values f_c that estimate
+    probabilities, with an error, and can be negative. So ::
+
+        P(c) proportional to (max(f_c, 0) + d)^a exp(b_c),   a > 0, d > 0
+
+    with b = 0 unless offsets are asked for: then the likeliest class is the one with
+    the largest value. Labels are taken to be wrong with the probability 1 / (n + 1), or
+    classes that the values separate would get an infinite scale.
+
+    Measured with leave-one-out values of 4000 rows (digits: 1078), test log loss of
+    softmax(a f), of one sigmoid a class made to sum to 1, and of this: fashion_mnist
+    0.469, 0.447, 0.431; covtype 0.748, 0.652, 0.631; digits 0.034, 0.054, 0.034.
+    Offsets gain up to 1 %, and change up to 1 % of the likeliest classes. Of one class
+    of them against the rest, beside Platt scaling, which has an offset: up to 22 %
+    less where classes overlap, the same for even classes, more where hardly a row is
+    wrong (breast_cancer 0.066 and 0.060).
+
+    Parameters
+    ----------
+    values : ndarray of shape (m, k)
+        A column a class, of rows that the model was not trained with.
+    codes : ndarray of shape (m,)
+        Of their classes.
+    weights : ndarray of shape (m,)
+    n_rows : int, default=None
+        n, rows that differ. None: all m.
+    with_offsets : bool, default=False
+
+    Returns
+    -------
+    Calibration
+    """
+    usable = np.isfinite(values).all(axis=1) & (weights > 0)
+    F, codes = np.asarray(values, dtype=np.float64)[usable], codes[usable]
+    n, n_classes = len(F) if n_rows is None else n_rows, F.shape[1]
+    weights = weights[usable] * (n / weights[usable].sum())
+    doubt = 1.0 / (n + 1.0)
+    T = (1.0 - doubt) * np.eye(n_classes)[codes] + doubt / n_classes
+    loss = _LogLoss(F, T, weights, with_offsets)
+    theta = _minimised(loss, np.array([*_START, *[0.0] * loss.n_offsets]))
+    a, d = np.exp(theta[:2])
+    return Calibration(float(a), float(d), tuple(map(float, theta[2:])))
+
+
+class _LogLoss:
+    """The log loss, and penalties, as a function of (log a, log d, b)."""
+
+    def __init__(self, F, T, weights, with_offsets):
+        self._F, self._T, self._weights = F, T, weights
+        self.n_offsets = F.shape[1] if with_offsets else 0
+        penalty = [_DISTANCE_PENALTY] * 2 + [_OFFSET_PENALTY] * self.n_offsets
+        self._penalty, self._at = np.array(penalty), np.array([*_START])
+
+    def _parts(self, theta):
+        """Return x, log P, and the distance that is penalised."""
+        x = _logarithms(np, self._F, np.exp(theta[1]))
+        z = np.exp(theta[0]) * x
+        z = z + theta[2:] if self.n_offsets else z
+        away = np.concatenate([theta[:2] - self._at, theta[2:]])
+        z = z - z.max(axis=1, keepdims=True)
+        return x, z - np.log(np.exp(z).sum(axis=1, keepdims=True)), away
+
+    def value(self, theta):
+        """Return the loss, summed over rows."""
+        _, log_P, away = self._parts(theta)
+        fit = -self._weights @ np.sum(self._T * log_P, axis=1)
+        return fit + self._penalty @ away**2
+
+    def derivatives(self, theta):
+        """Return gradient and Hessian."""
+        (a, d), w = np.exp(theta[:2]), self._weights
+        x, log_P, away = self._parts(theta)
+        w_P = w[:, None] * np.exp(log_P)
+        residual = w_P - w[:, None] * self._T
+        # Derivatives of z in log a and log d are a x and a s; in offsets 1.
+        s = d / (d + np.maximum(self._F, 0.0))
+        means = np.stack([np.sum(w_P * part, axis=1) for part in (x, s)]) / w
+        xx, xs, ss = np.sum(w_P * x * x), np.sum(w_P * x * s), np.sum(w_P * s * s)
+        by_x, by_s = np.sum(residual * x), np.sum(residual * s)
+        gradient = a * np.array([by_x, by_s])
+        H = a * a * (np.array([[xx, xs], [xs, ss]]) - (w * means) @ means.T)
+        H += a * np.array([[by_x, by_s], [by_s, by_s - np.sum(residual * s * s)]])
+        if self.n_offsets:
+            gradient = np.concatenate([gradient, residual.sum(axis=0)])
+            cross = [np.sum(w_P * part, axis=0) for part in (x, s)]
+            cross = a * (np.stack(cross) - means @ w_P)
+            own = np.diag(w_P.sum(axis=0)) - w_P.T @ (w_P / w[:, None])
+            H = np.block([[H, cross], [cross.T, own]])
+        return gradient + 2 * self._penalty * away, H + 2 * np.diag(self._penalty)
+
+
+def _minimised(loss, theta):
+    """Return the minimum by Newton's method, damped where it would lead up."""
+    value, damping = loss.value(theta), 1e-3
+    gradient, H = loss.derivatives(theta)
+    for _ in range(_MAX_STEPS):
+        values, vectors = np.linalg.eigh(H)
+        step = -vectors @ (vectors.T @ gradient / (np.abs(values) + damping))
+        new = loss.value(theta + step)
+        if new <= value + 1e-14 * abs(value):
+            theta, value, damping = theta + step, new, 0.1 * damping
+            gradient, H = loss.derivatives(theta)
+            if np.abs(step).max() < _SMALL:
+                break
+        else:
+            damping = max(10 * damping, 1e-6)
+            if np.abs(step).max() < _SMALL:
+                break
+    return theta

@@ -1,0 +1,197 @@
+"""The penalty that new rows prefer, and the estimators that take it."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.linear_model import Ridge
+
+from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+)
+from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.linear import CenteredFeatures
+from eigenkern.tuning.penalty import auto_ridge, auto_ridge_of_features
+
+REGRESSORS = [
+    EigenProRegressor(random_state=0),
+    EigenProRegressor(n_centers=100, random_state=0),
+    EigenProRegressor(algorithm="eigenpro2", random_state=0),
+    LinearEigenProRegressor(random_state=0),
+    DSGRegressor(max_iter=30, random_state=0),
+]
+
+
+def problem(rng, n, noise, kernel=None):
+    """Return K of n rows and a draw of a Gaussian process with that kernel, noisy."""
+    X = rng.standard_normal((n, 3))
+    K = (kernel or Gaussian(1.0))(X)
+    y = np.linalg.cholesky(K + 1e-10 * np.eye(n)) @ rng.standard_normal((n, 4))
+    return K, y + noise**0.5 * rng.standard_normal(y.shape)
+
+
+def held_out_error(K, y, s, c, w=None):
+    """Return the error of kernel ridge regression on the first s rows, on others."""
+    w = np.ones(len(y)) if w is None else w
+    a = np.linalg.solve(K[:s, :s] + c * np.diag(1 / w[:s]), y[:s])
+    return np.sum(w[s:, None] * (K[s:, :s] @ a - y[s:]) ** 2)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 10.0])
+def test_it_is_the_noise_of_a_gaussian_process(noise, rng):
+    K, y = problem(rng, 1200, noise)
+    assert noise / 2 < auto_ridge(GivenMatrix(K), y) < noise * 2
+    assert 3 * noise / 2 < 3 * auto_ridge(GivenMatrix(K), 5 * y) < 3 * noise * 2
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_is_the_minimum_of_the_errors(weighted, rng):
+    K, y = problem(rng, 400, 1.0)
+    w = rng.uniform(0.2, 2.0, 400) if weighted else None
+    w = w / w.mean() if weighted else None
+    found = auto_ridge(GivenMatrix(K), y, w)
+    errors = [held_out_error(K, y, 100, found * f, w) for f in (0.5, 1.0, 2.0)]
+    assert errors[1] <= min(errors) * 1.002
+    # The unit of the kernel is that of the ridge.
+    assert_allclose(auto_ridge(GivenMatrix(7 * K), y, w), 7 * found, rtol=1e-9)
+
+
+def test_weights_of_few_rows_are_the_noise_of_few(rng):
+    K, y = problem(rng, 1200, 0.01)
+    noisy = rng.random(1200) < 0.5
+    y = y + 10 * noisy[:, None] * rng.standard_normal(y.shape)
+    w = np.where(noisy, 1e-4, 1.0)
+    weighted = auto_ridge(GivenMatrix(K), y, w / w.mean())
+    assert weighted < 0.1 < 5 < auto_ridge(GivenMatrix(K), y)
+
+
+def test_exact_targets_have_none(rng):
+    K, y = problem(rng, 400, 0.0)
+    assert auto_ridge(GivenMatrix(K), y) == 0.0
+    assert auto_ridge(GivenMatrix(K[:19, :19]), y[:19]) == 0.0
+
+
+def test_an_indefinite_kernel_has_some_that_makes_it_definite(rng):
+    K, y = problem(rng, 400, 1.0)
+    K = K - 0.5 * np.eye(400)
+    found = auto_ridge(GivenMatrix(K), y)
+    assert np.linalg.eigvalsh(K[:100, :100] + found * np.eye(100))[0] > 0
+
+
+@pytest.mark.parametrize("d", [5, 300])
+def test_features_are_the_linear_kernel(d, rng):
+    X = rng.standard_normal((600, d))
+    y = X @ rng.standard_normal((d, 2)) / d**0.5 + rng.standard_normal((600, 2))
+    mean = rng.standard_normal(d)
+    F, K = CenteredFeatures(X + mean, mean), GivenMatrix(X @ X.T)
+    expected = auto_ridge(K, y)
+    assert_allclose(auto_ridge_of_features(F, y), expected, rtol=1e-6)
+    sparse = CenteredFeatures(scipy.sparse.csr_array(X + mean), mean)
+    assert_allclose(auto_ridge_of_features(sparse, y), expected, rtol=1e-6)
+    w = rng.uniform(0.2, 2.0, 600)
+    expected = auto_ridge(K, y, w)
+    assert_allclose(auto_ridge_of_features(F, y, w), expected, rtol=1e-6)
+
+
+def test_a_kernel_is_computed_for_a_part_of_the_rows_only(rng):
+    X, entries = rng.standard_normal((4000, 2)), []
+
+    def watched(A, B):
+        entries.append(A.shape[0] * B.shape[0])
+        return Laplacian(1.0)(A, B)
+
+    EigenProRegressor(watched, max_iter=1, algorithm="sgd").fit(X, X[:, 0])
+    n_entries, entries[:] = sum(entries), []
+    model = EigenProRegressor(watched, max_iter=1, algorithm="sgd")
+    model.set_params(early_stopping=False).fit(X, X[:, 0])
+    assert 0 < n_entries - sum(entries) <= 4000 * 1000 + 4096
+
+
+@pytest.mark.parametrize("model", REGRESSORS, ids=repr)
+def test_pure_noise_is_predicted_as_the_mean_is(model, rng):
+    X, y = rng.standard_normal((1000, 4)), rng.standard_normal(1000)
+    model.fit(X, y)
+    assert model.alpha_ > 0
+    assert np.mean(model.predict(rng.standard_normal((1000, 4))) ** 2) < 0.02
+
+
+@pytest.mark.parametrize("model", REGRESSORS, ids=repr)
+def test_noisy_targets_are_predicted_better(model, rng):
+    X, X_test = rng.standard_normal((600, 4)), rng.standard_normal((600, 4))
+    y = np.sin(X[:, 0]) + X[:, 1] + 3 * rng.standard_normal(600)
+    expected = np.sin(X_test[:, 0]) + X_test[:, 1]
+    errors = [
+        np.mean((model.set_params(early_stopping=choice).fit(X, y).predict(X_test)
+                 - expected) ** 2)
+        for choice in ("auto", False)
+    ]  # fmt: skip
+    few = isinstance(model, LinearEigenProRegressor)  # features: nothing to mend
+    assert errors[0] < (1.05 if few else 0.9) * errors[1]
+
+
+@pytest.mark.parametrize(
+    "cls", [EigenProClassifier, LinearEigenProClassifier, DSGClassifier]
+)
+def test_flipped_labels(cls, rng):
+    X, X_test = rng.standard_normal((2, 600, 6))
+    clean, y_test = (part[:, 0] + part[:, 1] > 0.5 for part in (X, X_test))
+    y = clean ^ (rng.random(600) < 0.3)
+    options = {"random_state": 0, "max_iter": 20}
+    auto = cls(**options).fit(X, y)
+    plain = cls(early_stopping=False, **options).fit(X, y)
+    assert auto.alpha_ > 0
+    assert auto.score(X_test, y_test) >= plain.score(X_test, y_test) - 0.01
+
+
+@pytest.mark.parametrize("cls", [EigenProRegressor, DSGRegressor])
+def test_a_penalty_that_is_given_stays(cls, rng):
+    X, y = rng.standard_normal((200, 3)), rng.standard_normal(200)
+    model = cls(alpha=1e-3, max_iter=3, random_state=0).fit(X, y)
+    other = cls(alpha=1e-3, max_iter=3, early_stopping=False, random_state=0)
+    assert model.alpha_ == 1e-3
+    assert_array_equal(model.predict(X), other.fit(X, y).predict(X))
+
+
+@pytest.mark.parametrize("shape", [(600, 40), (200, 400)], ids=str)
+@pytest.mark.parametrize("n_components", ["auto", 0, 7])
+def test_linear_models_solve_ridge_regression(n_components, shape, rng):
+    X = rng.standard_normal(shape) * np.linspace(0.5, 2.0, shape[1])
+    y = X @ rng.standard_normal((shape[1], 2)) / shape[1] ** 0.5
+    y += 3 * rng.standard_normal(y.shape)
+    w = rng.uniform(0.5, 2.0, shape[0])
+    model = LinearEigenProRegressor(
+        n_components, max_iter=400, tol=0.0, n_iter_no_change=400, random_state=0
+    ).fit(X, y, sample_weight=w)
+    ridge = Ridge(model.alpha_ * w.sum()).fit(X, y, sample_weight=w)
+    assert_allclose(model.coef_, ridge.coef_, atol=1e-6)
+    assert_allclose(model.intercept_, ridge.intercept_, atol=1e-6)
+
+
+def test_quantiles_hold_rows_out(rng):
+    X, y = rng.standard_normal((300, 2)), rng.standard_normal(300)
+    options = {"loss": "pinball", "max_iter": 5, "random_state": 0}
+    auto = DSGRegressor(**options).fit(X, y)
+    held_out = DSGRegressor(early_stopping=True, **options).fit(X, y)
+    assert auto.validation_scores_ == held_out.validation_scores_ != None  # noqa: E711
+
+
+def test_outliers_choose_no_penalty_for_a_robust_loss(rng):
+    X = rng.standard_normal((600, 2))
+    y = np.sin(X[:, 0])
+    y[::20] += 1000.0
+    options = {"max_iter": 1, "random_state": 0}
+    robust = DSGRegressor(loss="huber", **options).fit(X, y).alpha_
+    assert robust < DSGRegressor(**options).fit(X, y).alpha_ / 10
+
+
+@pytest.mark.parametrize("value", ["Auto", 1, None])
+def test_words_are_checked(value, rng):
+    X, y = rng.standard_normal((30, 2)), np.arange(30.0)
+    with pytest.raises(ValueError, match="early_stopping must be 'auto', True or"):
+        EigenProRegressor(early_stopping=value).fit(X, y)
