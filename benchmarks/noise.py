@@ -140,12 +140,11 @@ def measured(model, X, y, X_test, y_test, targets):
 
 def cases():
     """Yield what is measured."""
-    for name in (*TARGETS, *CLASSES, *IMAGES):
-        for n in N_ROWS:
+    for n in N_ROWS:
+        for name in (*TARGETS, *CLASSES, *IMAGES):
             for noise in RATIOS if name in TARGETS else FLIPS:
                 yield name, n, noise
-    for name in ("kin8nm", "a9a"):
-        for n in N_ROWS:
+        for name in ("kin8nm", "a9a"):
             yield name, n, "noise"
 
 

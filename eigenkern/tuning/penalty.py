@@ -16,7 +16,7 @@ _LEAST_ROWS = 20
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
-# What counts as less, relative to the error.
+# What less error a larger penalty must have, relative to it.
 _TOL = 1e-3
 
 
@@ -157,17 +157,21 @@ def _solution(A, B, ridge):
 
 
 def _descend(error, place):
-    """Return the place of a local minimum of the errors, from one on."""
+    """Return the place of a local minimum of the errors, from one on.
+
+    Where they are equal, as those of a kernel that tells nothing of other rows, it is
+    the least place.
+    """
     while place < _N_PENALTIES - 1 and np.isinf(error(place)):  # indefinite so far
         place += 1
-    for direction in (-1, 1):
-        start = place
-        while 0 <= place + direction < _N_PENALTIES:
-            if not error(place + direction) < (1 - _TOL) * error(place):
+    start = place
+    while place > 0 and error(place - 1) <= error(place):
+        place -= 1
+    if place == start:
+        while place < _N_PENALTIES - 1:
+            if not error(place + 1) < (1 - _TOL) * error(place):
                 break
-            place += direction
-        if place != start:
-            break
+            place += 1
     return place
 
 
