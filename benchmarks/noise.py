@@ -94,7 +94,8 @@ def problem(name, n, noise):
 def models(family, targets, n):
     """Return the models of a family by name, the default first."""
     kernel_path = NystromRegressor if targets else NystromClassifier
-    path = kernel_path(alpha="path", n_centers=min(n, 2000), random_state=SEED)
+    path = kernel_path(alpha="path", n_centers=None if n <= 2000 else 2000)
+    path.set_params(random_state=SEED)
     if family == "EigenPro":
         cls = EigenProRegressor if targets else EigenProClassifier
         epochs = {
