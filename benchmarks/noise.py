@@ -209,6 +209,7 @@ def ratios(family):
 def report(families):
     """Return the text of the table."""
     lines = [f"{date.today()}, {processor()}, Python {platform.python_version()}"]
+    summary = []
     for family in families:
         found = ratios(family)
         if not found:
@@ -222,8 +223,9 @@ def report(families):
             label = f"{name}{star} {n:>6} {noise}"
             cells = "".join(f"{errors[m]:15.4f}" for m in names)
             lines.append(f"{label:45}{cells}{ratio:11.3f}{slower:7.2f}")
-        lines += ["", *verdicts(family, found)]
+        summary += verdicts(family, found)
     lines += ["", "*: the constants of the default were chosen on these sets."]
+    lines += ["", "In short", "", *summary]
     return "\n".join(lines) + "\n"
 
 

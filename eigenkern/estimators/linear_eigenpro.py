@@ -551,8 +551,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
-        early stopping.
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not of epochs with ``early_stopping=False``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
