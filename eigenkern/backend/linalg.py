@@ -194,20 +194,20 @@ def _orthonormal(B, *, accurate=False):
     ratio = float(xp.min(pivots) / xp.max(pivots))
     if not ratio > _SMALLEST_PIVOT:
         return xp.linalg.qr(B)[0]
-    Q = xp.astype(B_64 @ _triangular_inverse(L).T, B.dtype)
+    Q = xp.astype(B_64 @ triangular_inverse(L).T, B.dtype)
     error = 100 * float(xp.finfo(xp.float64).eps) / ratio**2
     if accurate and error > float(xp.finfo(B.dtype).eps):
         return _orthonormal(Q)
     return Q
 
 
-def _triangular_inverse(L):
+def triangular_inverse(L):
     """Return the inverse of a lower triangular matrix, by halves."""
     xp, n = namespace(L), L.shape[0]
     if n <= 64:
         return xp.linalg.inv(L)
     k = n // 2
-    top, end = _triangular_inverse(L[:k, :k]), _triangular_inverse(L[k:, k:])
+    top, end = triangular_inverse(L[:k, :k]), triangular_inverse(L[k:, k:])
     corner = -(end @ (L[k:, :k] @ top))
     above = xp.zeros((k, n - k), dtype=L.dtype, device=device_of(L))
     return xp.concat(

@@ -130,7 +130,7 @@ class _FalkonLike(Model):
         problem.check_memory(problem.plan(self.alpha == 0))
 
         def solver():
-            b = ridge_coef(self, problem.everything, self.alpha)
+            b, _ = ridge_coef(self, problem.everything, self.alpha)
             yield FalkonState(b, {}, problem.residual(b, self.alpha), True)
 
         chosen = {"n_centers_": problem.n_coefs, "cache_size_": 0.0}

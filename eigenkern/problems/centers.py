@@ -9,6 +9,7 @@ from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform
 from ..nystrom.moments import Moments
 from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.posterior import N_LEFT_OUT, left_out_of_centers, scales
 from ..nystrom.selection import validation_errors
 from ..nystrom.whitening import Whitening
 from ..operators.cached import kept
@@ -16,8 +17,8 @@ from ..operators.given import GivenMatrix
 from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from .least_squares import LeastSquares
-from .problem import scatter, take
+from .least_squares import LeastSquares, Rows
+from .problem import scatter, shuffled, take
 
 
 class CenterProblem(LeastSquares):
@@ -205,6 +206,34 @@ class CenterProblem(LeastSquares):
         return solve_triangular(self.whitening.L, g)
 
     # Models
+
+    def variance_attributes(self, factor):
+        """Return the attributes that variances of predictions need.
+
+        Parameters
+        ----------
+        factor : Factor
+            Of `everything`.
+        """
+        xp, rows, equations = self.xp, self.all, self.everything
+        chosen = np.sort(shuffled(np.arange(len(rows.index)))[:N_LEFT_OUT])
+        rows = Rows(*(take(values, chosen) for values in rows[:3]), rows.index[chosen])
+        K = self.matrix_of(rows).block(dtype=xp.float64)
+        P = solve_triangular(self.whitening.L, K.T)
+        diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
+        residuals, unseen, noise = left_out_of_centers(
+            P,
+            solve_triangular(factor.L, P),
+            equations.solve(factor),
+            rows.targets - equations.mean,
+            rows.weights,
+            equations.weight,
+            diagonal,
+        )
+        top = float(xp.mean(diagonal))
+        prior, noise = scales(residuals, unseen, noise, factor.ridge, top)
+        used, L = self.whitening.kept, self.whitening.L
+        return self._variance_attributes(prior, noise, factor.L, used, L)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

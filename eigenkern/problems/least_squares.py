@@ -50,6 +50,7 @@ class LeastSquares(Problem):
     - ``training`` and ``everything``: the normal equations of the training rows, and of
       these with the rows held out (the same object, where there are none);
     - ``dual_coef(b)``: the fitted attribute, on the device that computes;
+    - ``variance_attributes(factor)``: those that variances of predictions need;
     - ``plan(path, n_kept)``: the memory of a fit in closed form.
 
     Parameters
@@ -296,6 +297,28 @@ class LeastSquares(Problem):
         """Return `dual_coef_` of a list of models, (k, p, l), where X lives."""
         found = [self.to_source(self.dual_coef(b)) for b in coefs]
         return namespace(found[0]).stack(found)
+
+    def _variance_attributes(self, prior, noise, factor, index, features=None):
+        """Return attributes of variances, arrays where X lives.
+
+        Parameters
+        ----------
+        prior, noise : ndarrays of shape (l,)
+            s^2 and sigma^2 of the outputs.
+        factor : array of shape (p, p)
+            M, of the full kernel W^-1/2 M.
+        index : ndarray of shape (p,)
+            Centers that it is of.
+        features : array of shape (p, p), default=None
+            L of their phi(x) = L^-1 K(Z, x); None for the full kernel.
+        """
+        return {
+            "prior_variance_": self.to_source(prior),
+            "noise_variance_": self.to_source(noise),
+            "_posterior_factor": self.to_source(factor),
+            "_posterior_centers": self.to_source(index),
+            "_feature_factor": None if features is None else self.to_source(features),
+        }
 
     def to_source_or_none(self, values):
         """Return values of the host where X lives, or None for None."""

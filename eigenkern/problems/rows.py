@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from ..backend.linalg import large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.posterior import N_LEFT_OUT, left_out_of_kernel, scale
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
@@ -117,6 +118,31 @@ class RowProblem(LeastSquares):
         return float(xp.max(xp.linalg.vector_norm(g, axis=0) / norms))
 
     # Models
+
+    def variance_attributes(self, factor):
+        """Return the attributes that variances of predictions need.
+
+        Parameters
+        ----------
+        factor : Factor
+            Of `everything`. The rows left out are the last ones: they should be a
+            sample of all.
+        """
+        rows, equations = self.all, self.everything
+        first = max(len(rows.index) - N_LEFT_OUT, 0)
+        last = rows.part(first, None)
+        residuals, variances = left_out_of_kernel(
+            factor.L[first:, first:],
+            equations.solve(factor)[first:, :],
+            last.targets - equations.mean,
+            last.weights,
+            equations.weight,
+        )
+        prior = scale(residuals, variances)
+        L = factor.L
+        if not bool(self.xp.all(rows.weights == 1)):
+            L = L / self.xp.sqrt(rows.weights)[:, None]
+        return self._variance_attributes(prior, factor.ridge * prior, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
