@@ -194,20 +194,20 @@ def _orthonormal(B, *, accurate=False):
     ratio = float(xp.min(pivots) / xp.max(pivots))
     if not ratio > _SMALLEST_PIVOT:
         return xp.linalg.qr(B)[0]
-    Q = xp.astype(B_64 @ triangular_inverse(L).T, B.dtype)
+    Q = xp.astype(B_64 @ _triangular_inverse(L).T, B.dtype)
     error = 100 * float(xp.finfo(xp.float64).eps) / ratio**2
     if accurate and error > float(xp.finfo(B.dtype).eps):
         return _orthonormal(Q)
     return Q
 
 
-def triangular_inverse(L):
+def _triangular_inverse(L):
     """Return the inverse of a lower triangular matrix, by halves."""
     xp, n = namespace(L), L.shape[0]
     if n <= 64:
         return xp.linalg.inv(L)
     k = n // 2
-    top, end = triangular_inverse(L[:k, :k]), triangular_inverse(L[k:, k:])
+    top, end = _triangular_inverse(L[:k, :k]), _triangular_inverse(L[k:, k:])
     corner = -(end @ (L[k:, :k] @ top))
     above = xp.zeros((k, n - k), dtype=L.dtype, device=device_of(L))
     return xp.concat(
@@ -389,6 +389,17 @@ def _numpy_solve_triangular(L, B, transposed):
         return scipy.linalg.solve_triangular(
             L, B, lower=True, trans=int(transposed), check_finite=False
         )
+
+
+def inverse_diagonal(L):
+    """Return the diagonal of (L L')^-1 for a lower triangular L, shape (n,)."""
+    xp = namespace(L)
+    if not is_numpy(xp):
+        return xp.sum(_triangular_inverse(L) ** 2, axis=0)
+    with _lapack_threads(L.shape[0]):
+        (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (L,))
+        inverse, _ = invert(L.T, lower=0)  # in LAPACK's order
+    return np.einsum("ij,ij->i", inverse, inverse)
 
 
 def orthonormal_beside(V, U):

@@ -9,7 +9,7 @@ from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform
 from ..nystrom.moments import Moments
 from ..nystrom.plan import NystromPlan, blocks
-from ..nystrom.posterior import N_LEFT_OUT, left_out_of_centers, scales
+from ..nystrom.posterior import left_out_of_centers, n_left_out, scales
 from ..nystrom.selection import validation_errors
 from ..nystrom.whitening import Whitening
 from ..operators.cached import kept
@@ -216,7 +216,8 @@ class CenterProblem(LeastSquares):
             Of `everything`.
         """
         xp, rows, equations = self.xp, self.all, self.everything
-        chosen = np.sort(shuffled(np.arange(len(rows.index)))[:N_LEFT_OUT])
+        n = len(rows.index)
+        chosen = np.sort(shuffled(np.arange(n))[: n_left_out(n, 1 / 8)])
         rows = Rows(*(take(values, chosen) for values in rows[:3]), rows.index[chosen])
         K = self.matrix_of(rows).block(dtype=xp.float64)
         P = solve_triangular(self.whitening.L, K.T)

@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from ..backend.linalg import large_product
 from ..nystrom.moments import WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
-from ..nystrom.posterior import N_LEFT_OUT, left_out_of_kernel, scale
+from ..nystrom.posterior import left_out_of_kernel, n_left_out, scale
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
@@ -129,7 +129,7 @@ class RowProblem(LeastSquares):
             sample of all.
         """
         rows, equations = self.all, self.everything
-        first = max(len(rows.index) - N_LEFT_OUT, 0)
+        first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)
         residuals, variances = left_out_of_kernel(
             factor.L[first:, first:],
