@@ -2,7 +2,7 @@
 
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
-from ..backend.linalg import large_product, solve_triangular
+from ..backend.linalg import large_gram, solve_triangular
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import unseen
 from ..operators.sharded import kernel_operator
@@ -110,8 +110,9 @@ class Posterior:
         P, U = self._features()
         K = kernel_operator(self._kernel, self._X, self._devices).block()
         noise = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
-        noise = noise if U is None else noise + large_product(U.T, U)
-        rest = K - large_product(P.T, P)
+        noise = noise if U is None else noise + large_gram(U.T)
+        rest = K - large_gram(P.T)
+        rest = (rest + rest.T) / 2  # symmetric to the last digit
         both = self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
         return self._returned(both)
 
