@@ -180,12 +180,14 @@ class _Nystrom(Model):
             found["validation_path_"] = problem.to_source_or_none(errors)
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
+        if self.store_coef_path:
+            ends = path.alphas.min(), path.alphas.max()
+            found["coef_path_"] = problem.dual_coef_path(
+                everything.spectrum_between(*ends), path
+            )
         b, factor = ridge_coef(self, everything, alpha, spectrum)
         if self._has_variance:
             found |= variance_attributes(problem, alpha, spectrum, factor)
-        if self.store_coef_path:
-            spectrum = everything.spectrum_between(path.alphas.min(), path.alphas.max())
-            found["coef_path_"] = problem.dual_coef_path(spectrum, path)
         yield State(b, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
     def _warn_at_end(self, alphas, errors, spectrum):
@@ -359,9 +361,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 
     The model is the posterior mean of a Gaussian process with noise, whose variance
     ``predict(X, return_std=True)`` returns, on centers that of the DTC approximation.
-    Both variances of that process are such that residuals of at most 1000 rows that are
-    left out one by one are as large as it predicts. A fitted model keeps factors for
-    that: 8 n_centers^2 bytes, and twice as many if not all rows are centers.
+    Its variances are such that the residuals of rows left out one by one, 300 to 1000
+    of them, are as large as it says. A fitted model keeps what that takes: a Cholesky
+    factor of 8 n_centers^2 bytes, or two if not all rows are centers.
 
     Centers that are nearly dependent are found by a pivoted Cholesky factor of their
     kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).
@@ -407,7 +409,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
             Whether to return the standard deviation of a new target, too. As with a
             ``WhiteKernel`` in scikit-learn's `GaussianProcessRegressor` the noise of
             the target is part of it: ``y_mean +- 1.645 y_std`` is a 90 % interval for
-            the target. Costs `n_centers` squared multiply-adds a row, twice that if not
+            the target. Takes n_centers^2 / 2 multiply-adds a row, or n_centers^2 if not
             all rows are centers.
         return_cov : bool, default=False
             Whether to return the covariance of new targets instead.
