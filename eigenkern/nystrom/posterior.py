@@ -120,6 +120,7 @@ def _without_row(values, Y, weights, total):
     return values[:, :-1] + moved * values[:, -1:]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of targets that are too large
 def scale(residuals, variances):
     """Return s^2 of every output, an ndarray (l,): the residuals have these variances.
 
@@ -133,6 +134,7 @@ def scale(residuals, variances):
     return np.mean(residuals**2 / variances[:, None], axis=0)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def scales(residuals, unseen, noise, ratio, largest):
     """Return s^2 and sigma^2 of every output, ndarrays (l,): the most likely ones.
 
