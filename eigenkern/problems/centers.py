@@ -20,6 +20,9 @@ from ..operators.tiled import TiledKernel
 from .least_squares import LeastSquares, Rows
 from .problem import scatter, shuffled, take
 
+# Rows that are no centers, where these alone are left out.
+_FEWEST = 50
+
 
 class CenterProblem(LeastSquares):
     """Least squares on centers: phi(x) = R' K(Z, x).
@@ -216,8 +219,7 @@ class CenterProblem(LeastSquares):
             Of `everything`.
         """
         xp, rows, equations = self.xp, self.all, self.everything
-        n = len(rows.index)
-        chosen = np.sort(shuffled(np.arange(n))[: n_left_out(n, 1 / 8)])
+        chosen = self._to_leave_out()
         rows = Rows(*(take(values, chosen) for values in rows[:3]), rows.index[chosen])
         K = self.matrix_of(rows).block(dtype=xp.float64)
         P = solve_triangular(self.whitening.L, K.T)
@@ -235,6 +237,20 @@ class CenterProblem(LeastSquares):
         prior, noise = scales(residuals, unseen, noise, factor.ridge, top)
         used, L = self.whitening.kept, self.whitening.L
         return self._variance_attributes(prior, noise, factor.L, used, L)
+
+    def _to_leave_out(self):
+        """Return which of all rows are left out to tell the scale of variances.
+
+        New rows are no centers. That a center stays without its row is another thing,
+        which happens to none of them: what is left has next to nothing to tell its
+        coefficient by where the penalty is small.
+        """
+        index = self.all.index
+        centers = [] if self.center_indices is None else self.center_indices
+        rows = np.flatnonzero(~np.isin(index, centers))
+        if len(rows) < _FEWEST:
+            rows = np.arange(len(index))
+        return np.sort(shuffled(rows)[: n_left_out(len(index), 1 / 8)])
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

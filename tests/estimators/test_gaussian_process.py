@@ -81,21 +81,26 @@ def test_centers_are_their_formula(weighted, noisy, weights):
     assert_allclose(std**2, np.diag(expected), rtol=1e-7)
 
 
-@pytest.mark.parametrize("some", [False, True])
-def test_scale_is_that_of_rows_left_out(some, noisy):
-    X, y, T = (values[:60] for values in noisy)
-    options = {"centers": T[:30]} if some else {}
-    model = NystromRegressor(**OPTIONS, **options).fit(X, y)
-    ratios = []
-    for i in range(60):
-        rest = np.arange(60) != i
-        other = NystromRegressor(**OPTIONS, **options)
-        other.set_params(alpha=1e-3 * 60 / 59).fit(X[rest], y[rest])
-        mean, std = other.predict(X[i : i + 1], return_std=True)
-        assert_allclose(other.noise_variance_ / other.prior_variance_, 0.06)
+@pytest.mark.parametrize("centers", ["rows", "given", "uniform"])
+def test_scale_is_that_of_rows_left_out(centers, noisy):
+    X, y, T = (values[:90] for values in noisy)
+    options = {"given": {"centers": T[:30]}, "uniform": {"n_centers": 30}}
+    model = NystromRegressor(**OPTIONS | {"alpha": 0.01}, **options.get(centers, {}))
+    model.fit(X, y)
+    others, ratios = {}, []
+    rows = np.arange(90)
+    if centers != "rows":
+        others["centers"] = model.centers_
+    if centers == "uniform":
+        rows = np.setdiff1d(rows, model.center_indices_)
+    for i in rows:
+        rest = np.arange(90) != i
+        other = NystromRegressor(**OPTIONS | {"alpha": 0.9 / 89}, **others)
+        mean, std = other.fit(X[rest], y[rest]).predict(X[i : i + 1], return_std=True)
+        assert_allclose(other.noise_variance_ / other.prior_variance_, 0.9)
         ratios.append((y[i] - mean[0]) ** 2 / (std[0] ** 2 / other.prior_variance_[0]))
     assert_allclose(model.prior_variance_, np.mean(ratios), rtol=1e-8)
-    assert_allclose(model.noise_variance_, 0.06 * np.mean(ratios), rtol=1e-8)
+    assert_allclose(model.noise_variance_, 0.9 * np.mean(ratios), rtol=1e-8)
 
 
 def test_weighted_scale_is_that_of_rows_left_out(noisy, weights):
@@ -124,6 +129,17 @@ def test_intervals_hold_new_targets(options, rng):
     both = model.prior_variance_ + model.noise_variance_
     assert_allclose(far, np.repeat(both**0.5, 5))
     assert far.min() > std.max()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplacian"])
+def test_what_centers_say_of_themselves_is_not_asked(name, rng):
+    """A center without its row has next to nothing to tell its coefficient by."""
+    X = rng.uniform(size=(3000, 6))
+    y = np.sin(4 * X[:, 0]) * X[:, 1]
+    model = NystromRegressor(name, n_centers=400, alpha=1e-13, random_state=0)
+    mean, std = model.fit(X[:1000], y[:1000]).predict(X[1000:], return_std=True)
+    assert 0.86 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.94
+    assert_allclose(np.mean((y[1000:] - mean) ** 2 / std**2), 1, rtol=0.25)
 
 
 def test_few_centers_do_not_hide_the_noise(rng):
