@@ -44,6 +44,8 @@ __all__ = [
 _LOG2_E = math.log2(math.e)
 # Rows of a kernel matrix that are computed at a time.
 _ROWS = 1024
+# Numbers of X that `scale_gamma` reads at a time: 8 MB of them.
+_BLOCK = 2**20
 
 
 def check_positive_bandwidth(value):
@@ -52,6 +54,13 @@ def check_positive_bandwidth(value):
         raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
     if not 1e-150 < value < 1e150:  # its square is a float
         raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
+
+
+def _checked_gamma(gamma):
+    """Return `gamma`; raise a ValueError unless it is positive."""
+    if not 0 < gamma < float("inf"):
+        raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
+    return gamma
 
 
 class Slope(NamedTuple):
@@ -309,6 +318,27 @@ class Gaussian(_Radial):
 
     cuda = "k = exp(t)"
 
+    @classmethod
+    def from_gamma(cls, gamma):
+        """Return the kernel exp(-gamma r^2), scikit-learn's "rbf".
+
+        Parameters
+        ----------
+        gamma : float
+            1 / (2 sigma^2).
+
+        Returns
+        -------
+        kernel : Gaussian
+
+        Examples
+        --------
+        >>> from eigenkern.kernels import Gaussian
+        >>> Gaussian.from_gamma(0.125)
+        Gaussian(bandwidth=2.0)
+        """
+        return cls((2.0 * _checked_gamma(gamma)) ** -0.5)
+
     @property
     def _scale(self):
         # The sign is in the product: the exponential is then the only pass.
@@ -375,6 +405,30 @@ class Laplacian(_Radial):
     # (at most 10 eps |x|^2, up to d = 2000) and cut off at zero: equal rows have k = 1.
     _norms_lowered = 8.0
     cuda = "k = exp(-sqrt(t < T(0) ? T(0) : t))"
+
+    @classmethod
+    def from_gamma(cls, gamma):
+        """Return the kernel exp(-gamma r).
+
+        It is not ``laplacian_kernel(X, Z, gamma)`` of scikit-learn, whose distance is
+        the sum of absolute differences, save for a single feature.
+
+        Parameters
+        ----------
+        gamma : float
+            1 / sigma.
+
+        Returns
+        -------
+        kernel : Laplacian
+
+        Examples
+        --------
+        >>> from eigenkern.kernels import Laplacian
+        >>> Laplacian.from_gamma(0.25)
+        Laplacian(bandwidth=4.0)
+        """
+        return cls(1.0 / _checked_gamma(gamma))
 
     def finish(self, xp, T):
         return _exp_of_minus(xp, in_place(xp, "sqrt", cut_off_at_zero(xp, T)))
@@ -539,6 +593,31 @@ class Polynomial(Kernel):
         if not self.coef0 >= 0:
             raise ValueError(f"coef0 must not be negative; got {self.coef0!r}")
 
+    @classmethod
+    def from_gamma(cls, gamma, degree=3, coef0=1.0):
+        """Return the kernel (gamma x . z + coef0)^degree, as scikit-learn has it.
+
+        Parameters
+        ----------
+        gamma : float
+            1 / sigma^2.
+        degree : int, default=3
+            At least 1.
+        coef0 : float, default=1.0
+            Not negative. `SVC` has 0 where nothing is given.
+
+        Returns
+        -------
+        kernel : Polynomial
+
+        Examples
+        --------
+        >>> from eigenkern.kernels import Polynomial
+        >>> Polynomial.from_gamma(0.25, degree=2)
+        Polynomial(bandwidth=2.0, degree=2, coef0=1.0)
+        """
+        return cls(_checked_gamma(gamma) ** -0.5, degree, coef0)
+
     def encode(self, X):
         xp = namespace(X)
         ones = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device_of(X))
@@ -688,6 +767,32 @@ def median_distance(X, rng, *, n_rows=600):
             "bandwidth"
         )
     return float(np.median(distances))
+
+
+def scale_gamma(X):
+    """Return what scikit-learn's gamma="scale" is: 1 / (d var), or 1 if X is constant.
+
+    Parameters
+    ----------
+    X : array or StreamedRows of shape (n, d)
+        Read in blocks of rows. ``var`` is the variance of all n d numbers.
+    """
+    n, d = X.shape
+    size, count, mean, squares = max(_BLOCK // d, 1), 0, 0.0, 0.0
+    lowest, highest = math.inf, -math.inf
+    for start in range(0, n, size):
+        block = X[start : min(start + size, n), :]
+        xp = namespace(block)
+        block = xp.astype(block, xp.float64)
+        lowest = min(lowest, float(xp.min(block)))
+        highest = max(highest, float(xp.max(block)))
+        # Squares about the mean so far: those of the block, and of the two means.
+        m, mean_of_block = block.shape[0] * d, float(xp.mean(block))
+        squares += float(xp.sum((block - mean_of_block) ** 2))
+        squares += (mean_of_block - mean) ** 2 * m * count / (m + count)
+        mean += (mean_of_block - mean) * m / (m + count)
+        count += m
+    return 1.0 if lowest == highest else count / (d * squares)
 
 
 def _exp_of_minus(xp, T):

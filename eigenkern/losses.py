@@ -8,15 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .backend.array import namespace
+from .backend.array import device_of, namespace
 
 __all__ = [
     "EpsilonInsensitive",
     "Hinge",
     "Huber",
     "LogLoss",
+    "Pinball",
     "SquaredError",
 ]
+
+
+# Half the width of the kink of the pinball loss, in the unit of the targets.
+_KINK = 0.1
+# Slopes of the kink's ends differ from those beside it by rounding only.
+_ROUNDING = 1e-4
 
 
 def weighted_median(Y, weights):
@@ -62,6 +69,10 @@ class Loss:
     def baseline(self, Y, weights):
         """Return the constant to start from, shape (l,), of targets on the host."""
         raise NotImplementedError
+
+    def middle(self, Y, weights):
+        """Return what the deviation of the targets is measured from, shape (l,)."""
+        return self.baseline(Y, weights)
 
 
 @dataclass(frozen=True)
@@ -120,6 +131,65 @@ class EpsilonInsensitive(Loss):
         return xp.sign(residual) * outside
 
     def baseline(self, Y, weights):
+        return weighted_median(Y, weights)
+
+
+@dataclass(frozen=True)
+class Pinball(Loss):
+    """max(q r, (q - 1) r) of r = y - f, whose mean is least for the quantile q of y.
+
+    The kink at zero is replaced by its mean over a distance of `width` to both sides,
+    so that the slope in f, from -q to 1 - q, rises evenly over twice that: smoothing by
+    convolution (Fernandes, Guerre and Horta, "Smoothing quantile regressions", JBES
+    2021), whose minimum is the quantile of y plus uniform noise.
+
+    Attributes
+    ----------
+    quantiles : tuple of float
+        One a column, or one for all.
+    """
+
+    quantiles: tuple
+
+    width = _KINK
+    moves_constant = True
+
+    @property
+    def curvature(self):
+        return 0.5 / self.width
+
+    def _middle_slope(self, F):
+        slopes = [0.5 - q for q in self.quantiles]
+        return namespace(F).asarray(slopes, dtype=F.dtype, device=device_of(F))
+
+    def value(self, Y, F):
+        xp = namespace(F)
+        residual = F - Y
+        size = xp.abs(residual)
+        inner = self.width - xp.clip(size, max=self.width)
+        kink = 0.5 * size + 0.25 / self.width * inner**2
+        return xp.sum(self._middle_slope(F) * residual + kink, axis=1)
+
+    def gradient(self, Y, F):
+        xp = namespace(F)
+        part = xp.clip((F - Y) / self.width, min=-1.0, max=1.0)
+        slope = self._middle_slope(F) + 0.5 * part
+        # Zero is a slope of the loss at its kink, and leaves equal targets in peace.
+        return slope * xp.astype(F != Y, F.dtype)
+
+    def second_derivative(self, gradient):
+        xp = namespace(gradient)
+        distance = xp.abs(gradient - self._middle_slope(gradient))
+        inside = xp.astype(distance < 0.5 - _ROUNDING, gradient.dtype)
+        return self.curvature * inside
+
+    def baseline(self, Y, weights):
+        quantiles = np.broadcast_to(self.quantiles, Y.shape[1])
+        options = {"weights": weights, "method": "inverted_cdf"}
+        columns = zip(Y.T, quantiles, strict=True)
+        return np.array([np.quantile(y, q, **options) for y, q in columns])
+
+    def middle(self, Y, weights):
         return weighted_median(Y, weights)
 
 

@@ -29,7 +29,10 @@ BAD_PARAMETERS = [
     ({"bandwidth": np.inf}, "bandwidth must be positive and finite; got inf"),
     ({"bandwidth": 1e-170}, "bandwidth must be in .*; got 1e-170"),
     ({"bandwidth": 1e170}, r"bandwidth must be in .*; got 1e\+170"),
-    ({"bandwidth": "mean"}, "bandwidth must be .* 'median' or 'auto'; got 'mean'"),
+    (
+        {"bandwidth": "mean"},
+        "bandwidth must be .* 'median', 'scale' or 'auto'; got 'mean'",
+    ),
     ({"bandwidth": True}, "bandwidth must be .*; got True"),
     ({"bandwidth": None}, "bandwidth must be .*; got None"),
     ({"alpha": -0.1}, "alpha must be a number >= 0; got -0.1"),
@@ -219,11 +222,12 @@ def test_precomputed_kernel_is_square(shape, rng, no_work):
         EigenProRegressor("precomputed").fit(K, np.arange(len(K)))
 
 
-def test_early_stopping_with_too_few_rows(rng):
-    X = rng.standard_normal((6, 2))
-    model = EigenProClassifier(early_stopping=True, validation_fraction=0.4)
-    with pytest.raises(ValueError, match=r"early_stopping=True .*0.4 cannot split"):
-        model.fit(X, [0, 0, 0, 0, 0, 1])
+def test_early_stopping_leaves_two_rows_to_train_with(rng):
+    X = rng.standard_normal((4, 2))
+    model = EigenProClassifier(early_stopping=True, validation_fraction=0.7)
+    message = "validation_fraction must leave .* 2 to train with, and one of each class"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, [0, 0, 0, 0])
 
 
 def test_early_stopping_needs_two_validation_rows(rng):

@@ -62,6 +62,7 @@ class OnCenters(EigenProRegressor):
         DSGClassifier(),
         DSGClassifier(loss="hinge"),
         DSGRegressor(),
+        DSGRegressor(loss="pinball", quantile=0.4, early_stopping=True),
         EigenProClassifier(),
         EigenProRegressor(),
         EigenProRegressor(algorithm="eigenpro1"),

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist, pdist
+from sklearn.metrics import pairwise
+from sklearn.svm import SVC
 
+from eigenkern import kernels
 from eigenkern.backend import array
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import (
@@ -18,6 +21,7 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
     median_distance,
+    scale_gamma,
 )
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.problems.parameters import check_bandwidth, check_kernel, make_kernel
@@ -276,6 +280,69 @@ def test_check_bandwidth(bandwidth):
 )
 def test_make_kernel(name, expected):
     assert make_kernel(name, 2.0, None, None) == expected
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 0.7, 20.0])
+def test_from_gamma_is_the_kernel_of_scikit_learn(gamma, rng):
+    X, Z = rng.standard_normal((20, 3)), rng.standard_normal((10, 3))
+    assert_allclose(Gaussian.from_gamma(gamma)(X, Z), pairwise.rbf_kernel(X, Z, gamma))
+    for options in ({}, {"degree": 2, "coef0": 0.0}):
+        assert_allclose(
+            Polynomial.from_gamma(gamma, **options)(X, Z),
+            pairwise.polynomial_kernel(X, Z, gamma=gamma, **options),
+            rtol=1e-10,
+        )
+    # Its distances are Manhattan's: the same for one feature.
+    kernel = Laplacian.from_gamma(gamma)
+    expected = pairwise.laplacian_kernel(X[:, :1], Z[:, :1], gamma)
+    assert_allclose(kernel(X[:, :1], Z[:, :1]), expected)
+    assert_allclose(kernel(X, Z), np.exp(-gamma * cdist(X, Z)))
+
+
+@pytest.mark.parametrize("gamma", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("kernel", [Gaussian, Laplacian, Polynomial])
+def test_gamma_is_positive(kernel, gamma):
+    with pytest.raises(ValueError, match="gamma must be positive and finite; got"):
+        kernel.from_gamma(gamma)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scale_gamma_is_that_of_scikit_learn(offset, dtype, rng, monkeypatch):
+    monkeypatch.setattr(kernels, "_BLOCK", 37)  # 7 rows
+    X = rng.standard_normal((101, 5)) * [1, 2, 3, 4, 100] + offset * np.arange(5)
+    X = X.astype(dtype)
+    svc = SVC(gamma="scale").fit(X, np.arange(101) % 2)
+    assert_allclose(scale_gamma(X), svc._gamma, rtol=1e-9)
+
+
+def test_scale_gamma_of_little_spread_beside_an_offset(rng):
+    X = rng.standard_normal((5000, 2)) * 1e-3 + 1e6
+    assert_allclose(scale_gamma(X), 1 / (2 * (X - 1e6).var()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_scale_gamma_of_constant_rows(value):
+    assert scale_gamma(np.full((10, 3), value)) == 1.0
+
+
+@pytest.mark.parametrize(
+    "name, squared",
+    [
+        ("gaussian", 0.5),
+        ("laplacian", 0.5),
+        ("cauchy", 0.5),
+        ("matern52", 0.5),
+        ("polynomial", 1.0),
+    ],
+)
+def test_make_kernel_measures_the_scale(name, squared):
+    X = np.array([[1.0, -1.0], [3.0, -3.0]])  # of variance 5
+    made = make_kernel(name, "scale", X, None)
+    assert made.bandwidth == pytest.approx((squared * 10.0) ** 0.5)
+    # Twice as large in twice as large units.
+    assert make_kernel(name, "scale", 2 * X, None).bandwidth == 2 * made.bandwidth
+    assert make_kernel(name, "scale", X[:1], None, every_row=X) == made
 
 
 def test_make_kernel_measures_the_median():

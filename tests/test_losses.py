@@ -5,10 +5,18 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
+from sklearn.metrics import mean_pinball_loss
 
-from eigenkern.losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
+from eigenkern.losses import (
+    EpsilonInsensitive,
+    Hinge,
+    Huber,
+    LogLoss,
+    Pinball,
+    SquaredError,
+)
 
-NUMBERS = [SquaredError(), Huber(0.7), EpsilonInsensitive(0.3)]
+NUMBERS = [SquaredError(), Huber(0.7), EpsilonInsensitive(0.3), Pinball((0.2,))]
 CLASSES = [Hinge(), LogLoss(1), LogLoss(3), SquaredError()]
 
 
@@ -33,6 +41,15 @@ def problems(n_columns, rng):
             yield loss, columns_of(codes, 2 if n_columns == 1 else 3)
 
 
+class SharpPinball:
+    def __init__(self, quantile):
+        self.quantile = quantile
+
+    def value(self, Y, F):
+        r = Y - F
+        return np.maximum(self.quantile * r, (self.quantile - 1) * r).sum(axis=1)
+
+
 def test_gradients_are_derivatives(n_columns, rng):
     F = 2.0 * rng.standard_normal((40, n_columns))
     for loss, Y in problems(n_columns, rng):
@@ -43,11 +60,11 @@ def test_gradients_are_derivatives(n_columns, rng):
             assert_allclose(loss.gradient(Y, F)[:, column], slope, atol=1e-8)
 
 
-def test_second_derivatives_are_those_of_the_logistic_loss(n_columns, rng):
+def test_second_derivatives(n_columns, rng):
     F = 2.0 * rng.standard_normal((40, n_columns))
     for loss, Y in problems(n_columns, rng):
         second = loss.second_derivative(loss.gradient(Y, F))
-        if not isinstance(loss, LogLoss):
+        if not isinstance(loss, LogLoss | Pinball):
             assert_array_equal(second, np.full((40, n_columns), loss.curvature))
             continue
         for column in range(n_columns):
@@ -62,7 +79,7 @@ def test_losses_are_convex_and_curvature_is_their_bound(n_columns, rng):
     for loss, Y in problems(n_columns, rng):
         middle = loss.value(Y, 0.5 * (F + G))
         assert (middle <= 0.5 * (loss.value(Y, F) + loss.value(Y, G)) + 1e-12).all()
-        if isinstance(loss, SquaredError | Huber | LogLoss):
+        if isinstance(loss, SquaredError | Huber | LogLoss | Pinball):
             change = np.linalg.norm(loss.gradient(Y, F) - loss.gradient(Y, G), axis=1)
             limit = loss.curvature * np.linalg.norm(F - G, axis=1)
             assert (change <= limit * (1 + 1e-12)).all()
@@ -123,6 +140,8 @@ def test_baselines_are_good_constants(weighted, n_columns, rng):
         deviation = loss
         if isinstance(loss, Huber | EpsilonInsensitive):  # start at the median
             deviation = EpsilonInsensitive(0.0)
+        if isinstance(loss, Pinball):  # starts at the quantile, without a smooth kink
+            deviation = SharpPinball(0.2)
 
         def mean(constant, loss=deviation, Y=Y):
             F = np.broadcast_to(constant, Y.shape)
@@ -148,3 +167,40 @@ def test_value_and_gradient_are_both(made, n_columns):
     value, gradient = loss.value_and_gradient(Y, F)
     assert_allclose(value, loss.value(Y, F), rtol=1e-12, atol=1e-12)
     assert_allclose(gradient, loss.gradient(Y, F), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("quantiles", [(0.1,), (0.1, 0.5, 0.9)])
+def test_pinball_is_the_mean_of_the_sharp_one_around(quantiles, rng):
+    loss, Y = Pinball(quantiles), rng.standard_normal((300, 1))
+    Y = np.repeat(Y, len(quantiles), axis=1)
+    F = Y + 0.2 * rng.standard_normal(Y.shape)
+    noise = loss.width * (np.arange(1000) + 0.5) / 500 - loss.width
+    expected = np.zeros(300)
+    for q, y, f in zip(quantiles, Y.T, F.T, strict=True):
+        sharp = SharpPinball(q).value
+        expected += np.mean([sharp(y[:, None] - e, f[:, None]) for e in noise], axis=0)
+    assert_allclose(loss.value(Y, F), expected, atol=1e-6)
+    # Far from the kink it is scikit-learn's.
+    far = Y + np.sign(F - Y)
+    sharp = sum(
+        mean_pinball_loss(y, f, alpha=q)
+        for q, y, f in zip(quantiles, Y.T, far.T, strict=True)
+    )
+    assert_allclose(loss.value(Y, far).mean(), sharp)
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_second_derivative_of_the_pinball_loss_is_that_of_its_kink(quantile, dtype):
+    loss = Pinball((quantile,))
+    F = np.array([[-5.0], [-0.99], [0.0], [0.99], [5.0]], dtype) * loss.width
+    second = loss.second_derivative(loss.gradient(np.zeros_like(F), F))
+    assert second.dtype == dtype
+    assert_allclose(second[:, 0], loss.curvature * np.array([0, 1, 1, 1, 0]))
+
+
+def test_weights_of_quantiles_are_repetitions(rng):
+    Y, w = rng.standard_normal((50, 2)), rng.integers(1, 4, 50)
+    loss = Pinball((0.1, 0.6))
+    repeated = loss.baseline(np.repeat(Y, w, axis=0), None)
+    assert_array_equal(loss.baseline(Y, w.astype(float)), repeated)

@@ -1,11 +1,11 @@
 """What every model shares: fitting, values of the model, tags."""
 
+import math
 from functools import partial
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 
 from ..backend.array import location_of, move, namespace
@@ -13,8 +13,9 @@ from ..backend.devices import compute_devices
 from ..backend.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..problems.data import Data
+from ..problems.data import Data, choose_evenly
 from .callbacks import Callbacks
+from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
     all_or_nothing,
@@ -23,12 +24,13 @@ from .validation import (
     check_rows,
     check_same_location,
     check_weights,
+    is_auto,
     publish,
     total_weights,
 )
 
 
-class Model(CallbackSupportMixin, BaseEstimator):
+class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
@@ -199,11 +201,16 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are right."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping)
+    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def stops_early(estimator):
+    """Whether rows are held out to stop early by."""
+    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
 
 
 def split(data, early_stopping, fraction):
@@ -217,24 +224,17 @@ def split(data, early_stopping, fraction):
     early_stopping : bool
         Whether rows are held out.
     fraction : float
-        Of the rows with weight, of every class.
+        Of the rows with weight, of every class; one of a class is left to train with.
     """
     rows = data.rows_with_weight()
     if not early_stopping:
         return data.rng.permutation(rows), None
-    splitter = ShuffleSplit if data.groups is None else StratifiedShuffleSplit
-    splitter = splitter(1, test_size=fraction, random_state=data.rng)
-    groups = None if data.groups is None else data.groups[rows]
-    try:
-        train, held_out = next(splitter.split(rows[:, None], groups))
-    except ValueError as error:
+    groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
+    held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
+    if min(held.sum(), (~held).sum()) < 2:
+        trained = "" if data.groups is None else ", and one of each class"
         raise ValueError(
-            f"early_stopping=True with validation_fraction={fraction} cannot split "
-            f"{len(rows)} rows: {error}"
-        ) from error
-    if len(held_out) < 2:
-        raise ValueError(
-            f"validation_fraction must leave at least 2 rows to score; got "
-            f"{fraction} of {len(rows)} rows"
+            "validation_fraction must leave at least 2 rows to score and 2 to train "
+            f"with{trained}; got {fraction} of {len(rows)} rows"
         )
-    return data.rng.permutation(rows[train]), rows[held_out]
+    return data.rng.permutation(rows[~held]), rows[held]

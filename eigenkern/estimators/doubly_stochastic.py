@@ -3,30 +3,38 @@
 from dataclasses import fields, replace
 
 import numpy as np
+from sklearn.metrics import d2_pinball_score
 
-from ..backend.array import location_of, move, to_numpy
+from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
 from ..backend.transfer import StreamedRows
-from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, SquaredError
+from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
+from ..operators.tiled import TiledKernel
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..problems.problem import take
 from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
 from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
-from .base import Model, check_epochs, split
+from ..tuning.penalty import auto_ridge
+from .base import Model, check_epochs, split, stops_early
 from .streaming import Streaming
 from .targets import ClassificationTargets, LogLossProbabilities, RegressionTargets
+from .training import EpochRule
 from .validation import (
     check_kernel_parameters,
     check_number,
     is_auto,
+    on_its_device,
     warn_user,
 )
 
 _ALPHA = 1e-6
+# Rows that the penalty is chosen by, at most, and their largest residual, in standard
+# deviations.
+_N_RIDGE, _OUTLIER = 20_000, 3.0
 # Steps of an epoch, at least: fewer tell too little of the loss.
 _N_STEPS = 32
 # Bytes of frequencies to keep, at most.
@@ -35,12 +43,24 @@ _FREQUENCY_BYTES = 256e6
 _N_SENT = 65536
 
 
+class CalibratedRule(EpochRule):
+    """The rule of epochs, whose model has the best constant for the held-out rows.
+
+    Training rows pull conditional quantiles to themselves: fewer new rows than q are
+    below. Of the held-out rows q are, once the quantile q of their residuals is added.
+    """
+
+    def _best_coef(self):
+        return self._problem.with_held_out_constant(super()._best_coef())
+
+
 class _DoublyStochastic(Streaming, Model):
     _task = "epoch"
     _coef_attribute = "coef_"
     _min_piece_rows = 2
     _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
+    _alpha_of_C = "1 / (C n)"  # half of |f|^2
 
     def __init__(
         self,
@@ -58,7 +78,7 @@ class _DoublyStochastic(Streaming, Model):
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         cache_size="auto",
@@ -136,7 +156,11 @@ class _DoublyStochastic(Streaming, Model):
         return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _prepare(self, data):
-        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        # Quantiles need rows held out, for their share of new rows.
+        holds_out = stops_early(self) or (
+            is_auto(self.early_stopping) and self.loss == "pinball"
+        )
+        train, held_out = split(data, holds_out, self.validation_fraction)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
@@ -144,24 +168,44 @@ class _DoublyStochastic(Streaming, Model):
         block_size, batch_size = self._sizes(n, keep_values=keep)
         room = cache - needed if keep else cache
         problem = self._problem(data, train, held_out, block_size, room)
-        schedule = self._schedule(problem, batch_size, n)
+        alpha = self._chosen_alpha(problem, held_out)
+        schedule = self._schedule(problem, batch_size, n, alpha)
         solver = self._solver(
             problem,
             problem.initial_coef(),
-            self._alpha,
+            alpha,
             batch_size,
             schedule,
             keep_values=keep,
             n_passes=-(-_N_STEPS // -(-n // batch_size)),
         )
-        chosen = self._chosen(block_size, batch_size, schedule)
+        chosen = self._chosen(block_size, batch_size, schedule, alpha)
         chosen["cache_size_"] = needed / 1e6 if keep else 0.0
-        rule = self._epoch_rule(problem, data, held_out)
+        calibrated = self.loss == "pinball" and held_out is not None
+        kind = CalibratedRule if calibrated else EpochRule
+        rule = self._epoch_rule(problem, data, held_out, kind)
         return problem, solver, chosen, rule
+
+    def _chosen_alpha(self, problem, held_out):
+        """Return lambda, which is chosen where it and `early_stopping` are "auto"."""
+        auto = is_auto(self.alpha) and is_auto(self.early_stopping)
+        if not auto or held_out is not None:
+            return self._alpha
+        xp, X, y = problem.xp, problem.rows.X, problem.targets
+        if self.loss != "squared_error":  # what else an outlier is must not decide
+            y = xp.clip(y, -_OUTLIER, _OUTLIER)
+        y = y - problem.weights @ y / y.shape[0]
+        X = problem.to_compute(take(X, np.arange(min(X.shape[0], _N_RIDGE))))
+        ridge = auto_ridge(TiledKernel(problem.kernel, X), y, problem.weights)
+        return max(ridge / y.shape[0], _ALPHA)
 
     def _loss_of(self, n_columns):
         """Return the loss, made of what it needs to know."""
-        known = {"n_columns": n_columns, "epsilon": getattr(self, "epsilon", None)}
+        known = {
+            "n_columns": n_columns,
+            "epsilon": getattr(self, "epsilon", None),
+            "quantiles": tuple(np.ravel(getattr(self, "quantile", None))),
+        }
         loss = self._losses[self.loss]
         return loss(**{field.name: known[field.name] for field in fields(loss)})
 
@@ -185,7 +229,7 @@ class _DoublyStochastic(Streaming, Model):
         given = self.block_size, self.batch_size, self.max_features
         return choose_sizes(n, *given, keep_values=keep_values)
 
-    def _schedule(self, problem, batch_size, n):
+    def _schedule(self, problem, batch_size, n, alpha):
         """Return the longest step, and c of its decay 1 / (1 + c t).
 
         `n` is the number of rows that are visited in turn, None for ever new ones.
@@ -202,10 +246,10 @@ class _DoublyStochastic(Streaming, Model):
             batch_size,
             n,
         )
-        if self._alpha > 0:
-            longest = min(longest, 0.5 / self._alpha)
+        if alpha > 0:
+            longest = min(longest, 0.5 / alpha)
         if is_auto(self.step_size):
-            return longest, longest * (self._alpha + noise)
+            return longest, longest * (alpha + noise)
         if self.step_size[0] == "theta/t":
             self._check_theta(self.step_size[1])
         return longest, 0.0
@@ -248,9 +292,9 @@ class _DoublyStochastic(Streaming, Model):
             return lambda t: constant / t
         return lambda t: 1.0 / (1.0 + constant * t)
 
-    def _chosen(self, block_size, batch_size, schedule):
+    def _chosen(self, block_size, batch_size, schedule, alpha):
         return {
-            "alpha_": self._alpha,
+            "alpha_": alpha,
             "block_size_": block_size,
             "batch_size_": batch_size,
             "step_size_": schedule[0],
@@ -263,8 +307,8 @@ class _DoublyStochastic(Streaming, Model):
         if first:
             sizes = self._sizes(len(rows), keep_values=False)
             problem = self._problem(data, rows, None, sizes[0], cache)
-            schedule = self._schedule(problem, sizes[1], None)
-            chosen = self._chosen(*sizes, schedule)
+            schedule = self._schedule(problem, sizes[1], None, self._alpha)
+            chosen = self._chosen(*sizes, schedule, self._alpha)
             expansion, halvings = problem.initial_coef(), 0
         else:
             if self.max_features is not None:
@@ -348,26 +392,38 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
         an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
         drawn. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
         default. "cdsg": an old one if the paper's check finds one that allows a longer
         step than a new one does, which seldom is so where a batch holds all rows.
-    loss : {"squared_error", "huber", "epsilon_insensitive"}, default="squared_error"
-        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it; or
-        ``max(0, |r| - epsilon)``.
+    loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
+            default="squared_error"
+        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it;
+        ``max(0, |r| - epsilon)``; or ``max(q r, (q - 1) r)``, for the `quantile` q.
     epsilon : float, default=0.1
-        Threshold of the last two, in standard deviations of y, which are estimated by
-        the median absolute deviation, so that outliers don't count.
+        Threshold of "huber" and "epsilon_insensitive", in standard deviations of y,
+        which are estimated by the median absolute deviation, so that outliers don't
+        count.
+    quantile : float or sequence of float, default=0.5
+        q of "pinball", between 0 and 1; other losses ignore it. Of several quantiles
+        `predict` returns one column each, in the order given and without crossing; y
+        must be one-dimensional then. Rows are held out for it: without them the
+        quantiles close in on the training rows, and fewer new rows than q are below.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
-        squared loss it means what it does in `NystromRegressor`.
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
+        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
+        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
+        is more, and where rows are held out, come in pieces, or
+        ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
         number of rows, 256 where no running values are kept.
@@ -391,9 +447,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is "auto", that is chosen; True for the loss "pinball".
+        True: hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -444,7 +501,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Mean loss of each epoch, every batch taken before its update;
         of y over `target_scale_`.
     validation_scores_ : list of float or None
-        R^2 of the rows held out, one an epoch; None without early stopping.
+        R^2 of the rows held out, one an epoch; None without early stopping. Of the loss
+        "pinball" D^2, by which the pinball loss is less than that of the constant
+        quantile, on average over the quantiles; `score` remains R^2, for one quantile.
     feature_mean_ : array of shape (n_outputs,)
         Mean of the sum over blocks, which the steps leave out.
     block_sums_ : array of shape (n_blocks, n_outputs)
@@ -471,11 +530,18 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     The features are taken less their mean on the batch, and a constant is learned
     beside them: the paper's steps would be some ten times shorter.
 
+    The kink of the pinball loss is smoothed over 0.1 of `target_scale_` to both sides.
+    With early stopping, the weighted quantiles of the residuals of the held-out rows
+    are added to the model in the end, so that a part q of these rows is below.
+
     References
     ----------
     Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
     kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
-    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599).
+    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599). Fernandes, Guerre and Horta,
+    "Smoothing quantile regressions", Journal of Business & Economic Statistics 39,
+    2021. Romano, Patterson and Candes, "Conformalized quantile regression", NeurIPS
+    2019 (arXiv:1905.03222).
 
     Examples
     --------
@@ -485,6 +551,12 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     >>> model = DSGRegressor(random_state=0).fit(X[:500], y[:500])
     >>> model.score(X[500:], y[500:]) > 0.85
     True
+    >>> model = DSGRegressor(
+    ...     loss="pinball", quantile=[0.1, 0.9], early_stopping=True, random_state=0
+    ... ).fit(X[:500], y[:500])
+    >>> low, high = model.predict(X[500:]).T
+    >>> bool((low <= high).all())
+    True
     """
 
     _numbers = True
@@ -492,6 +564,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         "squared_error": SquaredError,
         "huber": Huber,
         "epsilon_insensitive": EpsilonInsensitive,
+        "pinball": Pinball,
     }
 
     def __init__(
@@ -502,6 +575,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         algorithm="udsg",
         loss="squared_error",
         epsilon=0.1,
+        quantile=0.5,
         alpha="auto",
         block_size="auto",
         batch_size="auto",
@@ -511,7 +585,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         cache_size="auto",
@@ -542,6 +616,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             verbose=verbose,
         )
         self.epsilon = epsilon
+        self.quantile = quantile
 
     def fit(self, X, y, sample_weight=None):
         """Fit the model anew.
@@ -604,6 +679,91 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         check_number("epsilon", self.epsilon, 0)
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
+        for quantile in self._quantiles():
+            check_number("quantile", quantile, 0, 1, open_ends=True)
+
+    def _quantiles(self):
+        """Return the quantiles as a list of what was passed."""
+        if isinstance(self.quantile, str) or np.ndim(self.quantile) == 0:
+            return [self.quantile]
+        if np.ndim(self.quantile) != 1 or len(self.quantile) == 0:
+            raise ValueError(
+                "quantile must be a number, or a sequence of at least one; "
+                f"got {self.quantile!r}"
+            )
+        return list(self.quantile)
+
+    @property
+    def _quantile(self):
+        """Quantile of the loss, an array of several, or None of another loss."""
+        if self.loss != "pinball":
+            return None
+        several = np.ndim(self.quantile) == 1
+        return np.asarray(self.quantile, float) if several else float(self.quantile)
+
+    def _check_stream(self):
+        super()._check_stream()
+        fitted = hasattr(self, self._stream_attribute)
+        if fitted and not np.array_equal(self._fitted_quantile, self._quantile):
+            raise ValueError(
+                "loss='pinball' and quantile must be those of the first call of "
+                f"partial_fit, or of fit; got loss={self.loss!r} and "
+                f"quantile={self.quantile!r}"
+            )
+
+    def _encode(self, X, y, *, reset=True, **options):
+        """Return (X, Y, y), with a column of Y for each quantile of several."""
+        X, Y, y = super()._encode(X, y, reset=reset, **options)
+        if reset:
+            self._fitted_quantile = self._quantile
+        if np.ndim(self._fitted_quantile) == 1:
+            if y.ndim != 1:
+                raise ValueError(
+                    "y must be one-dimensional where quantile is a sequence; got shape "
+                    f"{y.shape} and quantile={self.quantile!r}"
+                )
+            Y = np.repeat(Y, len(self._fitted_quantile), axis=1)
+        return X, Y, y
+
+    def _score_values(self, F, labels, weights):
+        """Return R^2, or the mean D^2 of the pinball loss, of values on the host."""
+        if self.loss != "pinball":
+            return super()._score_values(F, labels, weights)
+        if np.ndim(self._quantile) == 0:
+            columns = [F.reshape(labels.shape)]
+        else:
+            columns = np.sort(F, axis=1)[:, _ranks(self._quantile)].T
+        scores = [
+            d2_pinball_score(labels, column, sample_weight=weights, alpha=q)
+            for q, column in zip(np.ravel(self._quantile), columns, strict=True)
+        ]
+        return float(np.mean(scores))
+
+    @on_its_device
+    def predict(self, X):
+        """Predict the targets of the rows of X.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            With several quantiles a column each: the smallest value of a row is that of
+            the smallest quantile, and so on.
+        """
+        F = self._values(X, "predict")
+        if np.ndim(self._fitted_quantile) == 1:
+            xp = namespace(F)
+            order = xp.asarray(_ranks(self._fitted_quantile), device=device_of(F))
+            return xp.take(xp.sort(F, axis=1), order, axis=1)
+        return F[:, 0] if self._one_dimensional else F
+
+
+def _ranks(values):
+    """Return the place of each value among all in order, ties as they come."""
+    return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochastic):
@@ -619,12 +779,14 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
         an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
         drawn. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
@@ -635,8 +797,11 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         `predict_proba`. "hinge": a support vector machine, one class against the rest.
         "squared_error": of -1 and +1, or of one column a class.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss. "auto": 1e-6. In the
-        squared loss it means what it does in `NystromRegressor`.
+        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
+        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
+        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
+        is more, and where rows are held out, come in pieces, or
+        ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
         number of rows, 256 where no running values are kept.
@@ -660,9 +825,10 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is "auto", that is chosen. True: hold out rows, score them
+        every epoch, stop when the score no longer improves, and keep the best epoch's
+        coefficients. False: neither.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -781,7 +947,7 @@ class DSGClassifier(LogLossProbabilities, ClassificationTargets, _DoublyStochast
         max_features=None,
         max_iter=100,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         class_weight=None,

@@ -21,6 +21,7 @@ from ..solvers.eigenpro import eigenpro
 from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
+from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import (
     check_sizes,
     direct_pays,
@@ -29,7 +30,14 @@ from ..tuning.sizes import (
     tuning_bytes,
 )
 from ..tuning.step import tune
-from .base import Model, is_precomputed, kernel_gradients, kernel_values, split
+from .base import (
+    Model,
+    is_precomputed,
+    kernel_gradients,
+    kernel_values,
+    split,
+    stops_early,
+)
 from .learner import Learner, ProjectedRule, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined
 from .targets import ClassificationTargets, RegressionTargets
@@ -93,7 +101,7 @@ class _EigenPro(Streaming, Model):
         damping=1.0,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,
@@ -136,11 +144,10 @@ class _EigenPro(Streaming, Model):
             )
         self._check_general()
         check_number("alpha", self.alpha, 0)
-        if self.alpha > 0 and self._general:
+        if self.alpha > 0 and self.algorithm == "eigenpro3-exact":
             raise ValueError(
-                "alpha must be 0 in a model on centers of its own, whose epochs have "
-                f"no penalty; got {self.alpha}. NystromRegressor and NystromClassifier "
-                "have one, or let every training row be a center"
+                "alpha must be 0 with algorithm='eigenpro3-exact', whose fixed point "
+                f"is no minimum; got {self.alpha}; choose 'eigenpro4'"
             )
         if self.svd_solver not in ("nystrom", "randomized"):
             raise ValueError(
@@ -222,7 +229,7 @@ class _EigenPro(Streaming, Model):
         return self._fit(X, y, sample_weight)
 
     def _prepare(self, data):
-        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        train, held_out = split(data, stops_early(self), self.validation_fraction)
         prepare = self._prepare_machine
         if self.algorithm == "eigenpro3-exact":
             prepare = self._prepare_exact
@@ -247,12 +254,15 @@ class _EigenPro(Streaming, Model):
             bandwidth=self.bandwidth,
             device=self.device,
         )
+        ridge = self._ridge(problem, problem.operator)
+        chosen = {"alpha_": ridge / len(train)}
         if self._may_be_direct and direct_pays(problem.operator, self.cache_size):
-            solution = self._solved_directly(problem)
+            solution = self._solved_directly(problem, ridge)
             if solution is not None:
-                return solution
-        if self.alpha > 0:
-            problem = problem.penalised(self.alpha)
+                problem, solver, found = solution
+                return problem, solver, found | chosen
+        if ridge:
+            problem = problem.penalised(ridge)
         n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
         if self.algorithm == "eigenpro1":  # one more for its eigenvectors
             n_products += 1
@@ -285,26 +295,31 @@ class _EigenPro(Streaming, Model):
             rng=problem.rng,
             try_steps=is_auto(self.step_size),
         )
-        cached = {"cache_size_": problem.cache_megabytes}
-        return problem, solver, tuned_attributes(tuning, problem) | cached
+        chosen["cache_size_"] = problem.cache_megabytes
+        return problem, solver, tuned_attributes(tuning, problem) | chosen
+
+    def _ridge(self, problem, K):
+        """Return alpha n, which ``early_stopping="auto"`` chooses where it is 0."""
+        if self.alpha > 0 or not is_auto(self.early_stopping):
+            return float(self.alpha) * len(problem.targets)
+        return auto_ridge(K, problem.targets, problem.weights)
 
     @property
     def _may_be_direct(self):
         """Whether nothing was asked of the iteration but its number of epochs."""
         auto = self.algorithm == "auto" and is_untuned(self)
-        return auto and not (self.early_stopping or self.warm_start)
+        return auto and not (stops_early(self) or self.warm_start)
 
-    def _solved_directly(self, problem):
+    def _solved_directly(self, problem, ridge):
         """Return problem, state and what was chosen, of the direct solution, or None.
 
-        It is the state after one step of EigenPro with all eigenvectors. The penalty is
-        `alpha`, or else what as many epochs as are allowed would leave.
+        It is the state after one step of EigenPro with all eigenvectors. Where there is
+        no penalty, it is what as many epochs as are allowed would leave.
         """
-        K = problem.operator
-        penalty = {"penalty": _EPOCH_PENALTY / self.max_iter}
-        if self.alpha > 0:
-            penalty = {"ridge": float(self.alpha) * K.shape[0]}
-        solution = solve_directly(K, problem.targets, problem.weights, **penalty)
+        K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
+        solution = solve_directly(
+            K, problem.targets, problem.weights, penalty, ridge=ridge
+        )
         if solution is None:
             return None
         coef, residual = solution
@@ -394,9 +409,15 @@ class _EigenPro(Streaming, Model):
     def _prepare_general(self, data, train, held_out):
         """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
         problem = self._general_problem(data, train, held_out)
+        ridge = self._ridge(problem, problem.sampled_kernel())
         coef = self._previous_coef(problem)
         learner = Learner.make(
-            self, problem, coef, n_rows=problem.n_rows, n_epochs=self.max_iter
+            self,
+            problem,
+            ridge / problem.n_rows,
+            coef,
+            n_rows=problem.n_rows,
+            n_epochs=self.max_iter,
         )
         problem = problem.cached(self.cache_size, self.max_iter)
         solver = learner.solver(
@@ -431,6 +452,7 @@ class _EigenPro(Streaming, Model):
         )
         megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize
         chosen = {"cache_size_": megabytes, "projection_interval_": 1}
+        chosen["alpha_"] = 0.0
         return problem, solver, tuned_attributes(tuning, problem) | chosen
 
     def __getstate__(self):
@@ -440,10 +462,10 @@ class _EigenPro(Streaming, Model):
 
     def _check_stream(self):
         super()._check_stream()
-        if self.early_stopping:
+        if stops_early(self):
             raise ValueError(
-                "early_stopping must be False for data that come in pieces, of which "
-                "none are held out; got True"
+                "early_stopping must be 'auto' or False for data that come in pieces, "
+                "of which none are held out; got True"
             )
 
     def _prepare_piece(self, data, first):
@@ -476,7 +498,8 @@ class _EigenPro(Streaming, Model):
                     f"n_centers must be at most {len(rows)}, the rows that came first; "
                     f"got {self.n_centers}"
                 )
-            return Learner.make(self, self._general_problem(data, rows))
+            problem = self._general_problem(data, rows)
+            return Learner.make(self, problem, float(self.alpha))
         problem = GeneralProblem(
             data,
             rows,
@@ -487,7 +510,8 @@ class _EigenPro(Streaming, Model):
             intercept=to_numpy(fitted.intercept_).astype(np.float64),
             weight_scale=fitted.weight_scale_,
         )
-        learner = Learner.make(self, problem, problem.coef_of(fitted.dual_coef_))
+        coef = problem.coef_of(fitted.dual_coef_)
+        learner = Learner.make(self, problem, float(self.alpha), coef)
         learner.iterate.n_projections = fitted.t_
         return learner
 
@@ -620,12 +644,14 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, default=None
         p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
@@ -634,12 +660,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -692,9 +715,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -731,6 +757,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
@@ -857,12 +885,14 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, default=None
         p, centers of a model that does not grow with the rows. None: all training rows,
         a kernel machine, or as many as `centers` has.
@@ -871,12 +901,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error, in kernel machines:
-        alpha n on the diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)``
-        of scikit-learn is alpha = a / n. Raise it where targets are noisy;
-        ``NystromRegressor(alpha="path")`` finds a good value. 0: the number of epochs
-        is what regularises. A model on centers of its own that has a penalty is
-        `NystromRegressor` or `NystromClassifier`.
+        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
+        alpha = a is a / n here, and a model on centers of its own is that of
+        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -929,9 +956,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
+        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -970,6 +1000,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
         sigma in use, where the kernel has one.
+    alpha_ : float
+        lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
         what tells of batches, steps and eigenvectors is None.
@@ -1063,7 +1095,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         damping=1.0,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,

@@ -247,12 +247,14 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
@@ -364,12 +366,14 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         "polynomial" (of degree 3), "linear", "precomputed", an object of
         `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
         two blocks of rows. The laplacian takes the Euclidean distance.
-    bandwidth : float, "median" or "auto", default="median"
+    bandwidth : float, "median", "scale" or "auto", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
         distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
         that, the one with the least exact leave-one-out error of kernel ridge
         regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. A kernel object brings its own.
+        those that are as good within noise. "scale": that of
+        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
+        kernel object brings its own.
     n_centers : int, "auto" or None, default="auto"
         m, how many of the distinct training rows become centers, or all if they are
         fewer. "auto": all rows while that is fast (up to some 16 000 rows on two

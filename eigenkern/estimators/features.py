@@ -21,6 +21,7 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
+from .names import NamesOfSVC
 from .validation import (
     all_or_nothing,
     check_centers,
@@ -36,7 +37,9 @@ from .validation import (
 _SLAB_BYTES = 256e6
 
 
-class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureMap(
+    NamesOfSVC, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Features phi(x) whose products stand for a kernel.
 
     A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
@@ -132,9 +135,10 @@ class RandomFourierFeatures(FeatureMap):
         "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
         an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
         drawn. The laplacian takes the Euclidean distance.
-    bandwidth : float or "median", default="median"
+    bandwidth : float, "median" or "scale", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. A kernel object brings its own.
+        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
+        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
     n_components : int, default=100
         D, the number of features. The error of phi(x)' phi(z) has a standard deviation
         of some sqrt(1 / D) for rows far apart, and a smaller one for near rows.
@@ -256,9 +260,10 @@ class RBFNetworkFeatures(FeatureMap):
         "polynomial", "linear", an object of `eigenkern.kernels`, or a function
         ``k(X, Z)`` that returns the kernel matrix of two blocks of rows. The laplacian
         takes the Euclidean distance.
-    bandwidth : float or "median", default="median"
+    bandwidth : float, "median" or "scale", default="median"
         sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. A kernel object brings its own.
+        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
+        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
     n_components : int, default=100
         D, the number of centers, at most that of the training rows. Not used where
         `centers` is an array.

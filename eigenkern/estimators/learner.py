@@ -23,6 +23,7 @@ _LARGEST_RESIDUAL = 0.5
 # Parameters that it depends on.
 _PARAMETERS = (
     "algorithm",
+    "alpha",
     "n_components",
     "subsample_size",
     "batch_size",
@@ -48,6 +49,8 @@ class Learner:
     iterate : Iterate
     parameters : list
         Of the estimator, that it was made with.
+    alpha : float
+        The penalty.
     n_halvings : int
         How often the step was halved.
     """
@@ -58,16 +61,27 @@ class Learner:
     interval: int
     iterate: Iterate
     parameters: list
+    alpha: float = 0.0
     n_halvings: int = 0
 
     @classmethod
-    def make(cls, estimator, problem, coef=None, *, n_rows=float("inf"), n_epochs=1):
+    def make(
+        cls,
+        estimator,
+        problem,
+        alpha,
+        coef=None,
+        *,
+        n_rows=float("inf"),
+        n_epochs=1,
+    ):
         """Return the learner for a problem, with what the estimator leaves to choose.
 
         Parameters
         ----------
         estimator : EigenProRegressor or EigenProClassifier
         problem : GeneralProblem
+        alpha : float
         coef : array of shape (p, l), default=None
             Where to start. None: at zero.
         n_rows : float, default=inf
@@ -108,7 +122,7 @@ class Learner:
         project = make_projection(centers, factor, P, d, n_learned, cache_size)
         iterate = Iterate.of(problem.initial_coef() if coef is None else coef)
         parameters = [getattr(estimator, name) for name in _PARAMETERS]
-        return cls(problem, tuning, project, interval, iterate, parameters)
+        return cls(problem, tuning, project, interval, iterate, parameters, alpha)
 
     def suits(self, estimator):
         """Whether the parameters are those that this was made with."""
@@ -126,6 +140,7 @@ class Learner:
             interval=self.interval,
             step_size=self.tuning.step_size,
             zero_loss=self.problem.zero_loss,
+            alpha=self.alpha,
             n_halvings=self.n_halvings,
             **options,
         )
@@ -133,7 +148,8 @@ class Learner:
     def chosen_attributes(self):
         """Return the fitted attributes that tell what was chosen."""
         return tuned_attributes(self.tuning, self.problem) | {
-            "projection_interval_": self.interval
+            "alpha_": self.alpha,
+            "projection_interval_": self.interval,
         }
 
     def learned_attributes(self):

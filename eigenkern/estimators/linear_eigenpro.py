@@ -12,9 +12,10 @@ from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
 from ..solvers.eigenpro import eigenpro, step_on_features
+from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import MIN_ROWS, default_subsample_size, filling_work
 from ..tuning.step import tune
-from .base import Model, split
+from .base import Model, split, stops_early
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import check_tuning, tuned_attributes
@@ -41,7 +42,7 @@ class _LinearEigenPro(Streaming, Model):
         fit_intercept=True,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,
@@ -98,9 +99,13 @@ class _LinearEigenPro(Streaming, Model):
         return self._fit(X, y, sample_weight)
 
     def _prepare(self, data):
-        train, held_out = split(data, self.early_stopping, self.validation_fraction)
+        train, held_out = split(data, stops_early(self), self.validation_fraction)
         problem = self._problem(data, train, held_out, self.fit_intercept)
-        tuning = self._tune(problem)
+        alpha = 0.0
+        if is_auto(self.early_stopping):
+            X, y = problem.operator, problem.targets
+            alpha = auto_ridge_of_features(X, y, problem.weights) / len(train)
+        tuning = self._tune(problem, alpha)
         coef = self._previous_coef(problem)
         solver = self._solver(
             problem,
@@ -108,11 +113,13 @@ class _LinearEigenPro(Streaming, Model):
             problem.initial_coef() if coef is None else coef,
             tuning.batch_size,
             tuning.step_size,
+            alpha=alpha,
             try_steps=is_auto(self.step_size),
         )
         start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start)
-        return problem, solver, self._chosen(tuning, problem), rule
+        chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
+        return problem, solver, chosen, rule
 
     def _problem(self, data, train, held_out, center, seen=None):
         return LinearProblem(
@@ -139,7 +146,7 @@ class _LinearEigenPro(Streaming, Model):
             **options,
         )
 
-    def _tune(self, problem, *, in_pieces=False):
+    def _tune(self, problem, alpha=0.0, *, in_pieces=False):
         (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
         work = filling_work(problem.xp, problem.device, problem.operator.dtype)
         narrow = machine_of(problem).narrow_product_work
@@ -148,10 +155,11 @@ class _LinearEigenPro(Streaming, Model):
         if in_pieces and not is_auto(m):
             m = min(m, n)  # later pieces may be larger
         elif is_auto(m):
-            # Fewer features than rows leave a residual, whose noise larger batches
-            # lower; more can fit the rows, and converge faster in more steps. So do
-            # pieces, which are seen once.
-            m = min(largest, n if n >= d and not in_pieces else max(n // 8, 1))
+            # Fewer features than rows, or a penalty, leave a residual, whose noise
+            # larger batches lower; more can fit the rows, and converge faster in more
+            # steps. So do pieces, which are seen once.
+            leaves_residual = (n >= d or alpha > 0) and not in_pieces
+            m = min(largest, n if leaves_residual else max(n // 8, 1))
         s = self.subsample_size
         if is_auto(s):
             s = default_subsample_size(n)
@@ -308,9 +316,12 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": no rows are held out, but a penalty ``alpha_ |w|^2`` is chosen: the one
+        that predicts new rows best in ridge regression on a quarter of the rows, at
+        most 4000. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: the number of
+        epochs is what regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3
@@ -462,9 +473,12 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
-    early_stopping : bool, default=False
-        Hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients.
+    early_stopping : bool or "auto", default="auto"
+        "auto": no rows are held out, but a penalty ``alpha_ |w|^2`` is chosen: the one
+        that predicts new rows best in ridge regression on a quarter of the rows, at
+        most 4000. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: the number of
+        epochs is what regularises.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class.
     n_iter_no_change : int, default=3
@@ -563,7 +577,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         fit_intercept=True,
         max_iter=20,
         tol=1e-4,
-        early_stopping=False,
+        early_stopping="auto",
         validation_fraction=0.1,
         n_iter_no_change=3,
         warm_start=False,

@@ -66,10 +66,12 @@ def check_number(
     raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
 
-def check_flag(name, value):
-    """Raise a ValueError unless `value` is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False; got {value!r}")
+def check_flag(name, value, *, or_auto=False):
+    """Raise a ValueError unless `value` is True or False, or "auto" if that may be."""
+    if isinstance(value, bool | np.bool_) or (or_auto and is_auto(value)):
+        return
+    allowed = "'auto', True or False" if or_auto else "True or False"
+    raise ValueError(f"{name} must be {allowed}; got {value!r}")
 
 
 def warn_user(message):

@@ -126,3 +126,22 @@ class CenterSpectral(TopEigenvectors):
         """Add V S to coefficients (p, l) of the centers, in place."""
         if self.n_components:
             coef[: self.n_centers, :] += large_product(self.vectors, S)
+
+    def shrunk(self, coef, values, kappa):
+        """Return the coefficients of (I + kappa P)^-1 f, P the preconditioner.
+
+        P leaves 1 - D_j of psi_j, and everything that is orthogonal to them.
+
+        Parameters
+        ----------
+        coef : array of shape (p, l)
+            Of f = K(., Z) a.
+        values : array of shape (c, l)
+            f(Z_c).
+        kappa : array of shape (l,)
+        """
+        less, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
+        result = less * coef
+        of_vectors = self.vectors.T @ values
+        self.add_to(result, (1.0 / (1.0 + left[:, None] * kappa) - less) * of_vectors)
+        return result

@@ -84,3 +84,9 @@ class LinearSpectral(TopEigenvectors):
         """Return V D V' g of a gradient (d, l)."""
         image = large_product(gradient.T, self.vectors).T
         return large_product(self.vectors, self.scales[:, None] * image)
+
+    def shrunk(self, coef, kappa):
+        """Return (I + kappa P)^-1 a of coefficients (d, l); kappa has shape (l,)."""
+        less, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
+        image = (1.0 / (1.0 + left[:, None] * kappa) - less) * (self.vectors.T @ coef)
+        return less * coef + large_product(self.vectors, image)

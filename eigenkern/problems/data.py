@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..backend.array import location_of
+from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
 
@@ -79,6 +81,12 @@ class Data:
             return np.arange(len(self.targets))
         return np.flatnonzero(self.weights > 0)
 
+    @property
+    def every_row(self):
+        """All rows that have a weight, to read in ranges."""
+        order = None if self.weights is None else self.rows_with_weight()
+        return StreamedRows(self.X, *location_of(self.X), order)
+
 
 def draw(data, n):
     """Return the data of `n` rows, or all: of every class as large a part, or two.
@@ -97,6 +105,42 @@ def draw(data, n):
     members = [order[groups[order] == group] for group in np.unique(groups)]
     chosen = [rows[: max(n * len(rows) // n_rows, 2)] for rows in members]
     return data.take(np.sort(np.concatenate(chosen)))
+
+
+def choose_evenly(groups, n, rng):
+    """Choose members of all groups, in proportion, but leave one of each at least.
+
+    Parameters
+    ----------
+    groups : ndarray of shape (m,)
+        The group of each member.
+    n : int
+        How many to choose; fewer where the groups can't spare as many.
+    rng : numpy.random.RandomState
+
+    Returns
+    -------
+    chosen : ndarray of bool, shape (m,)
+    """
+    order = rng.permutation(len(groups))
+    _, first, codes, sizes = np.unique(
+        groups[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    spare, quotas = sizes - 1, n * sizes / len(groups)
+    counts = np.minimum(np.floor(quotas).astype(np.int64), spare)
+    # Those that are missing come from where most is left of the quota; of equal groups
+    # from those that happen to come first.
+    while (missing := n - counts.sum()) > 0 and (counts < spare).any():
+        able = np.flatnonzero(counts < spare)
+        by_rest = np.lexsort((first[able], (counts - quotas)[able]))
+        counts[able[by_rest[:missing]]] += 1
+    chosen, by_group = (
+        np.zeros(len(groups), dtype=bool),
+        np.argsort(codes, kind="stable"),
+    )
+    ranks = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen[order[by_group[ranks < np.repeat(counts, sizes)]]] = True
+    return chosen
 
 
 def hold_out(data, rows, fraction):
@@ -118,20 +162,10 @@ def hold_out(data, rows, fraction):
         Increasing.
     """
     first, which = data.distinct_with_targets(rows)
-    order = data.rng.permutation(len(first))
-    groups = np.zeros(len(first))
+    groups = np.zeros_like(first)
     if data.groups is not None:
         groups = data.groups[rows][first]
-    held = np.zeros(len(first), dtype=bool)
-    for group in np.unique(groups):
-        members = order[groups[order] == group]
-        n_held = round(fraction * len(members))
-        held[members[: min(n_held, len(members) - 1)]] = True
-    if not held.any():  # few rows: one of the largest group that can spare one
-        sizes = {group: (groups == group).sum() for group in np.unique(groups)}
-        largest = max(sizes, key=sizes.get)
-        if sizes[largest] > 1:
-            held[order[groups[order] == largest][0]] = True
+    held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
     if not held.any():
         raise ValueError(
             f"validation_fraction={fraction} leaves no row to select by: the "

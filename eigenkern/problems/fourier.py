@@ -1,5 +1,6 @@
 """The training problem of a model of random features."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +86,8 @@ class FourierProblem(Problem):
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         w = w / w.mean()
         if start is None:
-            start = self._choose(kernel, bandwidth, X, Y, w, numbers)
+            kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data.every_row)
+            start = self._choose(kernel, X, Y, w, numbers)
         else:
             dtype = move(start.offset, self.xp, self.device).dtype
             X = self.xp.astype(X, dtype, copy=False)
@@ -101,7 +103,11 @@ class FourierProblem(Problem):
             constant = np.zeros_like(constant)
         self.targets, self._constant = self.array(Y), self.array(constant)
         self.rows = Rows(X, _by_columns(self.targets), self.weights)
-        self._held_out = None if held_out is None else take(all_rows, held_out)
+        self._held_out = None
+        if held_out is not None:
+            self._held_out = take(all_rows, held_out)
+            w = None if data.weights is None else data.weights[held_out]
+            self._held_out_targets = data.targets[held_out], w
         self.features = FourierBlocks(
             self.kernel,
             start.seed,
@@ -111,15 +117,15 @@ class FourierProblem(Problem):
             cache_bytes=frequency_bytes,
         )
 
-    def _choose(self, kernel, bandwidth, X, Y, w, numbers):
+    def _choose(self, kernel, X, Y, w, numbers):
         """Return the `Start` for the training rows."""
-        kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w)
         constant = self.loss_function.baseline(Y, w)
         scale = np.ones(Y.shape[1])
         if numbers:
             # The standard deviation, of normal targets: outliers don't change it.
-            deviation = 1.4826 * weighted_median(np.abs(Y - constant), w)
-            spread = np.average((Y - constant) ** 2, axis=0, weights=w) ** 0.5
+            residual = Y - self.loss_function.middle(Y, w)
+            deviation = 1.4826 * weighted_median(np.abs(residual), w)
+            spread = np.average(residual**2, axis=0, weights=w) ** 0.5
             # Of targets that are nearly all equal it is rounding, as their spread is.
             deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
             rounding = 1e-12 * np.abs(Y).max(axis=0)
@@ -153,6 +159,13 @@ class FourierProblem(Problem):
         """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
         F = to_numpy(self._values(self._held_out, coef))
         return F * self._target_scale + self._shift
+
+    def with_held_out_constant(self, coef):
+        """Return `coef` plus the best constant for its residuals on held-out rows."""
+        Y, w = self._held_out_targets
+        shift = self.loss_function.baseline(Y - self.validation_values(coef), w)
+        shift = self.array(shift / self._target_scale)
+        return replace(coef, constant=coef.constant + shift)
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first rows, or of all."""

@@ -120,6 +120,7 @@ class GeneralProblem(Problem):
             data.rng,
             data.targets[train[:n_sampled]],
             None if weights is None else weights[:n_sampled],
+            data.every_row,
         )
         if isinstance(centers, str):
             centers = _chosen(centers, n_centers, kernel, X, train, weights, data.rng)
@@ -199,6 +200,11 @@ class GeneralProblem(Problem):
     def matrix(self):
         """Return K(X, Z) of the training rows."""
         return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
+
+    def sampled_kernel(self):
+        """Return K(X, X) of some training rows, the first in the solver's order."""
+        rows = slice(0, n_sampled_rows(self.n_rows))
+        return TiledKernel(self.kernel, self._gather(rows))
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""

@@ -56,7 +56,9 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(K)
         else:
             Y = data.targets[train]
-            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w)
+            self.kernel = make_kernel(
+                kernel, bandwidth, rows, self.rng, Y, w, data.every_row
+            )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(scored)
@@ -64,17 +66,17 @@ class KernelProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
 
-    def penalised(self, alpha):
-        """Return the problem of K + alpha n W^-1: kernel ridge regression.
+    def penalised(self, ridge):
+        """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
 
-        It is the kernel matrix of k(x, z) + (alpha n / w) delta_xz, which equals k on
-        other rows. A matrix that was given is changed in the copy that this problem
+        It is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on other
+        rows. A matrix that was given is changed in the copy that this problem
         has.
         """
         other = copy(self)
         w = self.weights
         w = self.xp.ones_like(self.targets[:, 0]) if w is None else w
-        other.operator = self.operator.plus_diagonal(alpha * len(self._train) / w)
+        other.operator = self.operator.plus_diagonal(ridge / w)
         return other
 
     def cached(self, cache_size, n_products):

@@ -110,16 +110,19 @@ class LeastSquares(Problem):
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
 
-        The rows held out tell their distances, but not their targets.
+        "scale" is measured on all rows, as by scikit-learn. The rows held out tell
+        their distances, but not their targets.
         """
         data, targets, weights = self._data, None, None
-        if isinstance(kernel, str) and isinstance(bandwidth, str):
+        if isinstance(kernel, str) and bandwidth in ("median", "auto"):
             rows = order if bandwidth == "median" else train
             first, which = data.distinct(rows)
             weights = None if data.weights is None else data.weights[rows]
             targets, weights = merged(first, which, data.targets[rows], weights)
             X = take(X, first)
-        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights)
+        return make_kernel(
+            kernel, bandwidth, X, self.rng, targets, weights, data.every_row
+        )
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp

@@ -14,6 +14,7 @@ from ..kernels import (
     Polynomial,
     check_positive_bandwidth,
     median_distance,
+    scale_gamma,
 )
 from ..tuning.bandwidth import auto_bandwidth
 
@@ -58,29 +59,29 @@ def check_spectral_law(kernel):
 
 
 def check_bandwidth(bandwidth, *, targets=True):
-    """Raise a ValueError unless `bandwidth` is "median", "auto" or a positive number.
+    """Raise a ValueError unless `bandwidth` is a known word or a positive number.
 
     "auto" needs `targets`, which a transformer has not.
     """
-    known = ("median", "auto") if targets else ("median",)
+    known = ("median", "scale", "auto") if targets else ("median", "scale")
     if isinstance(bandwidth, str) and bandwidth in known:
         return
     if not isinstance(bandwidth, Real) or isinstance(bandwidth, bool):
-        right = "a positive number, 'median' or 'auto'"
+        right = "a positive number, 'median', 'scale' or 'auto'"
         if not targets:
-            right = "a positive number or 'median' ('auto' needs targets)"
+            right = "a positive number, 'median' or 'scale' ('auto' needs targets)"
         raise ValueError(f"bandwidth must be {right}; got {bandwidth!r}")
     check_positive_bandwidth(bandwidth)
 
 
-def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None):
+def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row=None):
     """Return the kernel object that the parameters of an estimator mean.
 
     Parameters
     ----------
     kernel : str, Kernel or callable
         As checked by `check_kernel`; not "precomputed".
-    bandwidth : float, "median" or "auto"
+    bandwidth : float, "median", "scale" or "auto"
         Used with a kernel's name; a kernel object brings its own.
     X : array of shape (n, d)
         Where the median distance, or the leave-one-out error, is measured.
@@ -89,6 +90,8 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None):
         On the host; only "auto" needs them.
     weights : ndarray of shape (n,), default=None
         On the host, positive.
+    every_row : array or StreamedRows of shape (m, d), default=None
+        All rows with weight, those held out too, which "scale" is measured on. None: X.
 
     Returns
     -------
@@ -103,6 +106,11 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None):
         return made
     if not isinstance(bandwidth, str):
         return replace(made, bandwidth=float(bandwidth))
+    if bandwidth == "scale":
+        # A length for every radial kernel, as "median" is: that of the Gaussian.
+        known = Polynomial if isinstance(made, Polynomial) else Gaussian
+        like = known.from_gamma(scale_gamma(X if every_row is None else every_row))
+        return replace(made, bandwidth=like.bandwidth)
     made = replace(made, bandwidth=median_distance(X, rng))
     if bandwidth == "median":
         return made

@@ -36,19 +36,23 @@ def eigenpro(
     step_size,
     rng,
     step=step_on_rows,
+    alpha=0.0,
     try_steps=True,
     zero_loss=0.0,
     n_halvings=0,
     may_restart=True,
     accepts=lambda model: True,
 ):
-    """Minimise sum_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
+    """Minimise mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
     One step on a batch b of m rows of the matrix A (K(X, X), or the features)::
 
         g = (eta / m) W (A_b a - y_b)
         a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
+
+    On features alpha |a|^2 may be added to what is minimised: its part of the step is
+    implicit, ``(I + kappa P) a = `` the a above, kappa = alpha eta, however large.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
     where K is cached), the mean n l, and the correction
@@ -84,6 +88,8 @@ def eigenpro(
         Order of the batches.
     step : callable, default=step_on_rows
         Of the formulas above.
+    alpha : float, default=0.0
+        On features only.
     try_steps : bool, default=True
         Whether to try other steps.
     zero_loss : float, default=0.0
@@ -127,7 +133,7 @@ def eigenpro(
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
             mean = run_epoch(
-                A, y, w, P, sides, rates, batches, zero_losses, step, watch
+                A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
             )
             search.choose(
                 watch.losses, watch.late, lambda: _judge(A, y, w, zero_losses, mean)
@@ -155,12 +161,12 @@ def eigenpro(
     )
 
 
-def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch):
+def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0):
     """Visit the batches; return the mean of the iterates a on the second half.
 
     Parameters
     ----------
-    A, y, w, P, step
+    A, y, w, P, step, alpha
         As of `eigenpro`.
     a : array of shape (n, k l) or (d, k l)
         k iterates side by side; changed in place.
@@ -185,6 +191,8 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch):
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
         step(A, P, a, b, K_bs, rates * g)
+        if alpha > 0:
+            a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
         if watch.is_late:
             mean += (a - mean) / watch.n_late
     return mean

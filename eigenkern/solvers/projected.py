@@ -96,12 +96,13 @@ def projected(
     interval,
     step_size,
     zero_loss,
+    alpha=0.0,
     n_halvings=0,
     n_slack_rows=0,
     may_restart=True,
     try_half_steps=True,
 ):
-    """Minimise sum_i w_i (f(x_i) - y_i)^2 over f = K(., Z) a, with p centers Z.
+    """Minimise mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
 
     In the space of the kernel a step on a batch b of m rows, and every T batches the
     projection onto the span of K(., Z)::
@@ -111,7 +112,10 @@ def projected(
         f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
     over T batches. Between projections the rows X_b stay as temporary centers with
-    coefficients -g.
+    coefficients -g. The penalty's part of the step is implicit, ``(I + kappa P) f = ``
+    the projected f, with kappa = eta alpha times the rows of the T batches over m: it
+    needs no shorter step, however large alpha is.
+
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
     temporary centers m^2 T (d + l) / 2 more on average, and its part of a projection.
     T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little. In
@@ -138,6 +142,7 @@ def projected(
         eta.
     zero_loss : float
         Mean loss of f = 0, summed over the outputs.
+    alpha : float, default=0.0
     n_halvings : int, default=0
         Of the step, so far.
     n_slack_rows : int, default=0
@@ -168,7 +173,15 @@ def projected(
         watch = EpochWatch(guard, zero_loss, shape, n_slack_rows=n_slack_rows)
         with centers.exclusive_threads():
             run_epoch(
-                next_epoch(), centers, P, project, iterate, rates, interval, watch
+                next_epoch(),
+                centers,
+                P,
+                project,
+                iterate,
+                rates,
+                interval,
+                watch,
+                alpha,
             )
         if watch.n_rows == 0:
             return None
@@ -189,13 +202,13 @@ def projected(
     )
 
 
-def run_epoch(batches, centers, P, project, iterate, rates, interval, watch):
+def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alpha=0.0):
     """Visit the batches until they end, or the losses diverge.
 
     Parameters
     ----------
     batches : iterable of Batch
-    centers, P, project, iterate, interval
+    centers, P, project, iterate, interval, alpha
         As of `projected`.
     rates : ndarray of shape (l,)
         eta / m of every output.
@@ -204,7 +217,16 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch):
     xp, c = namespace(iterate.coef), P.n_centers
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
     no_correction = xp.zeros_like(P.vectors.T @ iterate.coef[:c, :])
-    rows, steps, h, S = [], [], iterate.rest, no_correction
+    rows, steps, h, S, n_rows = [], [], iterate.rest, no_correction, 0
+
+    def to_centers():
+        change, rest = project(h, S)
+        if alpha > 0:
+            moved = iterate.coef + change
+            values = centers.product(moved, 0, c)[0] if c else moved[:0, :]
+            change = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
+        iterate.add(change, rest)
+
     # The iterate itself changes in projections only: it is always a model.
     a = xp.asarray(iterate.coef, copy=True)
     for batch in batches:
@@ -215,22 +237,22 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch):
         error = F - batch.targets
         g = batch.weights[:, None] * error
         zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-        losses, n_rows = xp.sum(g * error, axis=0), error.shape[0]
-        if watch.add(losses, float(xp.sum(zero_losses)), n_rows):
+        losses, m = xp.sum(g * error, axis=0), error.shape[0]
+        if watch.add(losses, float(xp.sum(zero_losses)), m):
             return
         g = rates * g
         s_b = P.coordinates(K_b.block(last=c), g)
         P.add_to(a, s_b)
-        S, h = S + s_b, h - K_b.adjoint(g)
+        S, h, n_rows = S + s_b, h - K_b.adjoint(g), n_rows + m
         if interval > 1:
             rows.append(batch.rows)
             steps.append(g)
         if watch.n_batches % interval == 0:
-            iterate.add(*project(h, S))
-            rows, steps, h, S = [], [], iterate.rest, no_correction
+            to_centers()
+            rows, steps, h, S, n_rows = [], [], iterate.rest, no_correction, 0
             a = xp.asarray(iterate.coef, copy=True)
     if watch.n_batches % interval:
-        iterate.add(*project(h, S))
+        to_centers()
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):

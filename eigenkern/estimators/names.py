@@ -1,0 +1,43 @@
+"""What the parameters of SVC are called here, for those who come from there."""
+
+import inspect
+from numbers import Real
+
+
+class NamesOfSVC:
+    """Answers the parameters `gamma` and `C` of SVC with what they are called here."""
+
+    #: What C, of SVC's 1/2 |f|^2 + C sum_i loss_i, is in the objective of the model.
+    _alpha_of_C = "1 / (2 C n)"
+
+    def __new__(cls, *args, **parameters):
+        # Not in __init__, whose signature tells scikit-learn what parameters there are.
+        known = inspect.signature(cls.__init__).parameters
+        unknown = parameters.keys() - known.keys()
+        if "bandwidth" in known and not unknown.isdisjoint({"gamma", "C"}):
+            name = "gamma" if "gamma" in unknown else "C"
+            answer = f"{cls.__name__} has no parameter {name!r}"
+            if name == "gamma":
+                answer += f": {_bandwidth_of(parameters[name])}"
+            elif "alpha" in known:
+                answer += (
+                    f": C={parameters[name]!r} weighs loss and penalty as alpha = "
+                    f"{cls._alpha_of_C} does, for n training rows"
+                )
+            else:
+                answer += ", nor a penalty of its own"
+            raise TypeError(answer)
+        return super().__new__(cls)
+
+
+def _bandwidth_of(gamma):
+    """Return how to say gamma."""
+    bandwidth = "1 / (2 gamma) ** 0.5"
+    if isinstance(gamma, str):
+        bandwidth = "(n_features / 2) ** 0.5" if gamma == "auto" else repr(gamma)
+    elif isinstance(gamma, Real) and gamma > 0:
+        bandwidth += f" = {(2.0 * gamma) ** -0.5:.4g}"
+    return (
+        f"gamma={gamma!r} of SVC's kernel='rbf' is kernel='gaussian' with bandwidth = "
+        f"{bandwidth}; see also Polynomial.from_gamma of eigenkern.kernels"
+    )

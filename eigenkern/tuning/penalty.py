@@ -1,0 +1,173 @@
+"""The penalty that new rows prefer: what ``early_stopping="auto"`` means."""
+
+from functools import cache, partial
+
+import numpy as np
+
+from ..backend.array import namespace
+from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
+
+# Of all rows, the part that is fitted, and at most so many, judged by at most so many.
+_PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
+# Features times rows to fit, at most: memory for some 300 MB in double precision.
+_MOST_NUMBERS = 10_000_000
+# Rows below which nothing can be told.
+_LEAST_ROWS = 20
+# Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
+# the next, how many there are, and where the search begins.
+_LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
+# What counts as less, relative to the error.
+_TOL = 1e-3
+
+
+def auto_ridge(K, y, weights=None):
+    """Return the ridge that predicts rows best that it was not fitted to.
+
+    That is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
+    variance of the noise over that of the function, which does not depend on how many
+    rows there are: the c that suits a subsample suits all rows. Kernel ridge regression
+    is fitted to an eighth of the rows for some of a geometric sequence of c, then to a
+    quarter, at most 4000, for the best ones; each is judged by the squared errors on up
+    to 4000 of the other rows, and the minimum is that of a parabola.
+
+    Parameters
+    ----------
+    K : Matrix
+        K(X, X), the rows in random order.
+    y : array of shape (m, l), m >= n
+        Targets, centered.
+    weights : array of shape (m,), default=None
+        w, with mean 1.
+
+    Returns
+    -------
+    float
+        c; 0 where the least one is the best, or where there are too few rows to tell.
+    """
+    n = K.shape[0]
+    if n < _LEAST_ROWS:
+        return 0.0
+    s = min(n // _PART, _MOST_FITTED)
+    block = K.block(0, min(s + _MOST_JUDGES, n), 0, s)
+    y, w = _first(block, y, weights)
+    size = float(K.xp.mean(w[:s] * K.xp.linalg.diagonal(block[:s, :])))
+    return size * _search(partial(_error_of_rows, block, y, w, size), s)
+
+
+def auto_ridge_of_features(F, y, weights=None):
+    """Return the same for the linear kernel, of n rows of centered features.
+
+    Parameters
+    ----------
+    F : CenteredFeatures
+    y, weights
+        As of `auto_ridge`.
+
+    Returns
+    -------
+    float
+        c of ``(F' W F + c I) a = F' W y``; 0 as of `auto_ridge`.
+    """
+    n, d = F.shape
+    if n < _LEAST_ROWS:
+        return 0.0
+    s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
+    block = F.block(0, min(s + _MOST_JUDGES, n))
+    y, w = _first(block, y, weights)
+    size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
+    if d < s:
+        error = partial(_error_of_features, block, y, w, size, s)
+    else:
+        error = partial(_error_of_rows, block @ block[:s, :].T, y, w, size)
+    return size * _search(error, s)
+
+
+def _first(block, y, weights):
+    """Return the targets and weights of the rows of a block."""
+    n = block.shape[0]
+    ones = namespace(y).ones_like(y[:n, 0])
+    return y[:n, :], ones if weights is None else weights[:n]
+
+
+def _search(error, s):
+    """Return the best penalty, 0 if it is the least, by ``error(n_fitted, penalty)``.
+
+    Parameters
+    ----------
+    error : callable
+    s : int
+        Rows that are fitted in the end.
+    """
+    few, more = (
+        cache(lambda place, m=m: error(m, 10.0 ** (_LEAST + place * _STEP)))
+        for m in (s // 2, s)
+    )
+    place = _descend(more, _descend(few, _START))
+    if place == 0:
+        return 0.0
+    if place < _N_PENALTIES - 1:
+        place += _vertex(more(place - 1), more(place), more(place + 1))
+    return 10.0 ** (_LEAST + place * _STEP)
+
+
+def _error_of_rows(block, y, w, size, n_fitted, penalty):
+    """Return the squared error of kernel ridge regression on rows that are new to it.
+
+    Parameters
+    ----------
+    block : array of shape (m, s)
+        K(X, X_s): of the first s rows the first ones are fitted, the others judge.
+    y, w : arrays of shape (m, l), (m,)
+    size : float
+        What the penalty is relative to.
+    n_fitted : int
+    penalty : float
+    """
+    xp, s, fitted = namespace(block), block.shape[1], slice(0, n_fitted)
+    root = xp.sqrt(w[fitted])[:, None]
+    A = root * block[fitted, fitted] * root.T
+    b = _solution(A, root * y[fitted, :], size * penalty)
+    if b is None:
+        return np.inf
+    residual = block[s:, fitted] @ (root * b) - y[s:, :]
+    return float(xp.sum(w[s:, None] * residual**2))
+
+
+def _error_of_features(block, y, w, size, s, n_fitted, penalty):
+    """Return the same, where the features (m, d) are fewer than the rows."""
+    xp, F = namespace(block), block[:n_fitted, :]
+    weighted = (w[:n_fitted, None] * F).T
+    a = _solution(weighted @ F, weighted @ y[:n_fitted, :], size * penalty)
+    if a is None:
+        return np.inf
+    residual = block[s:, :] @ a - y[s:, :]
+    return float(xp.sum(w[s:, None] * residual**2))
+
+
+def _solution(A, B, ridge):
+    """Return (A + ridge I)^-1 B, or None where A is indefinite."""
+    L = cholesky(plus_diagonal(A, ridge))
+    if L is None:
+        return None
+    return solve_triangular(L, solve_triangular(L, B), transposed=True)
+
+
+def _descend(error, place):
+    """Return the place of a local minimum of the errors, from one on."""
+    for direction in (-1, 1):
+        start = place
+        while 0 <= place + direction < _N_PENALTIES:
+            if not error(place + direction) < (1 - _TOL) * error(place):
+                break
+            place += direction
+        if place != start:
+            break
+    return place
+
+
+def _vertex(before, least, after):
+    """Return where between -1 and 1 the parabola through three values is least."""
+    curvature = before - 2 * least + after
+    if not 0 < curvature < np.inf:
+        return 0.0
+    return float(np.clip((before - after) / (2 * curvature), -0.5, 0.5))

@@ -1,0 +1,167 @@
+"""What those who come from SVC pass: gamma="scale", gamma and C."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.svm import SVC
+
+import eigenkern
+from eigenkern import (
+    DSGClassifier,
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeClassifier,
+    LinearEigenProClassifier,
+    NystromClassifier,
+    NystromRegressor,
+    NytroClassifier,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
+    RFMRegressor,
+)
+
+MODELS = [
+    DSGClassifier(max_iter=2),
+    EigenProClassifier(),
+    EigenProClassifier(early_stopping=True),
+    EigenProClassifier(n_centers=20, max_iter=2),
+    FalkonLikeClassifier(),
+    NystromClassifier(alpha="path"),
+    NytroClassifier(),
+    RandomFourierFeatures(),
+    RBFNetworkFeatures(n_components=10),
+]
+with_bandwidth = pytest.mark.parametrize(
+    "cls",
+    [
+        cls
+        for name in eigenkern.__all__
+        if hasattr(cls := getattr(eigenkern, name), "get_params")
+        and "bandwidth" in cls().get_params()
+    ],
+)
+
+
+@pytest.fixture
+def two_classes(rng):
+    """Rows of unlike columns, some of them repeated."""
+    X = rng.standard_normal((150, 3)) * [1.0, 2.0, 5.0] + [0.0, 4.0, 1.0]
+    X = np.concatenate([X, X[:30]])
+    return X, (X[:, 0] > 0).astype(int)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_scale_is_the_bandwidth_of_svc(model, two_classes):
+    X, y = two_classes
+    gamma = SVC(gamma="scale").fit(X, y)._gamma
+    model.set_params(kernel="gaussian", bandwidth="scale", random_state=0)
+    assert model.fit(X, y).bandwidth_ == pytest.approx((2 * gamma) ** -0.5)
+
+
+@pytest.mark.parametrize("model", MODELS[:-2], ids=repr)
+def test_scale_knows_no_rows_without_weight(model, two_classes):
+    X, y = two_classes
+    w = np.where(np.arange(180) < 160, 0.5 + np.arange(180) % 3, 0.0)
+    model.set_params(kernel="laplacian", bandwidth="scale", random_state=0)
+    expected = (3 * X[:160].var() / 2) ** 0.5
+    assert model.fit(X, y, w).bandwidth_ == pytest.approx(expected)
+
+
+def test_scale_of_the_first_piece(two_classes):
+    X, y = two_classes
+    model = EigenProClassifier(bandwidth="scale", n_centers=20, random_state=0)
+    model.partial_fit(X[:100], y[:100], classes=[0, 1]).partial_fit(X[100:], y[100:])
+    assert model.bandwidth_ == pytest.approx((3 * X[:100].var() / 2) ** 0.5)
+
+
+def test_scale_in_learned_metrics(two_classes):
+    X, y = two_classes
+    model = RFMRegressor(NystromRegressor(alpha=1e-2, bandwidth="scale"), max_rounds=1)
+    model.fit(X, y + X[:, 0])
+    expected = (3 * model.transform(X).var() / 2) ** 0.5
+    assert model.estimator_.bandwidth_ == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "model", [EigenProRegressor(), RandomFourierFeatures(random_state=0)], ids=repr
+)
+def test_scale_of_other_array_libraries(model, two_classes, other_xp):
+    X, y = two_classes
+    model.set_params(bandwidth="scale")
+    with config_context(array_api_dispatch=True):
+        model.fit(other_xp.asarray(X), other_xp.asarray(y, dtype=other_xp.float64))
+    assert model.bandwidth_ == pytest.approx((3 * X.var() / 2) ** 0.5)
+
+
+def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
+    # C and gamma as they are said here: a hinge loss under the same penalty, which
+    # minimises the objective of SVC, and so agrees with its values.
+    X, y = two_classes
+    y, n = (X[:, 0] + X[:, 1] > 4).astype(int), len(X)
+    svc = SVC(C=0.5).fit(X, y)
+    model = DSGClassifier(
+        "gaussian",
+        bandwidth="scale",
+        loss="hinge",
+        alpha=1 / (0.5 * n),
+        max_iter=300,
+        random_state=0,
+    ).fit(X, y)
+    expected = svc.decision_function(X)
+    assert_allclose(model.decision_function(X), expected, atol=0.2)
+    assert np.corrcoef(model.decision_function(X), expected)[0, 1] > 0.99
+
+
+@with_bandwidth
+def test_gamma_is_answered_with_a_bandwidth(cls):
+    message = rf"{cls.__name__} has no parameter 'gamma': .*='gaussian' .* = 2\.236"
+    with pytest.raises(TypeError, match=message):
+        cls(gamma=0.1)
+    with pytest.raises(TypeError, match=r"gamma='scale' .* bandwidth = 'scale'"):
+        cls(gamma="scale", C=1.0)
+    with pytest.raises(TypeError, match=r"bandwidth = \(n_features / 2\) \*\* 0.5"):
+        cls(gamma="auto")
+    for gamma in (None, -1.0, [1.0]):
+        with pytest.raises(TypeError, match=r"bandwidth = 1 / \(2 gamma\) \*\* 0.5;"):
+            cls(gamma=gamma)
+
+
+@with_bandwidth
+def test_c_is_answered_with_a_penalty(cls):
+    expected = "nor a penalty of its own"
+    if "alpha" in cls().get_params():
+        expected = r"C=10 .* alpha = 1 / \(2 C n\) does, for n training rows"
+        if cls.__name__.startswith("DSG"):
+            expected = r"C=10 .* alpha = 1 / \(C n\) does"
+    with pytest.raises(TypeError, match=f"{cls.__name__} has no parameter 'C'.*"):
+        cls(C=10)
+    with pytest.raises(TypeError, match=expected):
+        cls(C=10)
+
+
+@with_bandwidth
+def test_other_unknown_names_are_python_s_matter(cls):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gama'"):
+        cls(gama=0.1)
+    model = cls("rbf", bandwidth=2.0)
+    for twin in (clone(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.get_params() == model.get_params()
+
+
+def test_models_without_a_kernel_know_nothing_of_it():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gamma'"):
+        LinearEigenProClassifier(gamma=0.1)
+
+
+def test_a_subclass_may_have_a_parameter_of_the_name():
+    class WithGamma(EigenProClassifier):
+        def __init__(self, kernel="rbf", *, bandwidth=1.0, gamma=1.0):
+            super().__init__(kernel, bandwidth=bandwidth)
+            self.gamma = gamma
+
+    assert WithGamma(gamma=3.0).gamma == 3.0
