@@ -38,7 +38,7 @@ _N_RATIOS = 100
 def n_left_out(n_rows, fraction):
     """Return how many rows are left out: a fraction of them, that costs a fit little.
 
-    Leaving out a quarter of the rows of the full kernel, or an eighth of those of a
+    Leaving out a quarter of the rows of the full kernel, or a sixteenth of those of a
     model on centers, took XX % of the time of a fit with one penalty, on two cores.
     """
     return min(max(int(fraction * n_rows), _LEAST), _MOST, n_rows)
