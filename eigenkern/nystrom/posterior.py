@@ -15,9 +15,11 @@ P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
 Quinonero-Candela and Rasmussen, "A unifying view of sparse approximate Gaussian process
 regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
 
-lambda is the ratio of sigma^2 and s^2; their size is that for which residuals of rows
-left out are as large as their variances say. Few centers regularise as well, and lambda
-may then be far below the noise: residuals that contradict the ratio change it.
+lambda N is the ratio of sigma^2 and s^2; their size is that for which residuals of rows
+left out are as large as their variances say. But a model may do well with a lambda far
+below the noise: few centers regularise as well, and a kernel with a peak may interpolate
+noisy targets. New rows that equal old ones would then have no variance. Where residuals
+contradict the ratio, sigma^2 is larger.
 """
 
 import numpy as np
@@ -38,23 +40,23 @@ _N_RATIOS = 100
 def n_left_out(n_rows, fraction):
     """Return how many rows are left out: a fraction of them, that costs a fit little.
 
-    Leaving out a quarter of the rows of the full kernel, or a sixteenth of those of a
+    Leaving out a quarter of the rows of the full kernel, or an eighth of those of a
     model on centers, took XX % of the time of a fit with one penalty, on two cores.
     """
     return min(max(int(fraction * n_rows), _LEAST), _MOST, n_rows)
 
 
-def left_out_of_kernel(L, coefs, Y, weights, total):
+def left_out_of_kernel(factor, coefs, Y, weights, total):
     """Return what leaving out each of the last rows of the full kernel tells.
 
     With A = K + lambda N W^-1 the residual of row i becomes [A^-1 y]_i / [A^-1]_ii, and
-    its variance s^2 / [A^-1]_ii.
+    its variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
 
     Parameters
     ----------
-    L : array of shape (m, m)
-        Last rows and columns of the factor of W^1/2 A W^1/2, which are all that the
-        last rows and columns of the inverse need.
+    factor : Factor
+        Its L are the last rows and columns of that of W^1/2 A W^1/2, which are all that
+        the last rows and columns of the inverse need.
     coefs : array of shape (m, l + 1)
         b of [Y, 1].
     Y : array of shape (m, l)
@@ -66,14 +68,16 @@ def left_out_of_kernel(L, coefs, Y, weights, total):
     Returns
     -------
     residuals : array of shape (m, l)
-    variances : array of shape (m,)
-        Those of the residuals over s^2.
+    unseen, noise : arrays of shape (m,)
+        Factors of s^2 and of sigma^2 in their variances.
     """
-    xp = namespace(L)
-    diagonal = inverse_diagonal(L)
+    xp = namespace(coefs)
+    diagonal = inverse_diagonal(factor.L)
     numerator = _without_row(coefs, Y, weights, total)
     residuals = numerator / (xp.sqrt(weights) * diagonal)[:, None]
-    return residuals, 1 / (weights * diagonal)
+    unseen = (1 / diagonal - factor.ridge) / weights
+    unseen = xp.where(unseen > 0, unseen, xp.zeros_like(unseen))
+    return residuals, unseen, 1 / weights
 
 
 def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
@@ -121,20 +125,6 @@ def _without_row(values, Y, weights, total):
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of targets that are too large
-def scale(residuals, variances):
-    """Return s^2 of every output, an ndarray (l,): the residuals have these variances.
-
-    Parameters
-    ----------
-    residuals : array of shape (m, l)
-    variances : array of shape (m,)
-        Over s^2.
-    """
-    residuals, variances = to_numpy(residuals), to_numpy(variances)
-    return np.mean(residuals**2 / variances[:, None], axis=0)
-
-
-@np.errstate(over="ignore", invalid="ignore")
 def scales(residuals, unseen, noise, ratio, largest):
     """Return s^2 and sigma^2 of every output, ndarrays (l,): the most likely ones.
 
@@ -149,7 +139,9 @@ def scales(residuals, unseen, noise, ratio, largest):
     largest : float
         The largest ratio to try.
     """
-    ratios = np.geomspace(ratio, max(ratio, largest), _N_RATIOS)
+    least = max(ratio, EPS * largest)
+    ratios = np.geomspace(least, max(least, largest), _N_RATIOS)
+    ratios[0] = ratio
     variances = to_numpy(unseen)[:, None] + to_numpy(noise)[:, None] * ratios
     sizes = np.mean(
         to_numpy(residuals)[:, :, None] ** 2 / variances[:, None, :], axis=0

@@ -250,7 +250,7 @@ class CenterProblem(LeastSquares):
         rows = np.flatnonzero(~np.isin(index, centers))
         if len(rows) < _FEWEST:
             rows = np.arange(len(index))
-        return np.sort(shuffled(rows)[: n_left_out(len(index), 1 / 16)])
+        return np.sort(shuffled(rows)[: n_left_out(len(index), 1 / 8)])
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

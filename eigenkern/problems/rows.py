@@ -3,9 +3,9 @@
 from functools import cached_property, partial
 
 from ..backend.linalg import large_product
-from ..nystrom.moments import WeightedKernel
+from ..nystrom.moments import Factor, WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
-from ..nystrom.posterior import left_out_of_kernel, n_left_out, scale
+from ..nystrom.posterior import left_out_of_kernel, n_left_out, scales
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
@@ -131,18 +131,20 @@ class RowProblem(LeastSquares):
         rows, equations = self.all, self.everything
         first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)
-        residuals, variances = left_out_of_kernel(
-            factor.L[first:, first:],
+        found = left_out_of_kernel(
+            Factor(factor.L[first:, first:], factor.ridge),
             equations.solve(factor)[first:, :],
             last.targets - equations.mean,
             last.weights,
             equations.weight,
         )
-        prior = scale(residuals, variances)
+        X = self.xp.astype(self.to_compute(last.X), self.xp.float64)
+        largest = float(self.xp.mean(self.kernel.diagonal(X)))
+        prior, noise = scales(*found, factor.ridge, largest)
         L = factor.L
         if not bool(self.xp.all(rows.weights == 1)):
             L = L / self.xp.sqrt(rows.weights)[:, None]
-        return self._variance_attributes(prior, factor.ridge * prior, L, rows.index)
+        return self._variance_attributes(prior, noise, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
