@@ -339,8 +339,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         that variances of predictions need; None where they cannot be told.
     noise_variance_ : array of shape (n_outputs,) or None
         sigma^2, the variance of the noise of a target; sigma^2 / w of a row with w
-        times the mean weight. ``alpha_ * n_samples * prior_variance_`` where all rows
-        are centers.
+        times the mean weight. ``alpha_ * n_samples * prior_variance_``, or more if
+        rows left out contradict that.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)

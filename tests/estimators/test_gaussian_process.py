@@ -155,6 +155,16 @@ def test_few_centers_do_not_hide_the_noise(rng):
     assert_allclose(model.noise_variance_, 0.09, rtol=0.3)
 
 
+def test_interpolation_does_not_hide_the_noise(rng):
+    """Without penalty copies of rows would have no spread, and others far too much."""
+    X = rng.integers(0, 8, (3000, 3)).astype(float)
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(3000)
+    model = NystromRegressor(alpha=1e-12, random_state=0).fit(X[:600], y[:600])
+    mean, std = model.predict(X[600:], return_std=True)
+    assert 0.87 < np.mean(abs(y[600:] - mean) < 1.645 * std) < 0.95
+    assert std.min() > 0.2 and std.max() < 1.5
+
+
 def test_scales_are_the_most_likely(rng):
     unseen, noise = rng.uniform(0.01, 1, 4000), rng.uniform(1, 1.5, 4000)
     residuals = rng.standard_normal((4000, 2))
