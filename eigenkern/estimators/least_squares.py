@@ -7,6 +7,7 @@ from ..centers import METHODS
 from ..nystrom.filters import RidgePath
 from ..problems.centers import CenterProblem
 from ..problems.data import hold_out
+from ..problems.logistic import LogisticProblem
 from ..problems.problem import shuffled
 from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
@@ -61,14 +62,15 @@ def make_problem(
     ----------
     estimator : estimator
     data : Data
-    kind : {"ridge", "path", "falkon"}
+    kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
         What is solved, see `NystromPlan`.
     holds_out : bool, default=False
         Whether rows are held out to select by, unless some are given.
     n_kept : int, default=0
         Candidates whose coefficients are kept.
     n_passes : int, default=1
-        How often the kernel matrix of rows and centers is used in closed form.
+        How often the kernel matrix of rows and centers is used in closed form, or in
+        products where that is told.
     shuffles : bool, default=False
         Whether all rows as centers are in random order.
     """
@@ -89,13 +91,15 @@ def make_problem(
             + (" that are not held out" if held_out is not None else "")
             + f", {len(train)}; got {n_centers}"
         )
-    if kind == "falkon" and centers is None and n_centers == data.X.shape[0]:
+    if kind.startswith("falkon") and centers is None and n_centers == data.X.shape[0]:
         n_centers = None  # the same model by one factor
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    if n_centers is None and centers is None:
+    logistic = kind.endswith("logistic")
+    if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
         return RowProblem(estimator.device, data, train, held_out, **shared)
-    return CenterProblem(
+    problem = LogisticProblem if logistic else CenterProblem
+    return problem(
         estimator.device,
         data,
         train,

@@ -140,7 +140,7 @@ class LeastSquares(Problem):
             X = take(X, order)
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         targets, weights = data.targets[order], weights[order] / weights[order].mean()
-        self.intercept = np.average(targets, axis=0, weights=weights)
+        self.intercept = self._intercept_of(targets, weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights
@@ -148,6 +148,10 @@ class LeastSquares(Problem):
         self.kernel = None
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+
+    @staticmethod
+    def _intercept_of(targets, weights):
+        return np.average(targets, axis=0, weights=weights)
 
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
