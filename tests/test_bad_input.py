@@ -62,7 +62,10 @@ BAD_PARAMETERS = [
     ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
     ({"max_iter": 2.0}, "max_iter must be an integer >= 1; got 2.0"),
     ({"max_iter": None}, "max_iter must be an integer >= 1; got None"),
-    ({"early_stopping": "yes"}, "early_stopping must be True or False; got 'yes'"),
+    (
+        {"early_stopping": "yes"},
+        "early_stopping must be 'auto', True or False; got 'yes'",
+    ),
     ({"warm_start": 1}, "warm_start must be True or False; got 1"),
     ({"tol": -1e-3}, "tol must be a number >= 0; got -0.001"),
     ({"tol": np.nan}, "tol must be a number >= 0; got nan"),

@@ -113,6 +113,7 @@ SHARED = {
     "class_weight": (1, 3, "of pieces of the data"),
     "damping": (2, 2, "inexact eigenvectors of features need some"),
     "device": (1, 3, "kernel matrices may be on several; features come back"),
+    "early_stopping": (1, 3, "a penalty that is given, or has no parameter"),
     "kernel": (2, 4, "random features need a spectral law; features use gaussian"),
     "max_iter": (3, 4, "epochs, iterations or steps"),
     "n_centers": (2, 2, "EigenPro takes all rows unless told otherwise"),

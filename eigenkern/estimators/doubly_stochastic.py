@@ -416,8 +416,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     quantile : float or sequence of float, default=0.5
         q of "pinball", between 0 and 1; other losses ignore it. Of several quantiles
         `predict` returns one column each, in the order given and without crossing; y
-        must be one-dimensional then. Rows are held out for it: without them the
-        quantiles close in on the training rows, and fewer new rows than q are below.
+        must be one-dimensional then. With ``early_stopping="auto"`` rows are held
+        out for it: without them the quantiles close in on the training rows, and fewer
+        new rows than q are below.
     alpha : float or "auto", default="auto"
         lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
         it is in `NystromRegressor`. "auto": the one that predicts new rows best in
@@ -448,9 +449,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": where `alpha` is "auto", that is chosen; True for the loss "pinball".
-        True: hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. False: neither.
+        "auto": where `alpha` is "auto", that is chosen. True: hold out rows, score them
+        every epoch, stop when the score no longer improves, and keep the best epoch's
+        coefficients. False: neither.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out.
     n_iter_no_change : int, default=3

@@ -18,7 +18,7 @@ from ..problems.general import GeneralProblem
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
-from ..solvers.eigenpro import eigenpro
+from ..solvers.eigenpro import eigenpro, gone_on
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.penalty import auto_ridge
@@ -294,18 +294,23 @@ class _EigenPro(Streaming, Model):
         if not first:
             problem = problem.cached(self.cache_size, n_products, scores=spared is None)
         coef = self._previous_coef(problem)
-        solver = eigenpro(
+        make_solver = partial(
+            eigenpro,
             problem.operator,
             problem.targets,
             tuning.preconditioner,
-            coef=problem.initial_coef() if coef is None else coef,
             weights=problem.weights,
             batch_size=tuning.batch_size,
             step_size=tuning.step_size,
             rng=problem.rng,
-            try_steps=is_auto(self.step_size),
-            visited=None if spared is None else lambda: spared.visited,
         )
+        solver = make_solver(
+            coef=problem.initial_coef() if coef is None else coef,
+            try_steps=is_auto(self.step_size),
+            rows=None if spared is None else spared.visited,
+        )
+        if spared is not None:
+            solver = spared.states(solver, partial(gone_on, make_solver))
         chosen["cache_size_"] = problem.cache_megabytes
         return problem, solver, tuned_attributes(tuning, problem) | chosen
 
@@ -437,10 +442,13 @@ class _EigenPro(Streaming, Model):
             n_epochs=self.max_iter,
         )
         problem = problem.cached(self.cache_size, self.max_iter)
-        solver = learner.solver(
-            partial(problem.batches, learner.tuning.batch_size, spared),
-            try_half_steps=is_auto(self.step_size),
-        )
+        batches = partial(problem.batches, learner.tuning.batch_size)
+        first = batches if spared is None else partial(batches, spared.visited)
+        solver = learner.solver(first, try_half_steps=is_auto(self.step_size))
+        if spared is not None:
+            solver = spared.states(
+                solver, lambda _: learner.solver(batches, try_half_steps=False)
+            )
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, learner.chosen_attributes() | cached
 
@@ -1068,8 +1076,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
-        early stopping.
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not of epochs with ``early_stopping=False``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

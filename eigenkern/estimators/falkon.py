@@ -138,9 +138,11 @@ class _FalkonLike(Model):
         problem.check_memory(problem.plan(self.alpha == 0))
 
         def solver():
-            b, L = ridge_coef(self, problem.everything, self.alpha)
-            left_out = problem.left_out(self.alpha, L) if problem.calibrates else None
-            del L
+            b, factor = ridge_coef(self, problem.everything, self.alpha)
+            left_out = None
+            if problem.calibrates:
+                left_out = problem.left_out(self.alpha, factor)
+            del factor
             residual = problem.residual(b, self.alpha)
             yield FalkonState(b, {}, residual, True, left_out)
 

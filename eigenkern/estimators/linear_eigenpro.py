@@ -11,7 +11,7 @@ from ..backend.linalg import large_product
 from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
-from ..solvers.eigenpro import eigenpro, step_on_features
+from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
 from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import MIN_ROWS, default_subsample_size, filling_work
 from ..tuning.step import tune
@@ -117,16 +117,21 @@ class _LinearEigenPro(Streaming, Model):
             alpha = auto_ridge_of_features(X, y, problem.weights) / len(train)
         tuning = self._tune(problem, alpha)
         coef = self._previous_coef(problem)
-        solver = self._solver(
+        make_solver = partial(
+            self._solver,
             problem,
             tuning.preconditioner,
-            problem.initial_coef() if coef is None else coef,
-            tuning.batch_size,
-            tuning.step_size,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
             alpha=alpha,
-            try_steps=is_auto(self.step_size),
-            visited=None if spared is None else lambda: spared.visited,
         )
+        solver = make_solver(
+            coef=problem.initial_coef() if coef is None else coef,
+            try_steps=is_auto(self.step_size),
+            rows=None if spared is None else spared.visited,
+        )
+        if spared is not None:
+            solver = spared.states(solver, partial(gone_on, make_solver))
         start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
@@ -143,15 +148,12 @@ class _LinearEigenPro(Streaming, Model):
             seen=seen,
         )
 
-    def _solver(self, problem, preconditioner, coef, batch_size, step_size, **options):
+    def _solver(self, problem, preconditioner, **options):
         return eigenpro(
             problem.operator,
             problem.targets,
             preconditioner,
-            coef=coef,
             weights=problem.weights,
-            batch_size=batch_size,
-            step_size=step_size,
             rng=problem.rng,
             step=step_on_features,
             **options,
@@ -247,9 +249,9 @@ class _LinearEigenPro(Streaming, Model):
         solver = self._solver(
             problem,
             preconditioner,
-            coef,
-            chosen["batch_size_"],
-            chosen["step_size_"],
+            coef=coef,
+            batch_size=chosen["batch_size_"],
+            step_size=chosen["step_size_"],
             try_steps=False,
             zero_loss=loss * problem.targets.shape[1],
             n_halvings=halvings,
@@ -549,8 +551,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     validation_scores_ : list of float or None
         Accuracy of the rows held out, one an epoch; None without early stopping.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
-        early stopping.
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not of epochs with ``early_stopping=False``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int

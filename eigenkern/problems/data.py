@@ -35,8 +35,6 @@ class OutOfSample(NamedTuple):
 class Spared:
     """Training rows that come last: first they tell values out of sample.
 
-    The first epochs leave them out, and the last ones visit all rows.
-
     Parameters
     ----------
     train : ndarray of int
@@ -49,18 +47,31 @@ class Spared:
     rows : ndarray of int
         The rows.
     visited : slice
-        What the epochs visit of the training rows.
+        The other training rows.
+    over : bool
+        Whether they are spared no longer.
     """
 
     def __init__(self, train, *, at_start=False):
-        n = self._n_rows = len(train)
+        n = len(train)
         m = min(max(n // 10, 1), 1000)
-        self.visited = slice(m, n) if at_start else slice(0, n - m)
         self.rows = train[:m] if at_start else train[n - m :]
+        self.visited = slice(m, n) if at_start else slice(0, n - m)
+        self.over = False
 
-    def visit_all(self):
-        """Spare them no longer."""
-        self.visited = slice(0, self._n_rows)
+    def states(self, solver, of_all_rows):
+        """Yield the states of a solver of the visited rows, then of one of all.
+
+        Parameters
+        ----------
+        solver : iterator
+        of_all_rows : callable
+            ``of_all_rows(state)`` returns the solver that goes on from a state.
+        """
+        for state in solver:
+            yield state
+            if self.over:
+                yield from of_all_rows(state)
 
 
 @dataclass(frozen=True)

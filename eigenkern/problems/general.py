@@ -153,9 +153,9 @@ class GeneralProblem(Problem):
             rows
         ]
 
-    def batches(self, batch_size, spared=None):
-        """Yield the batches of an epoch, in random order."""
-        rows = slice(0, self.n_rows) if spared is None else spared.visited
+    def batches(self, batch_size, rows=None):
+        """Yield the batches of an epoch, of a slice of the rows, in random order."""
+        rows = slice(0, self.n_rows) if rows is None else rows
         starts = np.arange(rows.start, rows.stop, batch_size)
         starts = self.rng.permutation(starts).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]

@@ -42,7 +42,7 @@ def eigenpro(
     n_halvings=0,
     may_restart=True,
     accepts=lambda model: True,
-    visited=None,
+    rows=None,
 ):
     """Minimise mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -102,8 +102,8 @@ def eigenpro(
         Whether to start from zero where the given coefficients trip the guard.
     accepts : callable
         ``accepts(coef)`` of the model of an epoch: an epoch that it refuses diverged.
-    visited : callable, default=None
-        ``visited()`` is the slice of the rows that the next epoch visits. None: all.
+    rows : slice, default=None
+        What an epoch visits. None: all rows.
 
     Yields
     ------
@@ -119,19 +119,18 @@ def eigenpro(
     """
     xp, (n, n_outputs) = namespace(coef), y.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    visited = visited or (lambda: slice(0, n))
+    rows = slice(0, n) if rows is None else rows
+    starts = np.arange(rows.start, rows.stop, batch_size)
     zero_losses = w * xp.sum(y * y, axis=1)
     zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
     guard = Guard(zero_loss, n_halvings)
-    search = StepSearch(n_outputs, -(-n // batch_size), tries=try_steps)
+    search = StepSearch(n_outputs, len(starts), tries=try_steps)
     sides = search.side_by_side(coef)
 
     def epoch():
         nonlocal sides
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
-        rows = visited()
-        starts = np.arange(rows.start, rows.stop, batch_size)
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
         order = rng.permutation(starts).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
@@ -167,6 +166,15 @@ def eigenpro(
         step_size=step_size,
         origin=xp.zeros_like(coef) if may_restart else None,
         search=search,
+    )
+
+
+def gone_on(make_solver, state):
+    """Return the solver that goes on from the model of a state, with its step."""
+    return make_solver(
+        coef=namespace(state.coef).asarray(state.coef, copy=True),
+        try_steps=False,
+        n_halvings=state.n_step_halvings,
     )
 
 

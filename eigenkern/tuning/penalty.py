@@ -8,6 +8,10 @@ from ..backend.array import namespace
 from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 
 # Of all rows, the part that is fitted, and at most so many, judged by at most so many.
+# Of 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
+# the c of a quarter was 1.015 times that with the best c, with that of an eighth 1.020
+# times. c still rises or falls with the rows: on 12000 rows of a9a it is 0.3, 0.7, 0.9
+# and 1.4 by 400, 1000, 2000 and 4000 of them, which is what the cap is for.
 _PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
 # Features times rows to fit, at most: memory for some 300 MB in double precision.
 _MOST_NUMBERS = 10_000_000
@@ -16,7 +20,7 @@ _LEAST_ROWS = 20
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
-# What counts as less, relative to the error.
+# What less error a larger penalty must have, relative to it.
 _TOL = 1e-3
 
 
@@ -157,17 +161,21 @@ def _solution(A, B, ridge):
 
 
 def _descend(error, place):
-    """Return the place of a local minimum of the errors, from one on."""
+    """Return the place of a local minimum of the errors, from one on.
+
+    Where they are equal, as those of a kernel that tells nothing of other rows, it is
+    the least place.
+    """
     while place < _N_PENALTIES - 1 and np.isinf(error(place)):  # indefinite so far
         place += 1
-    for direction in (-1, 1):
-        start = place
-        while 0 <= place + direction < _N_PENALTIES:
-            if not error(place + direction) < (1 - _TOL) * error(place):
+    start = place
+    while place > 0 and error(place - 1) <= error(place):
+        place -= 1
+    if place == start:
+        while place < _N_PENALTIES - 1:
+            if not error(place + 1) < (1 - _TOL) * error(place):
                 break
-            place += direction
-        if place != start:
-            break
+            place += 1
     return place
 
 

@@ -22,7 +22,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 
 def made(**parameters):
-    options = {"loss": "pinball", "random_state": 0}
+    options = {"loss": "pinball", "early_stopping": False, "random_state": 0}
     return DSGRegressor(**(options | parameters))
 
 
@@ -126,6 +126,14 @@ def test_coverage_of_new_rows(noisy):
     for column, q in zip(predicted.T, QUANTILES, strict=True):
         best = pinball(y[1500:], truth(q)[1500:], q)
         assert pinball(y[1500:], column, q) < 1.15 * best
+
+
+def test_rows_are_held_out_by_default(regression):
+    X, y, *_ = regression
+    model = DSGRegressor(loss="pinball", max_iter=2, random_state=0).fit(X, y)
+    same = made(early_stopping=True, max_iter=2).fit(X, y)
+    assert len(model.validation_scores_) == 2
+    assert_array_equal(model.predict(X), same.predict(X))
 
 
 def test_held_out_rows_are_covered(noisy, monkeypatch):

@@ -453,7 +453,7 @@ def test_features_out_of_range(dtype, data):
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1}, "tol must be a number >= 0; got -1"),
-        ({"early_stopping": 1}, "early_stopping must be True or False; got 1"),
+        ({"early_stopping": 1}, "early_stopping must be 'auto', True or False; got 1"),
         ({"device": "gpu"}, "device must be 'auto', .*; got 'gpu'"),
     ],
 )

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn import config_context
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -22,6 +23,7 @@ from eigenkern import (
 from eigenkern.backend.array import to_numpy
 from eigenkern.estimators import targets
 from eigenkern.estimators.calibration import Calibration, calibrate
+from eigenkern.kernels import Laplacian
 from eigenkern.problems import least_squares
 from eigenkern.problems.data import sample_of_classes
 from eigenkern.problems.least_squares import LeastSquares
@@ -364,8 +366,8 @@ def test_class_weights_move_the_decision_alone(n_classes, rng):
 @pytest.mark.parametrize(
     "model",
     [
-        EigenProClassifier(max_iter=2),
-        LinearEigenProClassifier(max_iter=2),
+        EigenProClassifier(algorithm="sgd", early_stopping=False, max_iter=2),
+        LinearEigenProClassifier(early_stopping=False, max_iter=2),
         DSGClassifier(loss="hinge", max_iter=2),
         NytroClassifier(selection=None, max_iter=5),
     ],
@@ -443,3 +445,62 @@ def test_single_precision_stays_so(rng):
     X, y, _ = rows(rng, 100, 3)
     model = NystromClassifier().fit(X.astype(np.float32), y)
     assert model.predict_proba(X.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, found):
+    X, y, _ = rows(rng, 60, n_classes)
+    w = rng.uniform(0.5, 2.0, 60) if weighted else np.ones(60)
+    kernel = Laplacian(1.0)
+    EigenProClassifier(kernel, alpha=0.01, random_state=0).fit(X, y, sample_weight=w)
+    Y = np.eye(3)[y] if n_classes == 3 else 2.0 * y[:, None] - 1.0
+    mean = np.average(Y, axis=0, weights=w)
+    A = kernel(X) + 0.01 * 60 * np.diag(w.mean() / w)  # as if the mean stayed
+    expected = np.empty_like(Y)
+    for i in range(60):
+        rest = np.arange(60) != i
+        a = np.linalg.solve(A[np.ix_(rest, rest)], Y[rest] - mean)
+        expected[i] = kernel(X[i : i + 1], X[rest]) @ a + mean
+    values, codes, weights, _ = found[-1]
+    order = np.random.RandomState(0).permutation(60)  # the solver's
+    assert_allclose(values, expected[order], rtol=1e-5, atol=1e-6)
+    assert_array_equal(codes, y[order])
+    assert_allclose(weights, w[order])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProClassifier(algorithm="eigenpro2", bandwidth=3.0),
+        EigenProClassifier(n_centers=50, bandwidth=3.0),
+        LinearEigenProClassifier(),
+    ],
+    ids=lambda model: f"{type(model).__name__[:6]}{getattr(model, 'n_centers', '')}",
+)
+def test_rows_are_spared_by_the_first_epochs(model, rng, found):
+    X, y, _ = rows(rng, 300)
+    options = {"max_iter": 8, "tol": 0.0, "n_iter_no_change": 8, "random_state": 0}
+    model = clone(model).set_params(**options).fit(X, y)
+    values, codes, weights, _ = found[-1]
+    assert values.shape == (30, 1) and codes.shape == weights.shape == (30,)
+    assert model.n_iter_ == 8 and model.validation_scores_ is None
+    # They are values of rows that nothing was known of, and then something is.
+    residual = np.mean((model.decision_function(X) - (2 * y - 1)) ** 2)
+    assert residual < 1.5 * np.mean((values[:, 0] - (2 * codes - 1)) ** 2)
+    model.set_params(early_stopping=False).fit(X, y)
+    assert not hasattr(model, "predict_proba") and len(found) == 1
+
+
+def test_labels_of_spared_rows_do_not_change_their_values(rng, found):
+    X, y, _ = rows(rng, 300)
+    model = EigenProClassifier(algorithm="eigenpro2", alpha=1e-3, random_state=0)
+    model.fit(X, y)
+    spared = np.random.RandomState(0).permutation(300)[-30:]  # of the solver's order
+    assert_array_equal(found[0][1], y[spared])
+    flipped = y.copy()
+    # Two of each class change places: the mean of the targets stays.
+    flipped[spared[y[spared] == 1][:2]], flipped[spared[y[spared] == 0][:2]] = 0, 1
+    model.fit(X, flipped)
+    assert_allclose(found[1][0], found[0][0], rtol=1e-9)
+    assert np.abs(found[1][1] - found[0][1]).sum() == 4
