@@ -206,9 +206,10 @@ def ratios(family):
     return result
 
 
-def report(families):
+def report(families, remark=""):
     """Return the text of the table."""
     lines = [f"{date.today()}, {processor()}, Python {platform.python_version()}"]
+    lines += [remark] if remark else []
     summary = []
     for family in families:
         found = ratios(family)
@@ -291,13 +292,14 @@ def main():
     """Run what is missing, or write the table and the plot."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--remark", default="", help="second line of the table")
     names = ("EigenPro", "Linear", "DSG")
     parser.add_argument("--families", nargs="+", default=names, choices=names)
     arguments = parser.parse_args()
     if not arguments.write:
         run(arguments.families)
         return
-    text = report(names)
+    text = report(names, arguments.remark)
     print(text)
     (RESULTS / "noise.txt").write_text(text)
     plot(RESULTS / "noise.png")

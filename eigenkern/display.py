@@ -258,7 +258,7 @@ class RegularizationPathDisplay:
     values : array of shape (k,)
         What regularises: lambda, or the number of iterations.
     errors : array of shape (k,)
-        Mean squared errors.
+        Mean squared errors, or what `measure` says.
     chosen : float
         Of `values`.
     parameter : {"alpha", "iterations"}
@@ -266,6 +266,8 @@ class RegularizationPathDisplay:
         What the errors are of.
     name : str, default=None
         For the legend.
+    measure : str, default="mean squared error"
+        For the axis of the errors.
 
     Attributes
     ----------
@@ -286,7 +288,15 @@ class RegularizationPathDisplay:
     """
 
     def __init__(
-        self, *, values, errors, chosen, parameter, criterion="holdout", name=None
+        self,
+        *,
+        values,
+        errors,
+        chosen,
+        parameter,
+        criterion="holdout",
+        name=None,
+        measure="mean squared error",
     ):
         self.values = values
         self.errors = errors
@@ -294,6 +304,7 @@ class RegularizationPathDisplay:
         self.parameter = parameter
         self.criterion = criterion
         self.name = name
+        self.measure = measure
 
     @classmethod
     def from_estimator(cls, estimator, *, ax=None, name=None, **line_kwargs):
@@ -330,6 +341,7 @@ class RegularizationPathDisplay:
         else:
             parameter, chosen = "iterations", estimator.n_iter_
             values = to_numpy(estimator.iterations_)[: len(errors)]
+        logistic = getattr(estimator, "loss", None) == "log_loss"
         return cls(
             values=values,
             errors=errors,
@@ -337,6 +349,7 @@ class RegularizationPathDisplay:
             parameter=parameter,
             criterion=estimator.selection,
             name=type(estimator).__name__ if name is None else name,
+            measure="log loss" if logistic else "mean squared error",
         ).plot(ax=ax, **line_kwargs)
 
     def plot(self, ax=None, **line_kwargs):
@@ -367,7 +380,7 @@ class RegularizationPathDisplay:
             ax.set_xlim(left=0)
         ax.set(
             xlabel="alpha ($\\lambda$)" if self.parameter == "alpha" else "iterations",
-            ylabel="mean squared error, " + self.criterion,
+            ylabel=f"{self.measure}, {self.criterion}",
         )
         if line.get_label() and not line.get_label().startswith("_"):
             ax.legend()

@@ -256,6 +256,29 @@ class LogLoss(Loss):
         size = namespace(gradient).abs(gradient)
         return size * (1.0 - size)
 
+    def curvature_of(self, F):
+        """Return what `curve` needs to know of values F: p (1 - p), or p, (m, l)."""
+        P = self.probabilities(F)
+        return P[:, :1] * P[:, 1:] if self.n_columns == 1 else P
+
+    def curve(self, curvature, U):
+        """Return the product of each row's second derivative, (l, l), with U (m, l)."""
+        if self.n_columns == 1:
+            return curvature * U
+        mean = namespace(U).sum(curvature * U, axis=1, keepdims=True)
+        return curvature * (U - mean)
+
+    def mean_curvature(self, curvature):
+        """Return the mean of each row's curvature over the directions of F, (m,).
+
+        Of more than two classes that is the trace of diag(p) - p p' over l - 1: nothing
+        depends on the sum of the columns.
+        """
+        if self.n_columns == 1:
+            return curvature[:, 0]
+        squares = namespace(curvature).sum(curvature**2, axis=1)
+        return (1.0 - squares) / (self.n_columns - 1)
+
     def probabilities(self, F):
         """Return the probabilities of the classes, shape (m, number of classes)."""
         xp = namespace(F)

@@ -91,7 +91,7 @@ OF_CLASSIFIERS = {
 def test_classifiers_say_what_regressors_say(family):
     one, other = (ESTIMATORS[family + kind] for kind in ("Regressor", "Classifier"))
     one_says, other_says = documented(one), documented(other)
-    assert set(other_says) - set(one_says) <= {"class_weight"}
+    assert set(other_says) - set(one_says) <= {"class_weight", "loss"}
     assert set(one_says) - set(other_says) <= {"epsilon", "quantile"}
     for name in set(one_says) & set(other_says) - set(OF_CLASSIFIERS):
         assert one_says[name] == other_says[name], name

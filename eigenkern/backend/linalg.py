@@ -436,6 +436,17 @@ def inverse_squares(L, index, column, values):
     return xp.take(total, place, axis=0)
 
 
+def inverse_diagonal(L):
+    """Return the diagonal of (L L')^-1 for a lower triangular L, shape (n,)."""
+    xp = namespace(L)
+    if not is_numpy(xp):
+        return xp.sum(_triangular_inverse(L) ** 2, axis=0)
+    with _lapack_threads(L.shape[0]):
+        (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (L,))
+        inverse, _ = invert(L.T, lower=0)  # in LAPACK's order
+    return np.einsum("ij,ij->i", inverse, inverse)
+
+
 def orthonormal_beside(V, U):
     """Return an orthonormal basis of V less its part in the span of U.
 

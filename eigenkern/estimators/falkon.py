@@ -13,6 +13,7 @@ from ..preconditioners.falkon import TwoCholesky
 from ..solvers.falkon import FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import make_problem, ridge_coef
+from .logistic import check_loss, prepare_falkon
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import (
     check_flag,
@@ -137,9 +138,11 @@ class _FalkonLike(Model):
         problem.check_memory(problem.plan(self.alpha == 0))
 
         def solver():
-            b, L = ridge_coef(self, problem.everything, self.alpha)
-            left_out = problem.left_out(self.alpha, L) if problem.calibrates else None
-            del L
+            b, factor = ridge_coef(self, problem.everything, self.alpha)
+            left_out = None
+            if problem.calibrates:
+                left_out = problem.left_out(self.alpha, factor)
+            del factor
             residual = problem.residual(b, self.alpha)
             yield FalkonState(b, {}, residual, True, left_out)
 
@@ -187,6 +190,9 @@ class _FalkonLike(Model):
                 f"needs the same centers and {n_outputs} output(s): pass centers as an "
                 "array, or an int as random_state and the same X"
             )
+        return self._kept_coef(problem)
+
+    def _kept_coef(self, problem):
         return problem.kept_coef(self.dual_coef_)
 
     def _progress(self):
@@ -403,7 +409,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
     Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`.
+    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`. Or
+    logistic regression, with ``loss="log_loss"``, by Newton's method.
 
     Parameters
     ----------
@@ -433,6 +440,10 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         means of clusters of rows. Or the centers themselves, shape (n_centers,
         n_features); they need not be rows of X. For kernel="precomputed" neither means
         nor an array.
+    loss : {"squared_error", "log_loss"}, default="squared_error"
+        "squared_error": least squares on labels. "log_loss": kernel logistic
+        regression, multinomial for more than two classes, whose probabilities need no
+        calibration; see the notes.
     alpha : float, default=1e-6
         lambda, of ``lambda |f|^2`` beside the *mean* squared error:
         ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
@@ -474,7 +485,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     n_centers_ : int
         Centers that are not left out.
     intercept_ : array of shape (n_outputs,)
-        Weighted mean of the targets.
+        Weighted mean of the targets; with ``loss="log_loss"`` fitted, without penalty.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
@@ -482,11 +493,13 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     n_iter_ : int
         Iterations run.
     residuals_ : list of float
-        The largest relative residual of the outputs after each iteration.
+        The largest relative residual of the outputs after each iteration; with
+        ``loss="log_loss"`` as in the notes.
     cache_size_ : float
         MB of kernel matrix that was kept in memory during the fit.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`.
+        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
+        not with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
         Labels, as a NumPy array whichever library X is from.
     n_features_in_ : int
@@ -499,10 +512,27 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     FalkonLikeRegressor : The same for real targets.
     NystromClassifier : The same model in closed form, with its path.
 
+    Notes
+    -----
+    With ``loss="log_loss"`` the model has the least ::
+
+        mean_i loss(y_i, f(x_i)) + alpha / 2 |f - intercept|^2
+
+    where the loss is ``log(1 + exp(-y f))`` of two classes, y = -1 or 1, and that of
+    the softmax of more, with one column a class and sum zero; `alpha` must be positive.
+    An iteration is then a Newton step, by a few conjugate gradients; the first ones are
+    for penalties from 1 down to `alpha`. Its residual is the square root of the
+    estimated distance of the objective from its least value, over that value: with
+    ``tol=1e-3`` the objective is within some 1e-6 of it. `decision_function` returns f,
+    the log odds of two classes.
+
     References
     ----------
     Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
     2017 (arXiv:1705.10958).
+
+    Marteau-Ferey, Bach, Rudi, "Globally convergent Newton methods for ill-conditioned
+    generalized self-concordant losses", NeurIPS 2019 (arXiv:1907.01771): the log loss.
 
     Examples
     --------
@@ -521,6 +551,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         bandwidth="median",
         n_centers="auto",
         centers="uniform",
+        loss="squared_error",
         alpha=1e-6,
         max_iter=100,
         tol=1e-3,
@@ -545,4 +576,21 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
             random_state=random_state,
             verbose=verbose,
         )
+        self.loss = loss
         self.class_weight = class_weight
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        check_loss(self)
+
+    def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
+        if self.loss == "squared_error":
+            return super()._prepare(data)
+        problem, solver, chosen = prepare_falkon(self, data)
+        return problem, solver, chosen, self._rule(problem)
+
+    def _kept_coef(self, problem):
+        if self.loss == "squared_error":
+            return super()._kept_coef(problem)
+        return problem.kept_coef(self.dual_coef_, self.intercept_)

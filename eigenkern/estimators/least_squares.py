@@ -7,6 +7,8 @@ from ..centers import METHODS
 from ..nystrom.filters import RidgePath
 from ..problems.centers import CenterProblem
 from ..problems.data import hold_out
+from ..problems.logistic import LogisticProblem
+from ..problems.problem import shuffled
 from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
@@ -51,21 +53,26 @@ def given_centers(estimator, X):
     return found
 
 
-def make_problem(estimator, data, kind, *, holds_out=False, n_kept=0, n_passes=1):
+def make_problem(
+    estimator, data, kind, *, holds_out=False, n_kept=0, n_passes=1, shuffles=False
+):
     """Return the least-squares problem of an estimator.
 
     Parameters
     ----------
     estimator : estimator
     data : Data
-    kind : {"ridge", "path", "falkon"}
+    kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
         What is solved, see `NystromPlan`.
     holds_out : bool, default=False
         Whether rows are held out to select by, unless some are given.
     n_kept : int, default=0
         Candidates whose coefficients are kept.
     n_passes : int, default=1
-        How often the kernel matrix of rows and centers is used in closed form.
+        How often the kernel matrix of rows and centers is used in closed form, or in
+        products where that is told.
+    shuffles : bool, default=False
+        Whether all rows as centers are in random order.
     """
     n_centers = estimator.n_centers
     if n_centers is not None and not is_auto(n_centers):
@@ -84,12 +91,15 @@ def make_problem(estimator, data, kind, *, holds_out=False, n_kept=0, n_passes=1
             + (" that are not held out" if held_out is not None else "")
             + f", {len(train)}; got {n_centers}"
         )
-    if kind == "falkon" and centers is None and n_centers == data.X.shape[0]:
+    if kind.startswith("falkon") and centers is None and n_centers == data.X.shape[0]:
         n_centers = None  # the same model by one factor
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    if n_centers is None and centers is None:
+    logistic = kind.endswith("logistic")
+    if n_centers is None and centers is None and not logistic:
+        train = shuffled(train) if shuffles else train
         return RowProblem(estimator.device, data, train, held_out, **shared)
-    return CenterProblem(
+    problem = LogisticProblem if logistic else CenterProblem
+    return problem(
         estimator.device,
         data,
         train,
@@ -118,7 +128,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
 
 
 def ridge_coef(estimator, equations, alpha, spectrum=None):
-    """Return b of one lambda, and the factor that gave it, or None.
+    """Return b of one lambda, and the `Factor` that gave it, or None.
 
     Where rounding drowns lambda the spectrum gives b.
 
@@ -131,9 +141,9 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
         Of the equations, where it is known.
     """
     if spectrum is None:
-        L = equations.factor(alpha)
-        if L is not None:
-            return equations.solutions(L)[:, :-1], L
+        factor = equations.factor(alpha)
+        if factor is not None:
+            return equations.solve(factor)[:, :-1], factor
         if alpha > 0:
             spectrum = equations.spectrum_between(alpha, alpha)
         else:

@@ -220,9 +220,9 @@ def on_its_device(method):
     """
 
     @wraps(method)
-    def run(self, X):
+    def run(self, X, *args, **options):
         with working_device(self.device, X), shared_out(X):
-            return method(self, X)
+            return method(self, X, *args, **options)
 
     return run
 

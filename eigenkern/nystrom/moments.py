@@ -2,14 +2,14 @@
 
 Both classes have the mean of the targets, the `spectrum` of B, the part of it that
 models between two penalties need, ``spectrum_between(low, high)``, and
-``ridge(alpha)``, the solution of B + lambda I, so that a path does not ask which of
-them it has. Neither changes its arrays.
+``factor(alpha)`` and ``solve(factor)``, the solution of B + lambda I, so that a path
+does not ask which of them it has. Neither changes its arrays.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backend.array import namespace
 from ..backend.linalg import cholesky, eigh, plus_diagonal, solve_triangular
@@ -17,6 +17,21 @@ from ..operators.matrix import check_finite
 from .filters import Spectrum
 from .krylov import krylov_spectrum
 from .whitening import EPS, Whitening
+
+
+class Factor(NamedTuple):
+    """Cholesky factor of N (B + lambda I).
+
+    Attributes
+    ----------
+    L : array of shape (p, p)
+        Lower triangular.
+    ridge : float
+        lambda N.
+    """
+
+    L: Any
+    ridge: float
 
 
 @dataclass(frozen=True)
@@ -99,29 +114,27 @@ class Moments:
             return b
         return solve_triangular(self.whitening.L, b, transposed=True)
 
-    def _of_features(self):
-        """Return Phi' W Phi in a new array, and Phi' W T."""
+    def _gram_of_features(self):
+        """Return Phi' W Phi in a new array."""
         xp, L = namespace(self.gram), self.whitening.L
         if self.whitening.R is not None:
-            return xp.asarray(self.gram, copy=True), self.cross
-        gram = solve_triangular(L, solve_triangular(L, self.gram).T)
-        return gram, solve_triangular(L, self.cross)
+            return xp.asarray(self.gram, copy=True)
+        return solve_triangular(L, solve_triangular(L, self.gram).T)
 
     @cached_property
     def spectrum(self):
         """The spectrum of B."""
-        gram, cross = self._of_features()
+        gram, T = self._gram_of_features(), self._centered_targets()
         xp, N, floor = namespace(gram), self.weight, self._floor(gram)
         values, V = eigh(gram)
         values = xp.where(values > 0, values, xp.zeros_like(values))
-        targets = V.T @ self._centered_targets(cross) / N
+        targets = V.T @ T / N
         squares = self.centered_squares(self.mean)
         return Spectrum(values / N, V, targets, squares, N, floor / N)
 
     def spectrum_between(self, low, high):
         """Return what models between two penalties, or all, need of the spectrum."""
-        gram, cross = self._of_features()
-        T = self._centered_targets(cross)
+        gram, T = self._gram_of_features(), self._centered_targets()
         squares, floor = self.centered_squares(self.mean), self._floor(gram)
         found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
         del gram  # the spectrum makes its own
@@ -130,35 +143,36 @@ class Moments:
     @property
     def least_penalty(self):
         """The lambda that is as large as rounding."""
-        return self._floor(self._of_features()[0]) / self.weight
+        return self._floor(self._gram_of_features()) / self.weight
 
     def _floor(self, gram):
         return self.whitening.rounding * float(namespace(gram).linalg.trace(gram))
 
-    def _centered_targets(self, cross):
+    def _centered_targets(self):
         """Return Phi' W [Y - mean, 1]."""
-        xp = namespace(cross)
-        return xp.concat([_centered(cross, self.mean), cross[:, -1:]], axis=1)
-
-    def ridge(self, alpha):
-        """Return b for one lambda, or None if rounding is not below it."""
-        L = self.factor(alpha)
-        return None if L is None else self.solutions(L)[:, :-1]
-
-    def factor(self, alpha):
-        """Return the factor L L' of N (B + lambda I); None as for `ridge`."""
-        gram, _ = self._of_features()
-        if alpha * self.weight <= self._floor(gram):
-            return None
-        return cholesky(plus_diagonal(gram, alpha * self.weight))
-
-    def solutions(self, L):
-        """Return b of the targets, and of ones in their place, of a factor."""
-        cross = self.cross
+        xp, cross = namespace(self.cross), self.cross
         if self.whitening.R is None:
             cross = solve_triangular(self.whitening.L, cross)
-        T = self._centered_targets(cross)
-        return solve_triangular(L, solve_triangular(L, T), transposed=True)
+        return xp.concat([_centered(cross, self.mean), cross[:, -1:]], axis=1)
+
+    def factor(self, alpha, *, raised=False):
+        """Return the `Factor` of one lambda, or None if rounding is not below it.
+
+        If it may be `raised` it is, to what is above rounding.
+        """
+        gram = self._gram_of_features()
+        ridge, floor = alpha * self.weight, self._floor(gram)
+        if ridge <= floor:
+            if not raised:
+                return None
+            ridge = 2 * floor
+        L = cholesky(plus_diagonal(gram, ridge))
+        return None if L is None else Factor(L, ridge)
+
+    def solve(self, factor):
+        """Return the b of [Y - mean, 1], shape (p, l + 1)."""
+        L, q = factor.L, self._centered_targets()
+        return solve_triangular(L, solve_triangular(L, q), transposed=True)
 
 
 # The least pivot of a factor over the size of rounding, where no penalty is needed.
@@ -250,29 +264,31 @@ class WeightedKernel:
         T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
         return xp.sqrt(self.weights)[:, None] * T
 
-    def ridge(self, alpha):
-        """Return b for one lambda, or None if rounding is not below it."""
-        L = self.factor(alpha)
-        return None if L is None else self.solutions(L)[:, :-1]
+    def factor(self, alpha, *, raised=False):
+        """Return the `Factor` of one lambda, or None if rounding is not below it.
 
-    def factor(self, alpha):
-        """Return the factor L L' of N (B + lambda I); None as for `ridge`."""
-        K, N = self._weighted_matrix(), self.weight
+        If it may be `raised` it is, to what is above rounding.
+        """
+        K, ridge = self._weighted_matrix(), alpha * self.weight
         floor = self._floor(K)
-        L = cholesky(plus_diagonal(K, alpha * N))
+        if raised:
+            ridge = max(ridge, 2 * floor)
+        L = cholesky(plus_diagonal(K, ridge))
         if L is None:
             return None
         pivot = float(namespace(L).min(namespace(L).linalg.diagonal(L))) ** 2
-        return None if alpha * N <= floor and pivot < _CLEAR * floor else L
+        if ridge <= floor and pivot < _CLEAR * floor:
+            return None
+        return Factor(L, ridge)
 
-    def solutions(self, L):
-        """Return b of the targets, and of ones in their place, of a factor."""
-        T = self._weighted_targets()
-        return solve_triangular(L, solve_triangular(L, T), transposed=True)
+    def solve(self, factor):
+        """Return the b of [Y - mean, 1], shape (n, l + 1)."""
+        L, q = factor.L, self._weighted_targets()
+        return solve_triangular(L, solve_triangular(L, q), transposed=True)
 
 
 def nearest_factor(equations, alpha):
-    """Return the factor of the least lambda from `alpha` on that has one.
+    """Return the `Factor` of the least lambda from `alpha` on that has one.
 
     Parameters
     ----------
@@ -280,9 +296,9 @@ def nearest_factor(equations, alpha):
     alpha : float
     """
     shift, step = max(alpha, 2 * equations.least_penalty, 1e-100), 1.0
-    while (L := equations.factor(step * shift)) is None:
+    while (factor := equations.factor(step * shift)) is None:
         step *= 10.0
-    return L
+    return factor
 
 
 def _centered(cross, intercept):

@@ -52,14 +52,35 @@ class NystromPlan:
 
     #: Matrices: K_mm or its factor, R, sums over the training rows (and over the
     #: validation rows and both), what is whitened, eigenvectors and their workspace.
-    SQUARES = {"ridge": 5, "path": 7, "full ridge": 3, "full path": 6, "falkon": 7}
+    SQUARES = {
+        "ridge": 5,
+        "path": 7,
+        "full ridge": 3,
+        "full path": 6,
+        "falkon": 7,
+        "logistic": 8,
+        "full logistic": 8,
+        "falkon logistic": 8,
+    }
     #: Work over p^3, beside n p^2 / 2 for sums over the rows: factors, whitening,
     #: eigenvectors of the training rows and of all. On two cores of an AMD EPYC at the
     #: rate of `backend.machine` 27 000 rows with 5000 and 8400 centers took 12 and 45 s
     #: (these numbers: 15 and 53 s), a path with 5000 centers 29 s (30 s), 12 000 rows
     #: of the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5 s (10 s); with
     #: all eigenvectors it takes three times as long as these numbers say.
-    CUBES = {"ridge": 2, "path": 7, "full ridge": 1 / 3, "full path": 1, "falkon": 2}
+    CUBES = {
+        "ridge": 2,
+        "path": 7,
+        "full ridge": 1 / 3,
+        "full path": 1,
+        "falkon": 2,
+        "logistic": 15,
+        "full logistic": 15,
+        "falkon logistic": 15,
+    }
+    #: How often the sums over the rows are taken. In logistic regression some Newton
+    #: steps take them anew, and the others wait for their factors only.
+    SUMS = {"ridge": 1, "path": 1, "logistic": 10}
 
     @classmethod
     def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
@@ -80,7 +101,6 @@ class NystromPlan:
         floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
         needed = int(8 * floats + 2 * BLOCK_BYTES)
         work = cls.CUBES[kind] * n_centers**3
-        if kind in ("ridge", "path"):
-            work += n_rows * n_centers**2 / 2
+        work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
         return cls(needed, work, n_centers, None if full else n_centers)

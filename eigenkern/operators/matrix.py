@@ -218,6 +218,21 @@ class Matrix:
         weights : array of shape (m,), default=None
             Diagonal of W; None: ones.
         """
+        return self.adjoint_of(V, residual_of(targets, weights))
+
+    def adjoint_of(self, V, function):
+        """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows.
+
+        One pass, as `normal_product`.
+
+        Parameters
+        ----------
+        V : array of shape (p, l)
+            In float64.
+        function : callable
+            Takes a slice of rows and their K V, and returns as many rows of G. It may
+            be called by several threads, each with rows of its own.
+        """
         xp, (m, p) = self.xp, self.shape
         n_rows = max(-(-m // self.n_workers), 1)
         if self.pool is not None:  # what stays in a core's cache between the products
@@ -235,10 +250,8 @@ class Matrix:
             for i in starts[part :: self.n_workers]:
                 rows = slice(i, min(i + n_rows, m))
                 K = xp.astype(self.whole_rows(rows), xp.float64, copy=False)
-                U = K @ V if targets is None else K @ V - targets[rows, :]
-                U = U if weights is None else U * weights[rows, None]
-                # U' K reads K along its rows, K' U would not.
-                parts[part][...] += (U.T @ K).T
+                # G' K reads K along its rows, K' G would not.
+                parts[part][...] += (function(rows, K @ V).T @ K).T
 
         run_on_threads(self.pool, task, [(part,) for part in range(self.n_workers)])
         return sum_of(parts)
@@ -252,6 +265,16 @@ class Matrix:
         if self.pool is not None:
             raise NotImplementedError("an operator with a pool defines whole_rows")
         return self.block(rows.start, rows.stop)
+
+
+def residual_of(targets, weights):
+    """Return a function of rows and their values F: W (F - targets) of those rows."""
+
+    def residual(rows, F):
+        F = F if targets is None else F - targets[rows, :]
+        return F if weights is None else F * weights[rows, None]
+
+    return residual
 
 
 def sum_of(parts):

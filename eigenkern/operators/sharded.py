@@ -192,8 +192,8 @@ class ShardedKernel(Matrix):
                         out[target, j : j + K.shape[1]] = K
         return out[: stop - start, :]
 
-    def normal_product(self, V, targets=None, weights=None):
-        """Return K' W (K V - targets), K = K(X, Z), in float64."""
+    def adjoint_of(self, V, function):
+        """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
         xp = self.xp
         V_parts, sums = self._split(V), [0.0] * len(self._devices)
         widest = max(part.stop - part.start for part in self._parts)
@@ -206,9 +206,7 @@ class ShardedKernel(Matrix):
 
             blocks, products = zip(*self._on_all(evaluate, rows), strict=True)
             with _on(self._devices[0]):
-                U = self._total(products)
-                U = U if targets is None else U - targets[rows, :]
-                U = U if weights is None else U * weights[rows, None]
+                U = function(rows, self._total(products))
 
             def accumulate(k, U=U, blocks=blocks):
                 sums[k] = sums[k] + (move(U, *self._devices[k]).T @ blocks[k]).T

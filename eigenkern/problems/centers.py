@@ -9,6 +9,7 @@ from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform
 from ..nystrom.moments import Moments
 from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.posterior import left_out_of_centers, n_left_out, scales
 from ..nystrom.selection import validation_errors
 from ..nystrom.whitening import Whitening
 from ..operators.cached import kept
@@ -17,7 +18,10 @@ from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from .least_squares import LeastSquares
-from .problem import scatter, take
+from .problem import scatter, shuffled, take
+
+# Rows that are no centers, where these alone are left out.
+_FEWEST = 50
 
 
 class CenterProblem(LeastSquares):
@@ -222,6 +226,48 @@ class CenterProblem(LeastSquares):
         return solve_triangular(self.whitening.L, g)
 
     # Models
+
+    def variance_attributes(self, factor):
+        """Return the attributes that variances of predictions need.
+
+        Parameters
+        ----------
+        factor : Factor
+            Of `everything`.
+        """
+        xp, rows, equations = self.xp, self.all, self.everything
+        chosen = self._to_leave_out()
+        rows = rows.part_at(chosen)
+        K = self.matrix_of(rows).block(dtype=xp.float64)
+        P = solve_triangular(self.whitening.L, K.T)
+        diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
+        residuals, unseen, noise = left_out_of_centers(
+            P,
+            solve_triangular(factor.L, P),
+            equations.solve(factor),
+            rows.targets - equations.mean,
+            rows.weights,
+            equations.weight,
+            diagonal,
+        )
+        top = float(xp.mean(diagonal))
+        prior, noise = scales(residuals, unseen, noise, factor.ridge, top)
+        used, L = self.whitening.kept, self.whitening.L
+        return self._variance_attributes(prior, noise, factor.L, used, L)
+
+    def _to_leave_out(self):
+        """Return which of all rows are left out to tell the scale of variances.
+
+        New rows are no centers. That a center stays without its row is another thing,
+        which happens to none of them: what is left has next to nothing to tell its
+        coefficient by where the penalty is small.
+        """
+        index = self.all.index
+        centers = [] if self.center_indices is None else self.center_indices
+        rows = np.flatnonzero(~np.isin(index, centers))
+        if len(rows) < _FEWEST:
+            rows = np.arange(len(index))
+        return np.sort(shuffled(rows)[: n_left_out(len(index), 1 / 8)])
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

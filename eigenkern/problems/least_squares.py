@@ -23,7 +23,7 @@ _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 300, 500
 _MOST_HELD_OUT = 2000
 
 
-def n_left_out(n_rows):
+def n_sets_left_out(n_rows):
     """Return how many of the distinct rows are left out, one at a time."""
     return min(n_rows, max(_LEAST_LEFT_OUT, min(n_rows // 20, _MOST_LEFT_OUT)))
 
@@ -92,6 +92,7 @@ class LeastSquares(Problem):
     - ``training`` and ``everything``: the normal equations of the training rows, and of
       these with the rows held out (the same object, where there are none);
     - ``dual_coef(b)``: the fitted attribute, on the device that computes;
+    - ``variance_attributes(factor)``: those that variances of predictions need;
     - ``plan(path, n_kept)``: the memory of a fit in closed form.
 
     Parameters
@@ -139,7 +140,7 @@ class LeastSquares(Problem):
             X = take(X, order)
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         targets, weights = data.targets[order], weights[order] / weights[order].mean()
-        self.intercept = np.average(targets, axis=0, weights=weights)
+        self.intercept = self._intercept_of(targets, weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights
@@ -147,6 +148,10 @@ class LeastSquares(Problem):
         self.kernel = None
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+
+    @staticmethod
+    def _intercept_of(targets, weights):
+        return np.average(targets, axis=0, weights=weights)
 
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
@@ -287,7 +292,7 @@ class LeastSquares(Problem):
         """Whether values out of sample are asked for: of classes."""
         return self._data.groups is not None
 
-    def left_out(self, alpha, L=None):
+    def left_out(self, alpha, factor=None):
         """Return the values of a sample of rows, each of ridge regression without it.
 
         Equal rows are left out together: a row that is repeated, or has an integer
@@ -303,7 +308,7 @@ class LeastSquares(Problem):
         ----------
         alpha : float
             lambda.
-        L : array of shape (p, p), default=None
+        factor : Factor, default=None
             ``everything.factor(alpha)``; None: of the least lambda that has one.
 
         Returns
@@ -311,8 +316,8 @@ class LeastSquares(Problem):
         OutOfSample
         """
         equations, rows = self.everything, self.all
-        if L is None:
-            L = nearest_factor(equations, alpha)
+        if factor is None:
+            factor = nearest_factor(equations, alpha)
         first, which = self._data.distinct(rows.index)
         codes = self._data.groups[rows.index]
         weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
@@ -322,7 +327,7 @@ class LeastSquares(Problem):
             len(first) * (int(codes.max()) + 1),
         ).reshape(len(first), -1)
         chosen, stands_for = sample_of_classes(
-            of_class.argmax(axis=1), n_left_out(len(first)), self.rng
+            of_class.argmax(axis=1), n_sets_left_out(len(first)), self.rng
         )
         # Positions of all rows of the sets that are chosen, and which set they are of.
         place = np.full(len(first), -1)
@@ -334,7 +339,7 @@ class LeastSquares(Problem):
         y = np.stack([np.bincount(which, weights * t) for t in targets.T], axis=1)
         y /= w[:, None]
         sets = Sets(position, which, weights, w, y)
-        residual, ones = self._without(sets, L, equations.solutions(L))
+        residual, ones = self._without(sets, factor.L, equations.solve(factor))
         rest = equations.weight - w
         moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
         values = y + residual + ones[:, None] * moved
@@ -349,9 +354,9 @@ class LeastSquares(Problem):
         ----------
         sets : Sets
         L : array of shape (p, p)
-            ``everything.factor(alpha)``.
+            ``everything.factor(alpha).L``.
         solutions : array of shape (p, l + 1)
-            ``everything.solutions(L)``.
+            ``everything.solve(factor)``.
         """
         raise NotImplementedError
 
@@ -449,6 +454,28 @@ class LeastSquares(Problem):
         """Return `dual_coef_` of a list of models, (k, p, l), where X lives."""
         found = [self.to_source(self.dual_coef(b)) for b in coefs]
         return namespace(found[0]).stack(found)
+
+    def _variance_attributes(self, prior, noise, factor, index, features=None):
+        """Return attributes of variances, arrays where X lives.
+
+        Parameters
+        ----------
+        prior, noise : ndarrays of shape (l,)
+            s^2 and sigma^2 of the outputs.
+        factor : array of shape (p, p)
+            M, of the full kernel W^-1/2 M.
+        index : ndarray of shape (p,)
+            Centers that it is of.
+        features : array of shape (p, p), default=None
+            L of their phi(x) = L^-1 K(Z, x); None for the full kernel.
+        """
+        return {
+            "prior_variance_": self.to_source(prior),
+            "noise_variance_": self.to_source(noise),
+            "_posterior_factor": self.to_source(factor),
+            "_posterior_centers": self.to_source(index),
+            "_feature_factor": None if features is None else self.to_source(features),
+        }
 
     def to_source_or_none(self, values):
         """Return values of the host where X lives, or None for None."""

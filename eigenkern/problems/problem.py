@@ -107,6 +107,14 @@ def take(values, index, axis=0):
     return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
 
 
+def shuffled(rows):
+    """Return indices in an order that has nothing to do with theirs, always the same.
+
+    Any part of them is a sample, and no fit depends on how often one was drawn.
+    """
+    return np.random.RandomState(0).permutation(rows)
+
+
 def scatter(values, index, n):
     """Return `n` rows: `values` at the rows `index`, zero in the others."""
     xp, source = namespace(values), np.full(n, len(index))

@@ -6,8 +6,9 @@ import numpy as np
 
 from ..backend.array import to_numpy
 from ..backend.linalg import inverse_squares, large_product
-from ..nystrom.moments import WeightedKernel
+from ..nystrom.moments import Factor, WeightedKernel
 from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.posterior import left_out_of_kernel, n_left_out, scales
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
@@ -130,6 +131,33 @@ class RowProblem(LeastSquares):
         return float(xp.max(xp.linalg.vector_norm(g, axis=0) / norms))
 
     # Models
+
+    def variance_attributes(self, factor):
+        """Return the attributes that variances of predictions need.
+
+        Parameters
+        ----------
+        factor : Factor
+            Of `everything`. The rows left out are the last ones: they should be a
+            sample of all.
+        """
+        rows, equations = self.all, self.everything
+        first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
+        last = rows.part(first, None)
+        found = left_out_of_kernel(
+            Factor(factor.L[first:, first:], factor.ridge),
+            equations.solve(factor)[first:, :],
+            last.targets - equations.mean,
+            last.weights,
+            equations.weight,
+        )
+        X = self.xp.astype(self.to_compute(last.X), self.xp.float64)
+        largest = float(self.xp.mean(self.kernel.diagonal(X)))
+        prior, noise = scales(*found, factor.ridge, largest)
+        L = factor.L
+        if not bool(self.xp.all(rows.weights == 1)):
+            L = L / self.xp.sqrt(rows.weights)[:, None]
+        return self._variance_attributes(prior, noise, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

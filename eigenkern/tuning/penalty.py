@@ -8,6 +8,10 @@ from ..backend.array import namespace
 from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 
 # Of all rows, the part that is fitted, and at most so many, judged by at most so many.
+# Of 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
+# the c of a quarter was 1.015 times that with the best c, with that of an eighth 1.020
+# times. c still rises or falls with the rows: on 12000 rows of a9a it is 0.3, 0.7, 0.9
+# and 1.4 by 400, 1000, 2000 and 4000 of them, which is what the cap is for.
 _PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
 # Features times rows to fit, at most: memory for some 300 MB in double precision.
 _MOST_NUMBERS = 10_000_000

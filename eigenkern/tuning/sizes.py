@@ -51,7 +51,7 @@ def default_n_centers(
 
     Parameters
     ----------
-    kind : {"ridge", "path", "falkon"}
+    kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
         What is solved, see `NystromPlan`.
     X : array of shape (n, d)
     n_columns : int
@@ -80,13 +80,15 @@ def default_n_centers(
 
     def too_many(p):
         """Whether p centers take too long, or too much memory."""
-        seconds, needed = costs(kind, p, _FALKON_ITERATIONS if kind == "falkon" else 1)
+        n_passes = _FALKON_ITERATIONS if kind.startswith("falkon") else 1
+        seconds, needed = costs(kind, p, n_passes)
         if centers == "rpcholesky":  # the columns of the centers, and their factor
             seconds += machine.product_seconds(n * p**2, 8, n_threads)
             needed += 16 * n * p
         return seconds > _CENTERS_SECONDS or needed > half
 
-    seconds, needed = costs("full path" if kind == "path" else "full ridge", n, 1)
+    full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
+    seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
     if seconds <= _ALL_ROWS_SECONDS and needed <= half:
         return None
     most = min(n, int(_CENTERS_FACTOR * n**0.5 * math.log(n)))

@@ -10,6 +10,7 @@ from eigenkern.backend.array import to_numpy
 from eigenkern.backend.linalg import (
     cholesky,
     eigh,
+    inverse_diagonal,
     largest_eigenvalues,
     pivoted_cholesky,
     right_singular_vectors,
@@ -111,6 +112,18 @@ def test_solve_triangular(transposed, any_xp, rng):
     )
     A = L.T if transposed else L
     assert_allclose(to_numpy(found), np.linalg.solve(A, B), atol=1e-12)
+
+
+def test_inverse_diagonal(any_xp, rng):
+    A = rng.standard_normal((70, 70))
+    A = A @ A.T + np.eye(70)
+    L = any_xp.asarray(np.linalg.cholesky(A))
+    before = to_numpy(L).copy()
+    expected = np.diag(np.linalg.inv(A))
+    assert_allclose(to_numpy(inverse_diagonal(L)), expected, rtol=1e-10)
+    expected = np.diag(np.linalg.inv(before[30:, 30:] @ before[30:, 30:].T))
+    assert_allclose(to_numpy(inverse_diagonal(L[30:, 30:])), expected, rtol=1e-10)
+    assert_allclose(to_numpy(L), before)
 
 
 def test_pivoted_cholesky(any_xp, rng):

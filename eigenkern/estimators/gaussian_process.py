@@ -1,0 +1,122 @@
+"""Kernel ridge regression as a Gaussian process: the spread of new targets."""
+
+from ..backend.array import device_of, location_of, move, namespace, to_numpy
+from ..backend.devices import compute_devices
+from ..backend.linalg import large_gram, solve_triangular
+from ..nystrom.plan import blocks
+from ..nystrom.posterior import unseen
+from ..operators.sharded import kernel_operator
+from ..problems.problem import take
+from .validation import check_rows
+
+_NONE = dict.fromkeys(
+    (
+        "prior_variance_",
+        "noise_variance_",
+        "_posterior_factor",
+        "_posterior_centers",
+        "_feature_factor",
+    )
+)
+
+
+def variance_attributes(problem, alpha, spectrum, factor):
+    """Return the attributes that variances of new targets need, or None for each.
+
+    Parameters
+    ----------
+    problem : LeastSquares
+    alpha : float
+    spectrum : Spectrum or None
+        That gave the model.
+    factor : Factor or None
+        That gave it. Where rounding drowns the penalty neither the model nor the
+        variances differ from those of the least one that it does not drown.
+    """
+    if problem.kernel is None or (spectrum is not None and spectrum.indefinite):
+        return _NONE
+    if factor is None:
+        factor = problem.everything.factor(alpha, raised=alpha > 0)
+    return _NONE if factor is None else problem.variance_attributes(factor)
+
+
+class Posterior:
+    """The Gaussian process of a fitted model at some rows.
+
+    Its variances are differences of nearly equal numbers: the kernel is computed in
+    float64, whatever the rows are.
+
+    Parameters
+    ----------
+    model : NystromRegressor
+    X : array of shape (m, d)
+
+    Raises
+    ------
+    ValueError
+        If the model is not one of a Gaussian process.
+    """
+
+    def __init__(self, model, X):
+        if model.prior_variance_ is None:
+            raise ValueError(
+                "return_std and return_cov need a positive semi-definite kernel of "
+                "rows and a positive alpha (on all rows as centers alpha=0 serves "
+                "where their kernel matrix has a Cholesky factor); got "
+                f"kernel={model.kernel!r} and alpha_={model.alpha_!r}"
+            )
+        X = check_rows(model, X)
+        self._source, self._dtype = location_of(X), X.dtype
+        self._single = model._one_dimensional
+        self._devices = compute_devices(model.device, X)
+        self._kernel, self._X = model.kernel_, self._double(X)
+        index = to_numpy(model._posterior_centers)
+        centers = self._double(take(model.centers_, index))
+        self._matrix = kernel_operator(self._kernel, centers, self._devices, self._X)
+        factors = model._feature_factor, model._posterior_factor
+        self._factors = [self._moved(L) for L in factors if L is not None]
+        self._prior = self._moved(model.prior_variance_)
+        self._noise = self._moved(model.noise_variance_)
+
+    def _double(self, values):
+        xp = namespace(values)
+        return xp.astype(values, xp.float64, copy=False)
+
+    def _moved(self, values):
+        return move(values, *self._devices[0])
+
+    def _features(self, start=0, stop=None):
+        """Return P of some rows, and U (None on the full kernel)."""
+        K = self._matrix.block(start, stop)
+        P = solve_triangular(self._factors[0], K.T)
+        return P, solve_triangular(self._factors[1], P) if self._factors[1:] else None
+
+    def deviation(self):
+        """Return the standard deviation of new targets, where X lives, in its type."""
+        xp, (m, p) = self._matrix.xp, self._matrix.shape
+        diagonal = self._moved(self._kernel.diagonal(self._X))
+        parts = []
+        for rows in blocks(m, 3 * p):
+            P, U = self._features(rows.start, rows.stop)
+            noise = xp.ones_like(diagonal[rows])
+            noise = noise if U is None else noise + xp.sum(U**2, axis=0)
+            variance = self._prior * unseen(P, diagonal[rows])[:, None]
+            parts.append(xp.sqrt(variance + self._noise * noise[:, None]))
+        return self._returned(xp.concat(parts))
+
+    def covariance(self):
+        """Return the covariance of new targets, where X lives, in its type."""
+        xp = self._matrix.xp
+        P, U = self._features()
+        K = kernel_operator(self._kernel, self._X, self._devices).block()
+        noise = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
+        noise = noise if U is None else noise + large_gram(U.T)
+        rest = K - large_gram(P.T)
+        rest = (rest + rest.T) / 2  # symmetric to the last digit
+        both = self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
+        return self._returned(both)
+
+    def _returned(self, values):
+        values = values[..., 0] if self._single else values
+        xp = self._source.xp
+        return xp.astype(move(values, *self._source), self._dtype)

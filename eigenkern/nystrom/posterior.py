@@ -1,0 +1,156 @@
+"""Kernel ridge regression as the mean of a Gaussian process, and its variance.
+
+Let f be a Gaussian process of covariance s^2 k, and the noise of row i of variance
+sigma^2 / w_i. With sigma^2 = s^2 lambda N the posterior mean of f is the model on the
+full kernel. On centers the model sees f by its features only: f = phi' b + g with
+b ~ N(0, s^2 I), and the rest g, of covariance s^2 (k - phi' phi), is independent of the
+data. The target of a new row x then has the variance ::
+
+    s^2 (k(x, x) - |P|^2) + sigma^2 (|U|^2 + 1)
+    P = phi(x),   U = M^-1 phi(x),   M M' = Phi' W Phi + lambda N I
+
+which far from all rows is that of the prior. (On the full kernel there is no U, and
+P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
+
+Quinonero-Candela and Rasmussen, "A unifying view of sparse approximate Gaussian process
+regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
+
+lambda N is the ratio of sigma^2 and s^2; their size is that for which residuals of rows
+left out are as large as their variances say. But a model may do well with a lambda far
+below the noise: few centers regularise as well, and a kernel with a peak may
+interpolate noisy targets. New rows that equal old ones would then have no variance.
+Where residuals contradict the ratio, sigma^2 is larger.
+"""
+
+import numpy as np
+
+from ..backend.array import namespace, to_numpy
+from ..backend.linalg import inverse_diagonal
+from .whitening import EPS
+
+# Least and most rows that are left out. Residuals of a kurtosis of 7, as on real data,
+# tell s from 1000 of them to 4 %, and the coverage of 90 % intervals to 1.3 %.
+_LEAST, _MOST = 300, 1000
+# How much larger the logarithm of the likelihood of another ratio must be: by chance
+# alone it is in 2 of 100 cases.
+_DOUBT = 2.0
+_N_RATIOS = 100
+
+
+def n_left_out(n_rows, fraction):
+    """Return how many rows are left out: a fraction of them, that costs a fit little.
+
+    A quarter of the rows of the full kernel costs 5 to 10 % of the time of a fit with
+    one penalty (500 rows: 20 %, 2.5 ms), an eighth of those of a model on centers 10 to
+    20 %, on few centers a third (4000 rows, 300 centers: 20 ms), on two cores.
+    """
+    return min(max(int(fraction * n_rows), _LEAST), _MOST, n_rows)
+
+
+def left_out_of_kernel(factor, coefs, Y, weights, total):
+    """Return what leaving out each of the last rows of the full kernel tells.
+
+    With A = K + lambda N W^-1 the residual of row i becomes [A^-1 y]_i / [A^-1]_ii, and
+    its variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
+
+    Parameters
+    ----------
+    factor : Factor
+        Its L are the last rows and columns of that of W^1/2 A W^1/2, which are all that
+        the last rows and columns of the inverse need.
+    coefs : array of shape (m, l + 1)
+        b of [Y, 1].
+    Y : array of shape (m, l)
+        Targets less their mean over all rows.
+    weights : array of shape (m,)
+    total : float
+        N, the weight of all rows.
+
+    Returns
+    -------
+    residuals : array of shape (m, l)
+    unseen, noise : arrays of shape (m,)
+        Factors of s^2 and of sigma^2 in their variances.
+    """
+    xp = namespace(coefs)
+    diagonal = inverse_diagonal(factor.L)
+    numerator = _without_row(coefs, Y, weights, total)
+    residuals = numerator / (xp.sqrt(weights) * diagonal)[:, None]
+    unseen = (1 / diagonal - factor.ridge) / weights
+    unseen = xp.where(unseen > 0, unseen, xp.zeros_like(unseen))
+    return residuals, unseen, 1 / weights
+
+
+def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
+    """Return what leaving out each of some rows of a model on centers tells.
+
+    With the leverage h the residual r of a row becomes r / (1 - h), and its variance
+    s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
+
+    Parameters
+    ----------
+    P, U : arrays of shape (p, m)
+        Of the rows.
+    coefs : array of shape (p, l + 1)
+        b of [Y, 1].
+    Y, weights, total
+        As for `left_out_of_kernel`.
+    diagonal : array of shape (m,)
+        k(x, x).
+
+    Returns
+    -------
+    residuals : array of shape (m, l)
+    unseen, noise : arrays of shape (m,)
+        Factors of s^2 and of sigma^2 in their variances.
+    """
+    xp = namespace(P)
+    left = 1 - weights * xp.sum(U**2, axis=0)
+    left = xp.where(left > EPS, left, xp.full_like(left, EPS))
+    T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
+    numerator = _without_row(T - P.T @ coefs, Y, weights, total)
+    return numerator / left[:, None], unseen(P, diagonal), 1 / (weights * left)
+
+
+def unseen(P, diagonal):
+    """Return k(x, x) - |P|^2, not below 0."""
+    xp = namespace(P)
+    rest = diagonal - xp.sum(P**2, axis=0)
+    return xp.where(rest > 0, rest, xp.zeros_like(rest))
+
+
+def _without_row(values, Y, weights, total):
+    """Return values of [Y, 1] for Y less its mean over the other rows."""
+    moved = (weights / (total - weights))[:, None] * Y
+    return values[:, :-1] + moved * values[:, -1:]
+
+
+@np.errstate(over="ignore", invalid="ignore")  # of targets that are too large
+def scales(residuals, unseen, noise, ratio, largest):
+    """Return s^2 and sigma^2 of every output, ndarrays (l,): the most likely ones.
+
+    Parameters
+    ----------
+    residuals : array of shape (m, l)
+    unseen, noise : arrays of shape (m,)
+        Factors of s^2 and of sigma^2 in their variances.
+    ratio : float
+        sigma^2 / s^2 as the penalty says it, lambda N. It is the least one, and is kept
+        unless the residuals contradict it.
+    largest : float
+        The largest ratio to try.
+    """
+    least = max(ratio, EPS * largest)
+    ratios = np.geomspace(least, max(least, largest), _N_RATIOS)
+    ratios[0] = ratio
+    variances = to_numpy(unseen)[:, None] + to_numpy(noise)[:, None] * ratios
+    sizes = np.mean(
+        to_numpy(residuals)[:, :, None] ** 2 / variances[:, None, :], axis=0
+    )
+    surprise = np.log(np.maximum(sizes, np.finfo(float).tiny))
+    surprise = 0.5 * len(variances) * (surprise + np.log(variances).mean(axis=0))
+    best = np.argmin(surprise, axis=1)
+    outputs = np.arange(len(best))
+    best[surprise[:, 0] <= surprise[outputs, best] + _DOUBT] = 0
+    prior = sizes[outputs, best]
+    return prior, ratios[best] * prior

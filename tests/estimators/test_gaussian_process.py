@@ -1,0 +1,310 @@
+"""Spread of new targets against Gaussian processes, the formula, and left-out rows."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.spatial.distance import cdist
+from sklearn import config_context
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
+
+from eigenkern import NystromClassifier, NystromRegressor
+from eigenkern.backend.array import to_numpy
+from eigenkern.nystrom.posterior import n_left_out, scales
+
+SIGMA = 1.5
+OPTIONS = {"bandwidth": SIGMA, "alpha": 1e-3, "random_state": 0}
+
+
+@pytest.fixture
+def noisy(rng):
+    """A smooth function of 160 rows with noise of deviation 0.3, and 40 other rows."""
+    X = rng.standard_normal((200, 3))
+    y = np.sin(X[:, 0]) + X[:, 1] + 5 + 0.3 * rng.standard_normal(200)
+    return X[:160], y[:160], 1.5 * X[160:]
+
+
+@pytest.fixture
+def weights(rng):
+    return rng.uniform(0.3, 3, 160)
+
+
+@pytest.mark.parametrize("centers", ["rows", "all as centers", "given"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["gaussian", "laplacian"])
+def test_all_rows_are_a_gaussian_process(centers, weighted, name, noisy, weights):
+    X, y, T = noisy
+    w = weights if weighted else None
+    more = {"all as centers": {"n_centers": 160}, "given": {"centers": X}}
+    model = NystromRegressor(name, **OPTIONS, **more.get(centers, {})).fit(X, y, w)
+    (prior,), (noise,) = model.prior_variance_, model.noise_variance_
+    assert_allclose(noise / prior, 1e-3 * 160)
+    relative = weights / weights.mean() if weighted else np.ones(160)
+    shape = RBF(SIGMA) if name == "gaussian" else Matern(SIGMA, nu=0.5)
+    peer = GaussianProcessRegressor(
+        ConstantKernel(prior) * shape, alpha=noise / relative, optimizer=None
+    )
+    peer.fit(X, y - model.intercept_)
+    mean, std = model.predict(T, return_std=True)
+    assert_allclose(mean, peer.predict(T) + model.intercept_, atol=1e-6)
+    expected = peer.predict(T, return_std=True)[1]
+    assert_allclose(std, np.sqrt(expected**2 + noise), rtol=1e-6)
+    _, cov = model.predict(T, return_cov=True)
+    expected = peer.predict(T, return_cov=True)[1]
+    assert_allclose(cov, expected + noise * np.eye(40), atol=1e-6)
+    assert mean.shape == std.shape == (40,) and cov.shape == (40, 40)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_centers_are_their_formula(weighted, noisy, weights):
+    X, y, T = noisy
+    w = weights / weights.mean() if weighted else np.ones(160)
+    model = NystromRegressor(n_centers=40, **OPTIONS).fit(X, y, 7 * w)
+    (prior,), (noise,) = model.prior_variance_, model.noise_variance_
+
+    def k(X, Z):
+        return np.exp(-cdist(X, Z) / SIGMA)
+
+    Z = model.centers_
+    K_nm, K_tm = k(X, Z), k(T, Z)
+    known = K_tm @ np.linalg.solve(k(Z, Z), K_tm.T)
+    A = K_nm.T @ (w[:, None] * K_nm) + 1e-3 * 160 * k(Z, Z)
+    expected = prior * (k(T, T) - known) + noise * (
+        K_tm @ np.linalg.solve(A, K_tm.T) + np.eye(40)
+    )
+    _, cov = model.predict(T, return_cov=True)
+    assert_allclose(cov, expected, atol=1e-9)
+    assert_array_equal(cov, cov.T)
+    _, std = model.predict(T, return_std=True)
+    assert_allclose(std**2, np.diag(expected), rtol=1e-7)
+
+
+@pytest.mark.parametrize("centers", ["rows", "given", "uniform"])
+def test_scale_is_that_of_rows_left_out(centers, noisy):
+    X, y, T = (values[:90] for values in noisy)
+    options = {"given": {"centers": T[:30]}, "uniform": {"n_centers": 30}}
+    model = NystromRegressor(**OPTIONS | {"alpha": 0.01}, **options.get(centers, {}))
+    model.fit(X, y)
+    others, ratios = {}, []
+    rows = np.arange(90)
+    if centers != "rows":
+        others["centers"] = model.centers_
+    if centers == "uniform":
+        rows = np.setdiff1d(rows, model.center_indices_)
+    for i in rows:
+        rest = np.arange(90) != i
+        other = NystromRegressor(**OPTIONS | {"alpha": 0.9 / 89}, **others)
+        mean, std = other.fit(X[rest], y[rest]).predict(X[i : i + 1], return_std=True)
+        assert_allclose(other.noise_variance_ / other.prior_variance_, 0.9)
+        ratios.append((y[i] - mean[0]) ** 2 / (std[0] ** 2 / other.prior_variance_[0]))
+    assert_allclose(model.prior_variance_, np.mean(ratios), rtol=1e-8)
+    assert_allclose(model.noise_variance_, 0.9 * np.mean(ratios), rtol=1e-8)
+
+
+def test_weighted_scale_is_that_of_rows_left_out(noisy, weights):
+    X, y, weights = *(values[:60] for values in noisy[:2]), weights[:60]
+    model = NystromRegressor(**OPTIONS).fit(X, y, weights)
+    w, c = weights / weights.mean(), 0.06
+    K, squares = np.exp(-cdist(X, X) / SIGMA), []
+    for i in range(60):
+        rest = np.arange(60) != i
+        A = K[rest][:, rest] + c * np.diag(1 / w[rest])
+        k, mean = K[rest, i], np.average(y[rest], weights=w[rest])
+        error = y[i] - mean - k @ np.linalg.solve(A, y[rest] - mean)
+        squares.append(error**2 / (1 - k @ np.linalg.solve(A, k) + c / w[i]))
+    assert_allclose(model.prior_variance_, np.mean(squares), rtol=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 100}, {"alpha": "path"}])
+def test_intervals_hold_new_targets(options, rng):
+    X = rng.standard_normal((4000, 3))
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + 0.3 * rng.standard_t(5, 4000)
+    model = NystromRegressor(**OPTIONS | options).fit(X[:1000], y[:1000])
+    mean, std = model.predict(X[1000:], return_std=True)
+    assert 0.87 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.93
+    # Far from all rows nothing but the prior is known.
+    far = model.predict(X[:5] + 1000, return_std=True)[1]
+    both = model.prior_variance_ + model.noise_variance_
+    assert_allclose(far, np.repeat(both**0.5, 5))
+    assert far.min() > std.max()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplacian"])
+def test_what_centers_say_of_themselves_is_not_asked(name, rng):
+    """A center without its row has next to nothing to tell its coefficient by."""
+    X = rng.uniform(size=(3000, 6))
+    y = np.sin(4 * X[:, 0]) * X[:, 1]
+    model = NystromRegressor(name, n_centers=400, alpha=1e-13, random_state=0)
+    mean, std = model.fit(X[:1000], y[:1000]).predict(X[1000:], return_std=True)
+    assert 0.86 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.94
+    assert_allclose(np.mean((y[1000:] - mean) ** 2 / std**2), 1, rtol=0.25)
+
+
+def test_few_centers_do_not_hide_the_noise(rng):
+    """The penalty says there is none; rows that are centers would have no spread."""
+    X = rng.standard_normal((3000, 2))
+    y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(3000)
+    model = NystromRegressor(bandwidth=2.0, n_centers=100, alpha=1e-12, random_state=0)
+    model.fit(X[:1000], y[:1000])
+    mean, std = model.predict(X[1000:], return_std=True)
+    assert 0.87 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.93
+    _, std = model.predict(model.centers_, return_std=True)
+    assert 0.25 < std.min() and std.max() < 0.5
+    assert_allclose(model.noise_variance_, 0.09, rtol=0.3)
+
+
+def test_interpolation_does_not_hide_the_noise(rng):
+    """Without penalty copies of rows would have no spread, and others far too much."""
+    X = rng.integers(0, 8, (3000, 3)).astype(float)
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(3000)
+    model = NystromRegressor(alpha=1e-12, random_state=0).fit(X[:600], y[:600])
+    mean, std = model.predict(X[600:], return_std=True)
+    assert 0.87 < np.mean(abs(y[600:] - mean) < 1.645 * std) < 0.95
+    assert std.min() > 0.2 and std.max() < 1.5
+
+
+def test_scales_are_the_most_likely(rng):
+    unseen, noise = rng.uniform(0.01, 1, 4000), rng.uniform(1, 1.5, 4000)
+    residuals = rng.standard_normal((4000, 2))
+    residuals[:, 0] *= np.sqrt(4 * unseen + 0.4 * noise)
+    residuals[:, 1] *= np.sqrt(9 * unseen + 0.09 * noise)
+    # The penalty is wrong about the first output, right about the second.
+    prior, sigma = scales(residuals, unseen, noise, 0.01, 1.0)
+    assert_allclose(prior, [4, 9], rtol=0.15)
+    assert_allclose(sigma, [0.4, 0.09], rtol=0.15)
+    assert sigma[1] == pytest.approx(0.01 * prior[1], rel=1e-12)
+
+
+def test_rows_left_out_are_a_sample(rng):
+    """The noise grows along the rows; the last of them are not like the others."""
+    X = rng.standard_normal((2000, 2))
+    y = np.sin(X[:, 0]) + np.linspace(0, 1, 2000) ** 2 * rng.standard_normal(2000)
+    assert n_left_out(2000, 1 / 4) == 500
+    order = rng.permutation(2000)
+    for options in ({}, {"n_centers": 100}):
+        model = NystromRegressor(**OPTIONS, **options)
+        expected = model.fit(X[order], y[order]).noise_variance_
+        assert_allclose(model.fit(X, y).noise_variance_, expected, rtol=0.3)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 40}])
+def test_invariances(options, noisy, weights, rng):
+    X, y, T = noisy
+    model = NystromRegressor(**OPTIONS, **options).fit(X, y, weights)
+    mean, std = model.predict(T, return_std=True)
+    order = rng.permutation(160)
+    model.fit(X[order], y[order], 10 * weights[order])
+    assert_allclose(model.predict(T, return_std=True), (mean, std), rtol=1e-8)
+    model.fit(X, 10 * y + 3, weights)
+    _, other = model.predict(T, return_std=True)
+    assert_allclose(other, 10 * std, rtol=1e-8)
+    dropped = np.concatenate([weights, [0.0]])
+    model.fit(np.vstack([X, X[:1]]), np.append(y, 1e6), dropped)
+    _, other = model.predict(T, return_std=True)
+    assert_allclose(other, std, rtol=0.05)  # its alpha n is larger
+    model.fit(X.astype(np.float32), y, weights)
+    _, other = model.predict(T.astype(np.float32), return_std=True)
+    assert other.dtype == np.float32
+    assert_allclose(other, std, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 40}])
+def test_outputs_have_their_own_spread(options, noisy):
+    X, y, T = noisy
+    model = NystromRegressor(**OPTIONS, **options)
+    Y = np.stack([y, np.cos(y) * X[:, 2], np.ones(160)], axis=1)
+    mean, std = model.fit(X, Y).predict(T, return_std=True)
+    _, cov = model.predict(T, return_cov=True)
+    assert mean.shape == std.shape == (40, 3) and cov.shape == (40, 40, 3)
+    assert model.prior_variance_.shape == model.noise_variance_.shape == (3,)
+    for j in range(3):
+        alone = model.fit(X, Y[:, j]).predict(T, return_std=True)[1]
+        assert_allclose(std[:, j], alone, rtol=1e-9)
+        assert_allclose(np.diag(cov[:, :, j]), std[:, j] ** 2, rtol=1e-9)
+    assert_array_equal(std[:, 2], 0)  # constant
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 40}])
+def test_other_kernels(options, noisy):
+    X, y, T = noisy
+
+    def function(X, Z):
+        return np.exp(-cdist(X, Z) / SIGMA)
+
+    model = NystromRegressor(**OPTIONS, **options)
+    expected = model.fit(X, y).predict(T, return_std=True)
+    model.set_params(kernel=function).fit(X, y)
+    assert_allclose(model.predict(T, return_std=True), expected, rtol=1e-6)
+    # The variance of a linear function grows with the square of the distance.
+    model.set_params(kernel="linear").fit(X, y)
+    near, far = (model.predict(s * T, return_cov=True)[1] for s in (1, 10))
+    noise = model.noise_variance_ * np.eye(40)
+    assert_allclose(far - noise, 100 * (near - noise), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 40}])
+def test_other_libraries(options, noisy, weights, other_xp):
+    X, y, T = noisy
+    model = NystromRegressor(**OPTIONS, **options).fit(X, y, weights)
+    expected = [model.predict(T, **{key: True}) for key in ("return_std", "return_cov")]
+    with config_context(array_api_dispatch=True):
+        arrays = [other_xp.asarray(values) for values in (X, y, weights)]
+        model.fit(*arrays)
+        rows = other_xp.asarray(T)
+        found = [model.predict(rows, **{k: True}) for k in ("return_std", "return_cov")]
+    for (_, one), (_, other) in zip(expected, found, strict=True):
+        assert type(other) is type(rows)
+        assert_allclose(to_numpy(other), one, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_centers": 100}])
+def test_penalties_below_rounding(options, rng):
+    X = rng.uniform(-1, 1, (300, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] ** 2
+    model = NystromRegressor("gaussian", bandwidth=1.0, alpha=1e-15, random_state=0)
+    model.set_params(**options).fit(X[:200], y[:200])
+    mean, std = model.predict(X[200:], return_std=True)
+    assert (std > 0).all() and np.mean(std**2) ** 0.5 < 1e-2
+    assert np.mean(abs(mean - y[200:]) < 3 * std) > 0.9
+
+
+def test_without_penalty(noisy):
+    X, y, T = noisy
+    model = NystromRegressor(**OPTIONS | {"alpha": 0}).fit(X, y)
+    assert_array_equal(model.noise_variance_, 0)
+    assert_allclose(model.predict(X, return_std=True)[1], 0, atol=1e-6)
+    assert (model.predict(T, return_std=True)[1] > 0.1).all()
+
+
+def test_what_has_no_spread(noisy):
+    X, y, T = noisy
+    model = NystromRegressor(**OPTIONS).fit(X, y)
+    with pytest.raises(RuntimeError, match="At most one of return_std or return_cov"):
+        model.predict(T, return_std=True, return_cov=True)
+
+    def indefinite(X, Z):
+        return np.tanh(X @ Z.T - 1)
+
+    K = np.exp(-cdist(X, X))
+    for options, rows in (
+        ({"kernel": "precomputed"}, K),
+        ({"alpha": 0, "n_centers": 40}, X),
+        ({"kernel": indefinite, "alpha": 1e-12}, X),
+    ):
+        model = NystromRegressor(**OPTIONS | options)
+        with pytest.warns() if callable(model.kernel) else nullcontext():
+            model.fit(rows, y)
+        assert model.prior_variance_ is None and model.noise_variance_ is None
+        assert model.predict(rows).shape == (160,)
+        for key in ("return_std", "return_cov"):
+            with pytest.raises(ValueError, match=r"need a positive semi-definite"):
+                model.predict(rows, **{key: True})
+
+
+def test_classifiers_keep_no_factor(noisy):
+    X, y, _ = noisy
+    model = NystromClassifier(**OPTIONS).fit(X, y > 5)
+    assert not hasattr(model, "prior_variance_")
+    assert not hasattr(model, "_posterior_factor")
