@@ -62,7 +62,7 @@ class OnCenters(EigenProRegressor):
         DSGClassifier(),
         DSGClassifier(loss="hinge"),
         DSGRegressor(),
-        DSGRegressor(loss="pinball", quantile=0.4, early_stopping=True),
+        DSGRegressor(loss="pinball", quantile=0.4),
         EigenProClassifier(),
         EigenProRegressor(),
         EigenProRegressor(algorithm="eigenpro1"),

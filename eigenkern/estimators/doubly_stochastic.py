@@ -156,10 +156,7 @@ class _DoublyStochastic(Streaming, Model):
         return _ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _prepare(self, data):
-        # Quantiles need rows held out, for their share of new rows.
-        holds_out = stops_early(self) or (
-            is_auto(self.early_stopping) and self.loss == "pinball"
-        )
+        holds_out = self._holds_out(len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
@@ -185,6 +182,10 @@ class _DoublyStochastic(Streaming, Model):
         kind = CalibratedRule if calibrated else EpochRule
         rule = self._epoch_rule(problem, data, held_out, kind)
         return problem, solver, chosen, rule
+
+    def _holds_out(self, n):
+        """Return whether some of n rows are held out."""
+        return stops_early(self)
 
     def _chosen_alpha(self, problem, held_out):
         """Return lambda, which is chosen where it and `early_stopping` are "auto"."""
@@ -701,6 +702,16 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             return None
         several = np.ndim(self.quantile) == 1
         return np.asarray(self.quantile, float) if several else float(self.quantile)
+
+    def _holds_out(self, n):
+        """Return whether some of n rows are held out: quantiles need some.
+
+        Less than one held-out row to each side tells nothing of a quantile.
+        """
+        if self.loss != "pinball" or not is_auto(self.early_stopping):
+            return super()._holds_out(n)
+        rarest = min(min(q, 1.0 - q) for q in self._quantiles())
+        return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _check_stream(self):
         super()._check_stream()

@@ -134,6 +134,15 @@ def test_rows_are_held_out_by_default(regression):
     same = made(early_stopping=True, max_iter=2).fit(X, y)
     assert len(model.validation_scores_) == 2
     assert_array_equal(model.predict(X), same.predict(X))
+    for quantile, n, expected in (
+        (0.5, 19, False),
+        (0.5, 20, True),
+        (0.9, 99, False),
+        (0.9, 100, True),
+    ):
+        model = made(early_stopping="auto", quantile=quantile, max_iter=2)
+        model.fit(X[:n], y[:n])
+        assert (model.validation_scores_ is not None) == expected
 
 
 def test_held_out_rows_are_covered(noisy, monkeypatch):
