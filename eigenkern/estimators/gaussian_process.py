@@ -20,8 +20,14 @@ _NONE = dict.fromkeys(
 )
 
 
+# Centers at most whose factor, of 8 p^2 bytes, a fitted model keeps: 288 MB.
+_MOST_CENTERS = 6000
+
+
 def variance_attributes(problem, alpha, spectrum, factor):
     """Return the attributes that variances of new targets need, or None for each.
+
+    A model of more than 6000 centers has none.
 
     Parameters
     ----------
@@ -33,7 +39,9 @@ def variance_attributes(problem, alpha, spectrum, factor):
         That gave it. Where rounding drowns the penalty neither the model nor the
         variances differ from those of the least one that it does not drown.
     """
-    if problem.kernel is None or (spectrum is not None and spectrum.indefinite):
+    if problem.kernel is None or problem.n_coefs > _MOST_CENTERS:
+        return _NONE
+    if spectrum is not None and spectrum.indefinite:
         return _NONE
     if factor is None:
         factor = problem.everything.factor(alpha, raised=alpha > 0)
@@ -61,9 +69,11 @@ class Posterior:
         if model.prior_variance_ is None:
             raise ValueError(
                 "return_std and return_cov need a positive semi-definite kernel of "
-                "rows and a positive alpha (on all rows as centers alpha=0 serves "
-                "where their kernel matrix has a Cholesky factor); got "
-                f"kernel={model.kernel!r} and alpha_={model.alpha_!r}"
+                "rows, a positive alpha (on all rows as centers alpha=0 serves where "
+                "their kernel matrix has a Cholesky factor), and at most "
+                f"{_MOST_CENTERS} centers, whose factor is kept; got "
+                f"kernel={model.kernel!r}, alpha_={model.alpha_!r} and "
+                f"n_centers_={model.n_centers_}"
             )
         X = check_rows(model, X)
         self._source, self._dtype = location_of(X), X.dtype

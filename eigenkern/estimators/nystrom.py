@@ -440,7 +440,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
             If both are asked for.
         ValueError
             If one is, of a kernel matrix, of a kernel that is not positive
-            semi-definite, or without a penalty.
+            semi-definite, without a penalty, or of more than 6000 centers.
         """
         if return_std and return_cov:
             raise RuntimeError(

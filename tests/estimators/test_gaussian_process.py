@@ -12,6 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from eigenkern import NystromClassifier, NystromRegressor
 from eigenkern.backend.array import to_numpy
+from eigenkern.estimators import gaussian_process
 from eigenkern.nystrom.posterior import n_left_out, scales
 
 SIGMA = 1.5
@@ -308,3 +309,13 @@ def test_classifiers_keep_no_factor(noisy):
     model = NystromClassifier(**OPTIONS).fit(X, y > 5)
     assert not hasattr(model, "prior_variance_")
     assert not hasattr(model, "_posterior_factor")
+
+
+def test_a_factor_that_is_too_large_is_not_kept(rng, monkeypatch):
+    X = rng.standard_normal((60, 2))
+    monkeypatch.setattr(gaussian_process, "_MOST_CENTERS", 40)
+    model = NystromRegressor(n_centers=40, alpha=1e-2, random_state=0).fit(X, X[:, 0])
+    assert (model.predict(X, return_std=True)[1] > 0).all()
+    model = NystromRegressor(n_centers=None, alpha=1e-2).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match=r"at most 40 centers, .* n_centers_=60"):
+        model.predict(X, return_std=True)
