@@ -414,8 +414,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
     >>> features = RandomFourierFeatures(n_components=500, random_state=0)
     >>> model = make_pipeline(features, LinearEigenProRegressor(random_state=0))
-    >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
-    0.95
+    >>> model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.93
+    True
     """
 
     def partial_fit(self, X, y, sample_weight=None):
@@ -578,8 +578,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     >>> X, y = load_digits(return_X_y=True)
     >>> features = RandomFourierFeatures(n_components=1000, random_state=0)
     >>> model = make_pipeline(features, LinearEigenProClassifier(random_state=0))
-    >>> round(model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]), 2)
-    0.96
+    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.93
+    True
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class CenteredFeatures(Matrix):
         product = large_product(self._X[start:stop, :].T, G)
         return product - self._mean[:, None] * total
 
-    def gram(self, stop, last):
+    def row_gram(self, stop, last):
         """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
         X, mean = self._X, self._mean
         if scipy.sparse.issparse(X):

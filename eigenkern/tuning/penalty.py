@@ -83,7 +83,7 @@ def auto_ridge_of_features(F, y, weights=None):
     s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
     end = min(s + _MOST_JUDGES, n)
     if d >= s:
-        return _auto_ridge(F.gram(end, s), y, weights)
+        return _auto_ridge(F.row_gram(end, s), y, weights)
     block = F.block(0, end)
     y, w = _first(block, y, weights)
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))

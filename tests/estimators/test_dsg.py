@@ -494,7 +494,7 @@ BAD = [
     ({"max_features": 9, "block_size": 10}, "max_features must be an integer >= 10"),
     ({"max_iter": 0}, "max_iter must be an integer >= 1"),
     ({"tol": -1.0}, "tol must be a number >= 0"),
-    ({"early_stopping": "yes"}, "early_stopping must be True or False"),
+    ({"early_stopping": "yes"}, "early_stopping must be 'auto', True or False"),
     ({"validation_fraction": 1.0}, "validation_fraction must be a number > 0"),
     ({"n_iter_no_change": 0}, "n_iter_no_change must be an integer >= 1"),
     ({"cache_size": -1}, "cache_size must be a number >= 0"),
