@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from eigenkern import DSGRegressor
 
 rng = np.random.default_rng(0)
-hours, warmth = rng.integers(0, 24, 3500), rng.uniform(0, 1, 4500)
+hours, warmth = rng.integers(0, 24, 3500), rng.uniform(0, 1, 3500)
 mean = 300 * (0.3 + warmth) * np.exp(-(((hours - 16) / 5) ** 2)) + 5
 y = mean * rng.gamma(6, 1 / 6, 3500)
 X = StandardScaler().fit_transform(np.column_stack([hours, warmth]))
