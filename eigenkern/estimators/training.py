@@ -27,8 +27,8 @@ _N_CHECKED = 10_000
 # the models of both are compared.
 _HIGH, _RISEN = 0.9, 1.2
 # The part of the epochs that visits rows that were spared: with 5 of 20 the errors of
-# 10000 rows, beside those of 20 epochs on all of them, are 3.06 and 3.06 % on MNIST, 1.61
-# and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
+# 10000 rows, beside those of 20 epochs on all of them, are 3.06 and 3.06 % on MNIST,
+# 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
 _LAST_PART = 4
 
 
