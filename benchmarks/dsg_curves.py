@@ -165,6 +165,7 @@ def curve(data, algorithm, loss, seed, turns, options):
         loss=loss,
         max_iter=100_000,
         n_iter_no_change=100_000,
+        early_stopping=False,
         random_state=seed,
         **options,
     )
@@ -303,7 +304,7 @@ def test_errors():
     ]
     for name, options, bar in cases:
         data = prepare(name)
-        model = DSGClassifier(random_state=0, **options)
+        model = DSGClassifier(early_stopping=False, random_state=0, **options)
         start = time.perf_counter()
         model.fit(data.X_train, data.y_train)
         seconds = time.perf_counter() - start

@@ -39,7 +39,12 @@ def fit(algorithm, max_iter, **parameters):
     """Return the model after `max_iter` iterations."""
     start = time.perf_counter()
     model = EigenProRegressor(
-        algorithm=algorithm, max_iter=max_iter, batch_size=n, tol=0, **parameters
+        algorithm=algorithm,
+        max_iter=max_iter,
+        batch_size=n,
+        tol=0,
+        early_stopping=False,
+        **parameters,
     ).fit(X, y)
     print(
         f"{algorithm:9}, q = {model.n_components_:2d}, {model.n_iter_:5d} iterations: "

@@ -193,7 +193,9 @@ class _DoublyStochastic(Streaming, Model):
         if not auto or held_out is not None:
             return self._alpha
         xp, X, y = problem.xp, problem.rows.X, problem.targets
-        if self.loss != "squared_error":  # what else an outlier is must not decide
+        if (
+            self.loss != "squared_error"
+        ):  # outliers, which the loss bears, decide nothing
             y = xp.clip(y, -_OUTLIER, _OUTLIER)
         y = y - problem.weights @ y / y.shape[0]
         X = problem.to_compute(take(X, np.arange(min(X.shape[0], _N_RIDGE))))

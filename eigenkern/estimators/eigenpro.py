@@ -446,9 +446,7 @@ class _EigenPro(Streaming, Model):
         first = batches if spared is None else partial(batches, spared.visited)
         solver = learner.solver(first, try_half_steps=is_auto(self.step_size))
         if spared is not None:
-            solver = spared.states(
-                solver, lambda _: learner.solver(batches, try_half_steps=False)
-            )
+            solver = spared.states(solver, partial(learner.gone_on, batches))
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, learner.chosen_attributes() | cached
 

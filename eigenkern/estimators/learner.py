@@ -1,6 +1,6 @@
 """What EigenPro 3 and 4 learn with, on rows at hand or in a stream."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..problems.general import GeneralProblem
@@ -144,6 +144,11 @@ class Learner:
             n_halvings=self.n_halvings,
             **options,
         )
+
+    def gone_on(self, next_epoch, state):
+        """Return the solver of further epochs from a state on, with its step."""
+        learner = replace(self, n_halvings=state.n_step_halvings)
+        return learner.solver(next_epoch, try_half_steps=False)
 
     def chosen_attributes(self):
         """Return the fitted attributes that tell what was chosen."""

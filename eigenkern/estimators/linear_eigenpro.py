@@ -359,6 +359,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Eigenvectors in the preconditioner.
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
+    alpha_ : float
+        The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -414,8 +416,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     >>> X, y = make_friedman1(n_samples=600, noise=0.1, random_state=0)
     >>> features = RandomFourierFeatures(n_components=500, random_state=0)
     >>> model = make_pipeline(features, LinearEigenProRegressor(random_state=0))
-    >>> model.fit(X[:500], y[:500]).score(X[500:], y[500:]) > 0.93
-    True
+    >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
+    0.96
     """
 
     def partial_fit(self, X, y, sample_weight=None):
@@ -518,6 +520,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Eigenvectors in the preconditioner.
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
+    alpha_ : float
+        The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -577,9 +581,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     >>> from eigenkern import LinearEigenProClassifier, RandomFourierFeatures
     >>> X, y = load_digits(return_X_y=True)
     >>> features = RandomFourierFeatures(n_components=1000, random_state=0)
-    >>> model = make_pipeline(features, LinearEigenProClassifier(random_state=0))
-    >>> model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]) > 0.93
-    True
+    >>> classifier = LinearEigenProClassifier(batch_size=256, random_state=0)
+    >>> model = make_pipeline(features, classifier)
+    >>> round(model.fit(X[:1500], y[:1500]).score(X[1500:], y[1500:]), 2)
+    0.96
     """
 
     def __init__(

@@ -258,14 +258,16 @@ class EpochRule:
     def _no_worse_than_mean(self, coef):
         """Return `coef` if it is no worse than zero, or else an earlier one or zero."""
         problem, zero = self._problem, self._problem.initial_coef()
-        limit = problem.loss(zero)
+        limit = problem.model_loss(zero)
         low = self.losses[-1] <= _HIGH * limit
-        if low and problem.loss(coef, _N_CHECKED) <= problem.loss(zero, _N_CHECKED):
+        if low and problem.model_loss(coef, _N_CHECKED) <= problem.model_loss(
+            zero, _N_CHECKED
+        ):
             return coef
-        if problem.loss(coef) <= limit:
+        if problem.model_loss(coef) <= limit:
             return coef
-        other = min((self._fallback, self._start), key=problem.loss)
-        better = problem.loss(other) < limit
+        other = min((self._fallback, self._start), key=problem.model_loss)
+        better = problem.model_loss(other) < limit
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "

@@ -52,7 +52,7 @@ class IndefiniteKernelError(ValueError):
 
 
 class State(NamedTuple):
-    """What a solver of the Nystrom family yields.
+    """What a solver in closed form yields.
 
     Attributes
     ----------

@@ -39,6 +39,8 @@ class KernelProblem(Problem):
     """
 
     cache_megabytes = 0.0
+    #: What a penalty has added to the diagonal of the operator, (n, 1), or None.
+    _added = None
 
     def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
         super().__init__(device, data.X)
@@ -76,6 +78,7 @@ class KernelProblem(Problem):
         other = copy(self)
         w = self.weights
         w = self.xp.ones_like(self.targets[:, 0]) if w is None else w
+        other._added = (ridge / w)[:, None]
         other.operator = self.operator.plus_diagonal(ridge / w)
         return other
 
@@ -137,10 +140,19 @@ class KernelProblem(Problem):
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean squared residual of the first rows, or of all."""
+        return self._loss(coef, n_rows, None)
+
+    def model_loss(self, coef, n_rows=None):
+        """Return the same without what a penalty has added to the matrix."""
+        return self._loss(coef, n_rows, self._added)
+
+    def _loss(self, coef, n_rows, added):
         rows = slice(0, min(n_rows or len(self._train), len(self._train)))
         residual = self.targets[rows, :]
         if bool(self.xp.any(coef != 0)):
             residual = self.operator.product(coef, 0, rows.stop)[0] - residual
+            if added is not None:
+                residual = residual - added[rows, :] * coef[rows, :]
         weights = None if self.weights is None else self.weights[rows]
         return weighted_mean_square(residual, weights)
 

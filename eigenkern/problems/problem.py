@@ -56,6 +56,10 @@ class Problem:
         """Return the weighted mean loss of the first training rows, or of all."""
         raise NotImplementedError
 
+    def model_loss(self, coef, n_rows=None):
+        """Return the same of the model, where `loss` is of a penalised system."""
+        return self.loss(coef, n_rows)
+
     def validation_values(self, coef):
         """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
         raise NotImplementedError
