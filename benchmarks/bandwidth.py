@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from datasets import available, load
+from datasets import CLASSES, IMAGES, TARGETS, available, parts
 from kernel_product import processor
 
 from eigenkern import EigenProClassifier, EigenProRegressor
@@ -26,18 +26,7 @@ from eigenkern.problems import parameters
 
 RESULTS = Path(__file__).parent / "results"
 CHOSEN_ON = ("california_housing", "cpusmall", "a9a", "mnist")
-TARGETS = ("california_housing", "bike_hour", "kin8nm", "cpusmall")
-CLASSES = ("a9a", "ijcnn1", "coil2000", "covtype_sub93k")
-IMAGES = ("mnist", "fashion_mnist", "cifar10_gray")
 N_TEST, SEEDS = 4000, (20, 21)  # others than those that the constants were chosen on
-
-
-def parts(name):
-    """Return a data set as its users would take it."""
-    data = load(name, standardize=name not in (*IMAGES, "a9a"))
-    if name == "covtype_sub93k":
-        data = data._replace(y_train=data.y_train == 2, y_test=data.y_test == 2)
-    return data
 
 
 class Timed:

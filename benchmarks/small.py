@@ -42,9 +42,6 @@ from eigenkern import (
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = (200, 500, 1000, 2000, 4000, 6000, 7300, 8000)
-IMAGES = ("mnist", "fashion_mnist", "cifar10_gray")
-TABLES = ("a9a", "ijcnn1", "coil2000", "covtype_sub93k")
-TARGETS = ("california_housing", "bike_hour", "kin8nm", "cpusmall")
 
 
 def digits_like(n):
@@ -103,15 +100,16 @@ def sizes():
 
 def part(name, n):
     """Return training rows and test rows of a data set, seed 0."""
-    binary = (*IMAGES, "a9a")
-    data = datasets.load(name, standardize=name not in binary)
+    data = datasets.parts(name)
     rng = np.random.RandomState(0)
     train = rng.permutation(len(data.X_train))[:n]
     test = rng.permutation(len(data.X_test))[:3000]
-    y, y_test = data.y_train, data.y_test
-    if name.startswith("covtype"):
-        y, y_test = y == 2, y_test == 2
-    return data.X_train[train], y[train], data.X_test[test], y_test[test]
+    return (
+        data.X_train[train],
+        data.y_train[train],
+        data.X_test[test],
+        data.y_test[test],
+    )
 
 
 def errors():
@@ -119,9 +117,9 @@ def errors():
     yield "Error in %, or 100 (1 - R2): EigenPro 2 by epochs / EigenPro with defaults /"
     yield "direct, NystromClassifier(alpha=1e-6) or the regressor, on all rows."
     yield f"{'rows':20}" + "".join(f"{n:>24}" for n in SIZES[:-3] + (7000,))
-    for name in (*TARGETS, *IMAGES, *TABLES):
+    for name in (*datasets.TARGETS, *datasets.IMAGES, *datasets.CLASSES):
         pair = (EigenProClassifier, NystromClassifier)
-        if name in TARGETS:
+        if name in datasets.TARGETS:
             pair = (EigenProRegressor, NystromRegressor)
         line = f"{name:20}"
         for n in SIZES[:-3] + (7000,):
