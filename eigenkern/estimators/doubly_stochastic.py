@@ -57,7 +57,6 @@ class CalibratedRule(EpochRule):
 class _DoublyStochastic(Streaming, Model):
     _task = "epoch"
     _coef_attribute = "coef_"
-    _min_piece_rows = 2
     _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # half of |f|^2
@@ -304,11 +303,14 @@ class _DoublyStochastic(Streaming, Model):
             "step_decay_": schedule[1],
         }
 
-    def _prepare_piece(self, data, first):
+    def _prepare_piece(self, data, anew):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         rows = data.rows_with_weight()
-        if first:
-            sizes = self._sizes(len(rows), keep_values=False)
+        if anew:
+            if hasattr(self, "coef_"):  # batches are those of the pieces
+                sizes = self.block_size_, self.batch_size_
+            else:
+                sizes = self._sizes(len(rows), keep_values=False)
             problem = self._problem(data, rows, None, sizes[0], cache)
             schedule = self._schedule(problem, sizes[1], None, self._alpha)
             chosen = self._chosen(*sizes, schedule, self._alpha)
@@ -328,14 +330,18 @@ class _DoublyStochastic(Streaming, Model):
         solver = self._solver(
             problem,
             expansion,
-            chosen["alpha_"] if first else self.alpha_,
-            chosen["batch_size_"] if first else self.batch_size_,
+            chosen["alpha_"] if anew else self.alpha_,
+            chosen["batch_size_"] if anew else self.batch_size_,
             schedule,
             keep_values=False,
             shuffle=False,
             n_halvings=halvings,
         )
         return problem, solver, chosen
+
+    def _value_and_gradient(self, Y, F):
+        loss, scale = self._loss_of(Y.shape[1]), to_numpy(self.target_scale_)
+        return loss.value_and_gradient(Y / scale, F / scale)
 
     def _fitted_start(self):
         """Return what the first rows have chosen."""

@@ -39,7 +39,7 @@ from .base import (
     stops_early,
 )
 from .learner import Learner, ProjectedRule, warn_of_projections
-from .streaming import PassRule, Stream, Streaming, joined
+from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, SolutionRule, train
 from .tuned import check_tuning, is_untuned, tuned_attributes
@@ -491,10 +491,10 @@ class _EigenPro(Streaming, Model):
                 "of which none are held out; got True"
             )
 
-    def _prepare_piece(self, data, first):
-        learner = None if first else getattr(self, "_learner_", None)
+    def _prepare_piece(self, data, anew):
+        learner = None if anew else getattr(self, "_learner_", None)
         if learner is None or not learner.suits(self):
-            learner = self._open_learner(data, None if first else self)
+            learner = self._open_learner(data, None if anew else self)
         else:  # the one of the pieces so far stays as it is until this one is learned
             iterate, n = learner.iterate.copy(), self.n_step_halvings_
             learner = replace(learner, iterate=iterate, n_halvings=n)
@@ -522,7 +522,8 @@ class _EigenPro(Streaming, Model):
                     f"got {self.n_centers}"
                 )
             problem = self._general_problem(data, rows)
-            return Learner.make(self, problem, float(self.alpha))
+            m = getattr(self, "batch_size_", None)  # that of the pieces so far
+            return Learner.make(self, problem, float(self.alpha), batch_size=m)
         problem = GeneralProblem(
             data,
             rows,
@@ -630,7 +631,7 @@ class _EigenPro(Streaming, Model):
         for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
-        X, Y, weights = arrays = joined(
+        X, Y, weights = arrays = joined_arrays(
             [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
         )
         if len(Y) < 2:
@@ -647,7 +648,8 @@ class _EigenPro(Streaming, Model):
         n_outputs = None if first else self._n_outputs
         data = self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
         self._n_outputs = data.targets.shape[1]
-        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
+        weights = self._weights_of(data)
+        weights = np.ones(len(data.targets)) if weights is None else weights
         return data.X, data.targets, weights
 
 

@@ -74,6 +74,7 @@ class Learner:
         *,
         n_rows=float("inf"),
         n_epochs=1,
+        batch_size=None,
     ):
         """Return the learner for a problem, with what the estimator leaves to choose.
 
@@ -87,13 +88,15 @@ class Learner:
         n_rows : float, default=inf
             Rows of an epoch; infinite for a stream.
         n_epochs : int, default=1
+        batch_size : int, default=None
+            None: that of the estimator, or chosen.
         """
         centers, d = problem.center_matrix, problem.n_features
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
         n_learned, cache_size = min(n_rows * n_epochs, _LONG * p), estimator.cache_size
         factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
         largest = max_batch_size(centers, d, n_outputs, n_rows=min(n_rows, 1e9))
-        m = estimator.batch_size
+        m = estimator.batch_size if batch_size is None else batch_size
         if m == "auto":
             # Fewer centers than rows leave a residual, whose noise larger batches
             # lower. Of a stream as many as of the rows that come first.

@@ -23,6 +23,8 @@ from .validation import check_flag, is_auto
 
 # Rows of the subsample for each feature: of fewer, the last directions are noise.
 _ROWS_A_FEATURE = 8
+# Fitted attributes that count rows.
+_OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
 class _LinearEigenPro(Streaming, Model):
@@ -137,7 +139,7 @@ class _LinearEigenPro(Streaming, Model):
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
-    def _problem(self, data, train, held_out, center, seen=None):
+    def _problem(self, data, train, held_out, center, seen=None, counts=True):
         return LinearProblem(
             data,
             train,
@@ -146,6 +148,7 @@ class _LinearEigenPro(Streaming, Model):
             center=center,
             one_dimensional=getattr(self, "_one_dimensional", False),
             seen=seen,
+            counts=counts,
         )
 
     def _solver(self, problem, preconditioner, **options):
@@ -159,12 +162,14 @@ class _LinearEigenPro(Streaming, Model):
             **options,
         )
 
-    def _tune(self, problem, alpha=0.0, *, in_pieces=False):
+    def _tune(self, problem, alpha=0.0, *, batch_size=None):
+        """Choose preconditioner and step; of pieces where `batch_size` is given."""
         (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
         work = filling_work(problem.xp, problem.device, problem.operator.dtype)
         narrow = machine_of(problem).narrow_product_work
         largest = max(int(work / (narrow * d * n_columns)), MIN_ROWS)
-        m, q = self.batch_size, self.n_components
+        in_pieces, q = batch_size is not None, self.n_components
+        m = batch_size if in_pieces else self.batch_size
         if in_pieces and not is_auto(m):
             m = min(m, n)  # later pieces may be larger
         elif is_auto(m):
@@ -217,35 +222,56 @@ class _LinearEigenPro(Streaming, Model):
             )
         return problem.coef_of(self.coef_)
 
-    def _prepare_piece(self, data, first):
-        rows = data.rng.permutation(data.rows_with_weight())
-        if first:
-            problem = self._problem(data, rows, None, self.fit_intercept)
-            tuning = self._tune(problem, in_pieces=True)
-            preconditioner, chosen = (
-                tuning.preconditioner,
-                self._chosen(tuning, problem),
-            )
+    @property
+    def _seen(self):
+        """What is known of the rows so far."""
+        target_mean = to_numpy(self.target_mean_).astype(np.float64)
+        counts = self.n_samples_seen_, self.weight_seen_
+        return Seen(*counts, self.mean_, target_mean)
+
+    def _count(self, piece):
+        rows, center = piece.rows_with_weight(), self.fit_intercept_
+        problem = self._problem(piece, rows, None, center, self._seen)
+        coef = problem.coef_of(self.coef_)
+        vars(self).update(problem.fitted_attributes(coef))
+        # One is taken back for every piece: an earlier one may have been unlike the
+        # others.
+        self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
+
+    def _become(self, attributes):
+        # The means, and the intercept with them, are those of all rows so far.
+        super()._become(attributes | {name: getattr(self, name) for name in _OF_ROWS})
+        if not self.fit_intercept_:
+            return
+        shape = self.target_mean_.shape[0], self.mean_.shape[0]
+        coef = namespace(self.coef_).reshape(self.coef_, shape)
+        intercept = self.target_mean_ - coef @ self.mean_
+        self.intercept_ = intercept[0] if self.coef_.ndim == 1 else intercept
+
+    def _prepare_piece(self, data, anew):
+        rows, seen = data.rng.permutation(data.rows_with_weight()), None
+        center = self.fit_intercept
+        if hasattr(self, "n_samples_seen_"):
+            seen, center = self._seen, self.fit_intercept_
+        problem = self._problem(data, rows, None, center, seen, counts=seen is None)
+        if seen is None:
             coef, halvings = problem.initial_coef(), 0
         else:
-            seen = Seen(
-                self.n_samples_seen_,
-                self.weight_seen_,
-                self.mean_,
-                to_numpy(self.target_mean_).astype(np.float64),
-            )
-            problem = self._problem(data, rows, None, self.fit_intercept_, seen)
-            names = "batch_size_", "step_size_"
-            preconditioner = self._previous_preconditioner(problem)
-            chosen = {name: getattr(self, name) for name in names}
             coef = problem.coef_of(self.coef_)
-            # One is taken back for every piece: an earlier one may have been unlike
-            # the others.
-            halvings = max(self.n_step_halvings_ - 1, 0)
+            halvings = self.n_step_halvings_
+        if anew:
+            m = self.batch_size if seen is None else self.batch_size_
+            tuning = self._tune(problem, batch_size=m)
+            preconditioner = tuning.preconditioner
+            chosen, halvings = self._chosen(tuning, problem), 0
+        else:
+            preconditioner = self._previous_preconditioner(problem)
+            names = "batch_size_", "step_size_"
+            chosen = {name: getattr(self, name) for name in names}
         # A piece may be all near the mean of the targets, and its few steps may end
         # badly unnoticed: it must not be worse off than before, or than with zero.
         loss = problem.loss(coef)
-        limit = max(loss, problem.loss(problem.initial_coef()))
+        limit = max(loss, problem.loss(problem.initial_coef()), problem.rounding)
         solver = self._solver(
             problem,
             preconditioner,
@@ -253,7 +279,7 @@ class _LinearEigenPro(Streaming, Model):
             batch_size=chosen["batch_size_"],
             step_size=chosen["step_size_"],
             try_steps=False,
-            zero_loss=loss * problem.targets.shape[1],
+            zero_loss=max(loss, problem.rounding) * problem.targets.shape[1],
             n_halvings=halvings,
             may_restart=False,
             accepts=problem.keeps_below(limit),

@@ -2,73 +2,230 @@
 
 import math
 from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 
-from ..backend.array import location_of, namespace
+from ..backend.array import location_of, move, namespace, to_numpy
 from ..problems.data import Data
+from ..problems.kept import Kept, joined
 from .training import Plateau
 from .validation import (
     all_or_nothing,
     check_same_location,
+    check_weights,
     publish,
     total_weights,
     warn_user,
 )
 
+# Rows that a piece after the first is learned from, at least: fewer wait for more.
+_N_TOGETHER = 32
+# Welch's t of the ranks of a piece's gradients from which on it is no fair sample: it
+# is that large once in some ten thousand fair pieces. And the loss of a model over that
+# of the best one, on the same rows, from which on it is worse.
+_UNLIKE, _WORSE = 4.0, 1.1
+# Epochs over the rows that are kept where a model begins anew.
+_N_EPOCHS_ANEW = 5
+# Steps, each half of the one before, to try where rows drawn from all make it worse.
+_N_SHORTER = 4
+
 
 class Streaming:
     """A model that learns from pieces of the data.
 
-    A family defines ``_prepare_piece(data, first)``, which returns a problem, a solver
-    whose first state is that after the piece, and fitted attributes.
+    A piece is learned if it is a fair sample of all rows so far, and if the model has
+    not become worse on them. Otherwise it only adds to the rows that are kept, and as
+    many of those are learned in its place; and if the rows so far are twice as many as
+    chose the preconditioner, everything is chosen, and learned, anew by those.
+
+    A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
+    whose first state is that after the piece, and fitted attributes; where `anew` it
+    chooses what the first piece chooses.
     """
 
     #: Attribute of a model that can go on.
     _stream_attribute = "coef_"
-    #: Rows of a piece, at least, after the first.
-    _min_piece_rows = 1
     #: Whether class_weight="balanced" means the classes of a piece.
     _balances_pieces = False
+    #: What a model that was fitted, not learned in pieces, begins with.
+    _waiting_ = _memory_ = None
 
     @all_or_nothing
     def _partial_fit(self, X, y, sample_weight, classes=None):
-        """Learn from a piece: validate, prepare, train for an epoch, publish."""
+        """Learn from a piece, or let it wait for more rows."""
         self._check_stream()
         first = not hasattr(self, self._stream_attribute)
         if first and classes is not None:
             self.classes_ = np.unique(classes)
-        min_rows = 2 if first else self._min_piece_rows
         n_outputs = None if first else math.prod(self.intercept_.shape)
-        data = self._validate_piece(X, y, sample_weight, n_outputs, min_rows)
-        problem, solver, chosen = self._prepare_piece(data, first)
-        state = next(solver)
-        halvings = 0 if first else self.n_step_halvings_
-        if state.failed:
-            warn_user(
-                f"{type(self).__name__} found no step size that keeps the iteration "
-                "bounded: this piece of the data changed nothing"
-            )
-        else:
-            halvings = state.n_step_halvings
-        losses = [state.loss] if first else [*self.loss_curve_, state.loss]
-        attributes = (
-            chosen
-            | problem.fitted_attributes(state.coef)
-            | state.counts
-            | {
-                "n_iter_": len(losses),
-                "loss_curve_": losses,
-                "validation_scores_": None,
-                "n_step_halvings_": halvings,
-            }
-        )
+        piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
         if first:
-            publish(self, attributes)
-        else:
-            vars(self).pop("calibration_", None)  # it was of the model before
-            vars(self).update(attributes)
+            return self._start(piece)
+        vars(self).pop("calibration_", None)  # it was of the model before
+        self._count(piece)
+        losses = [*self.loss_curve_, self._loss_on(piece)]
+        if self._waiting_ is not None:
+            piece = joined([self._waiting_, piece])
+        self._waiting_ = piece
+        if len(piece.targets) >= _N_TOGETHER:
+            self._waiting_ = None
+            losses[-1] = self._learn(piece)
+        self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
+
+    def _start(self, piece):
+        """Learn the first piece."""
+        state, attributes = self._learned(piece, anew=True)
+        attributes |= {
+            "n_iter_": 1,
+            "loss_curve_": [state.loss],
+            "validation_scores_": None,
+            "_memory_": Memory(Kept.of(piece), len(piece.targets)),
+        }
+        publish(self, attributes)
+        if state.failed:
+            self._warn_of_piece()
+        return self
+
+    def _learn(self, piece):
+        """Learn a piece, or rows that are kept in its place; return the loss."""
+        memory = self._memory_ or Memory()
+        kept = Kept.of(piece) if memory.kept is None else memory.kept.plus(piece)
+        rows, present = kept.judges, self._model()
+        best, least = memory.best or present, memory.least
+        if memory.kept is None or rows is not memory.kept.judges or least is None:
+            least = self._loss_with(best, rows)
+        limit = np.inf if memory.kept is None else _WORSE * least
+        unlike = memory.kept is not None and self._is_unlike(piece, rows)
+        trial = refused = None
+        if not unlike:
+            trial = self._tried(piece, rows)
+            refused = not trial.loss <= limit
+        failed, in_order = refused and trial.state.failed, memory.in_order
+        if unlike or refused:
+            halvings = best["n_step_halvings_"]
+            if refused and not failed:
+                halvings = max(halvings, trial.state.n_step_halvings)
+            self._become(best)
+            trial = self._drawn(kept.draw(len(piece.targets)), rows, halvings, limit)
+        n_chose, bad = memory.n_chose, not trial.loss <= limit
+        due = 2 * n_chose <= kept.n_seen and n_chose < kept.n_most
+        if due and (in_order or unlike or bad) and not failed:
+            n_chose = kept.n_seen
+            other = self._tried(kept.draw(kept.n_most), rows, anew=True)
+            if other.loss <= (limit if unlike or refused else min(limit, trial.loss)):
+                trial, bad = other, False
+        if bad:
+            self._warn_of_piece()
+            trial = trial._replace(model=best, loss=least)
+        self._become(trial.model)
+        self._memory_ = Memory(
+            kept,
+            n_chose,
+            in_order or unlike or refused,
+            None if trial.loss <= least else best,
+            min(trial.loss, least),
+        )
+        return trial.state.loss
+
+    def _drawn(self, data, judges, halvings, limit):
+        """Return the trial of rows drawn from all, with the first step that does."""
+        for self.n_step_halvings_ in range(halvings, halvings + _N_SHORTER):
+            trial = self._tried(data, judges)
+            if trial.loss <= limit:
+                break
+        return trial
+
+    def _tried(self, data, judges, anew=False):
+        """Learn some rows, and judge the model on others."""
+        state, model = self._learned(data, anew)
+        loss = math.nan if state.failed else self._loss_with(model, judges)
+        return Trial(state, model, loss)
+
+    def _learned(self, data, anew=False):
+        """Return the state after some rows, and the attributes of the model."""
+        weights = self._weights_of(data)
+        data = replace(data, weights=weights, rng=self._make_rng())
+        problem, solver, chosen = self._prepare_piece(data, anew)
+        again = anew and hasattr(self, self._stream_attribute)
+        for state in islice(solver, _N_EPOCHS_ANEW if again else 1):
+            pass
+        halvings = {"n_step_halvings_": state.n_step_halvings}
+        if state.failed:
+            halvings = {"n_step_halvings_": getattr(self, "n_step_halvings_", 0)}
+        coef = problem.fitted_attributes(state.coef)
+        return state, chosen | coef | state.counts | halvings
+
+    def _warn_of_piece(self):
+        warn_user(
+            f"{type(self).__name__} found no step size that keeps the iteration "
+            "bounded: this piece of the data changed nothing"
+        )
+
+    def _model(self):
+        """Return the attributes of the model."""
+        rest = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
+        names = [name for name in vars(self) if name.endswith("_")]
+        return {name: vars(self)[name] for name in names if name not in rest}
+
+    def _become(self, model):
+        """Take the attributes of a model."""
+        vars(self).update(model)
+
+    def _count(self, piece):
+        """Take in how many rows there are, and their means, where that matters."""
+
+    def _weights_of(self, data):
+        class_weights = self._weights_of_classes(data.labels)
+        return total_weights(data.weights, class_weights, len(data.targets))
+
+    def _gradients_on(self, data):
+        """Return losses of the rows, gradients in f, and weights, on the host."""
+        F = move(self._expand(data.X), *location_of(self.intercept_)) + self.intercept_
+        F = to_numpy(F).astype(np.float64)
+        losses, gradients = self._value_and_gradient(data.targets, F)
+        weights = self._weights_of(data)
+        return losses, gradients, np.ones(len(F)) if weights is None else weights
+
+    def _value_and_gradient(self, Y, F):
+        return np.mean((F - Y) ** 2, axis=1), F - Y
+
+    def _loss_on(self, data):
+        """Return the mean loss on some rows."""
+        losses, _, weights = self._gradients_on(data)
+        return float(np.average(losses, weights=weights))
+
+    def _loss_with(self, model, data):
+        """Return the mean loss of a model on some rows."""
+        before = dict(vars(self))
+        try:
+            self._become(model)
+            return self._loss_on(data)
+        finally:
+            vars(self).clear()
+            vars(self).update(before)
+
+    def _is_unlike(self, piece, judges):
+        """Whether the gradients of a piece are not those of rows drawn from all."""
+        means, variances, n = [], [], len(piece.targets)
+        _, gradients, weights = (
+            np.concatenate(parts)
+            for parts in zip(
+                self._gradients_on(piece), self._gradients_on(judges), strict=True
+            )
+        )
+        # Ranks, for a few large errors would hide the others.
+        ranks = scipy.stats.rankdata(gradients, axis=0)
+        for rows in (slice(0, n), slice(n, None)):
+            w = weights[rows] / weights[rows].sum()
+            means.append(w @ ranks[rows])
+            variances.append(w**2 @ (ranks[rows] - means[-1]) ** 2)
+        difference = np.abs(means[0] - means[1])
+        t = difference / np.maximum(np.sqrt(sum(variances)), 1e-9)
+        return bool((t > _UNLIKE).any())
 
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
@@ -99,9 +256,49 @@ class Streaming:
                     f"y must have {n_outputs} output(s), as in the first call of "
                     f"partial_fit; got {Y.shape[1]}"
                 )
-        class_weights = self._weights_of_classes(labels)
-        weights = total_weights(sample_weight, class_weights, len(Y))
-        return Data(X, Y, labels, weights, self._make_rng())
+        return Data(X, Y, labels, check_weights(sample_weight, len(Y)), None)
+
+
+class Trial(NamedTuple):
+    """What was learned from some rows.
+
+    Attributes
+    ----------
+    state : EpochState
+    model : dict
+        Its attributes.
+    loss : float
+        On other rows; NaN if it failed.
+    """
+
+    state: Any
+    model: dict
+    loss: float
+
+
+class Memory(NamedTuple):
+    """What a stream knows of the rows so far.
+
+    Attributes
+    ----------
+    kept : Kept or None
+        Rows of all pieces; None before the first one after a fit.
+    n_chose : float
+        Rows so far when preconditioner and step were chosen; infinite after a fit,
+        whose rows are not kept.
+    in_order : bool
+        Whether a piece was unlike the rows so far.
+    best : dict or None
+        The best model so far; None: the present one.
+    least : float or None
+        The loss of the best model on ``kept.judges``; None: not known.
+    """
+
+    kept: Kept | None = None
+    n_chose: float = math.inf
+    in_order: bool = False
+    best: dict | None = None
+    least: float | None = None
 
 
 class Stream:
@@ -178,7 +375,7 @@ class Stream:
         while n < size and (piece := next(self._open, None)) is not None:
             _n_rows(piece)
             arrays = self._encode(piece)
-            self._rest = arrays if n == 0 else joined([self._rest, arrays])
+            self._rest = arrays if n == 0 else joined_arrays([self._rest, arrays])
             n = self._rest[0].shape[0]
         return n
 
@@ -262,7 +459,7 @@ def _n_rows(piece):
     return y.shape[0] if hasattr(y, "shape") else len(y)
 
 
-def joined(pieces):
+def joined_arrays(pieces):
     """Return tuples of arrays as one tuple, joined along their rows."""
     return tuple(
         namespace(parts[0]).concat(list(parts)) for parts in zip(*pieces, strict=True)

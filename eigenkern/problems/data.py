@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from ..backend.array import location_of
 from ..backend.transfer import StreamedRows
@@ -130,7 +131,7 @@ class Data:
         weights, groups = (None if one is None else one[rows] for one in index)
         return replace(
             self,
-            X=take(self.X, rows),
+            X=self.X[rows] if scipy.sparse.issparse(self.X) else take(self.X, rows),
             targets=self.targets[rows],
             labels=self.labels[rows],
             weights=weights,

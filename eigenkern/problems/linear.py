@@ -50,6 +50,8 @@ class LinearProblem(Problem):
         Whether the fitted coefficients are those of one output, of shape (d,).
     seen : Seen, default=None
         Rows of earlier pieces.
+    counts : bool, default=True
+        Whether the training rows count in the means beside them.
 
     Attributes
     ----------
@@ -60,7 +62,16 @@ class LinearProblem(Problem):
     """
 
     def __init__(
-        self, data, train, held_out, *, device, center, one_dimensional, seen=None
+        self,
+        data,
+        train,
+        held_out,
+        *,
+        device,
+        center,
+        one_dimensional,
+        seen=None,
+        counts=True,
     ):
         X = data.X
         if scipy.sparse.issparse(X):
@@ -79,8 +90,10 @@ class LinearProblem(Problem):
         self._one_dimensional = one_dimensional
         rows = rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
-        self._mean = self._seen.mean
+        self._seen = seen
+        if counts:
+            self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
+        self._mean = self._at_hand(self._seen.mean)
         self._check_scale(rows)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
@@ -100,10 +113,13 @@ class LinearProblem(Problem):
             return Seen(n, total, mean, target_mean)
         weight = seen.weight + total
         part = float(total / weight)
-        old = move(seen.mean, self.xp, self.device)
-        old = self.xp.astype(old, self.dtype, copy=False)
+        old = self._at_hand(seen.mean)
         target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
         return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
+
+    def _at_hand(self, mean):
+        mean = move(mean, self.xp, self.device)
+        return self.xp.astype(mean, self.dtype, copy=False)
 
     def _check_scale(self, rows):
         """Raise a ValueError if products of rows would leave the data type's range."""
@@ -140,6 +156,12 @@ class LinearProblem(Problem):
         residual = self.operator.product(coef, 0, n)[0] - self.targets[:n, :]
         weights = None if self.weights is None else self.weights[:n]
         return weighted_mean_square(residual, weights)
+
+    @property
+    def rounding(self):
+        """Mean square, at most, of what rounding leaves of targets less their mean."""
+        eps = float(self.xp.finfo(self.dtype).eps)
+        return float(np.max((eps * self._seen.target_mean) ** 2))
 
     def keeps_below(self, limit):
         """Return a function: whether the loss of coefficients is at most `limit`."""

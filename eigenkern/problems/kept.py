@@ -1,0 +1,117 @@
+"""Rows of a stream that are kept: a sample of all rows so far."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse
+
+from ..backend.array import namespace
+from ..backend.memory import n_bytes
+from .data import Data
+
+# Rows to keep at most, as many as the step is measured on; bytes of them; rows at least.
+_N_KEPT, _KEPT_BYTES, _FEWEST = 2000, 16e6, 250
+# Rows that tell whether a model has become worse, and by how much the rows so far may
+# grow before others are drawn.
+_N_JUDGES, _GROWTH = 500, 1.25
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A sample of all rows of a stream so far, each as likely to be in it.
+
+    Attributes
+    ----------
+    data : Data
+        The rows, with their sample weights and without a generator.
+    n_seen : int
+        Rows so far that have a weight.
+    n_most : int
+        Rows to keep.
+    judges : Data
+        Some of them, to compare models on: others whenever there are a quarter more.
+    n_drawn : int
+        Rows so far when these were drawn.
+    """
+
+    data: Data
+    n_seen: int
+    n_most: int
+    judges: Data
+    n_drawn: int = 0
+
+    @classmethod
+    def of(cls, data):
+        """Return the sample of the first rows."""
+        data = _with_weight(data)
+        of_row = _n_bytes(data.X) / max(len(data.targets), 1)
+        n_most = int(min(max(_KEPT_BYTES / max(of_row, 1.0), _FEWEST), _N_KEPT))
+        none = data.take(np.arange(0))
+        return cls(none, 0, n_most, none).plus(data)
+
+    def plus(self, data):
+        """Return the sample of these rows and more: Vitter's algorithm R."""
+        data = _with_weight(data)
+        n, n_kept = len(data.targets), len(self.data.targets)
+        rng, places = np.random.RandomState(self.n_seen), self.n_seen + np.arange(n)
+        drawn = (rng.random_sample(n) * (places + 1)).astype(np.int64)
+        places = np.where(places < self.n_most, places, drawn)
+        taken = np.flatnonzero(places < self.n_most)
+        kept = self.data
+        if len(taken):
+            chosen = np.arange(min(self.n_seen + n, self.n_most))
+            chosen[places[taken]] = n_kept + taken
+            kept = joined([kept, data]).take(chosen)
+        more = replace(self, data=kept, n_seen=self.n_seen + n)
+        if more.n_seen < _GROWTH * self.n_drawn:
+            return more
+        return replace(more, judges=more.draw(_N_JUDGES), n_drawn=more.n_seen)
+
+    def draw(self, n):
+        """Return `n` of the rows, or all, in random order."""
+        order = np.random.RandomState(self.n_seen).permutation(len(self.data.targets))
+        return self.data.take(order[:n])
+
+
+def joined(pieces):
+    """Return the rows of several pieces as one `Data`."""
+    first, weights = pieces[0], None
+    X = [_like(piece.X, first.X) for piece in pieces]
+    if any(piece.weights is not None for piece in pieces):
+        weights = np.concatenate([_weights_of(piece) for piece in pieces])
+    return replace(
+        first,
+        X=_vstack(X),
+        targets=np.concatenate([piece.targets for piece in pieces]),
+        labels=np.concatenate([piece.labels for piece in pieces]),
+        weights=weights,
+    )
+
+
+def _weights_of(data):
+    return np.ones(len(data.targets)) if data.weights is None else data.weights
+
+
+def _with_weight(data):
+    data = replace(data, rng=None)
+    rows = data.rows_with_weight()
+    return data if len(rows) == len(data.targets) else data.take(rows)
+
+
+def _vstack(parts):
+    if scipy.sparse.issparse(parts[0]):
+        return scipy.sparse.vstack(parts, format="csr")
+    return namespace(parts[0]).concat(parts)
+
+
+def _like(X, other):
+    """Return X in the data type of another."""
+    if scipy.sparse.issparse(X):
+        return X.astype(other.dtype, copy=False)
+    return namespace(X).astype(X, other.dtype, copy=False)
+
+
+def _n_bytes(X):
+    if scipy.sparse.issparse(X):
+        return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    return n_bytes(X)
