@@ -478,11 +478,6 @@ class _EigenPro(Streaming, Model):
         chosen["alpha_"] = 0.0
         return problem, solver, tuned_attributes(tuning, problem) | chosen
 
-    def __getstate__(self):
-        # What a learner holds is large, and made again when it is needed.
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_learner_"}
-
     def _check_stream(self):
         super()._check_stream()
         if stops_early(self):
@@ -496,6 +491,8 @@ class _EigenPro(Streaming, Model):
         if learner is None or not learner.suits(self):
             learner = self._open_learner(data, None if anew else self)
         else:  # the one of the pieces so far stays as it is until this one is learned
+            if learner.problem is None:
+                learner = learner.revived(self, data)
             iterate, n = learner.iterate.copy(), self.n_step_halvings_
             learner = replace(learner, iterate=iterate, n_halvings=n)
         problem, m = learner.problem, learner.tuning.batch_size

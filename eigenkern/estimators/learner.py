@@ -3,9 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected
 from ..solvers.projection import (
+    CenterFactor,
+    ExactProjection,
     factor_if_cheaper,
     make_projection,
     projection_interval,
@@ -40,10 +44,10 @@ class Learner:
 
     Attributes
     ----------
-    problem : GeneralProblem
-        Of all rows, or of the first ones.
+    problem : GeneralProblem or None
+        Of all rows, or of the first ones; None after unpickling, see `revived`.
     tuning : Tuning
-    project : ExactProjection or InexactProjection
+    project : ExactProjection, InexactProjection or None
     interval : int
         T, batches between projections.
     iterate : Iterate
@@ -53,6 +57,8 @@ class Learner:
         The penalty.
     n_halvings : int
         How often the step was halved.
+    pickled : dict or None
+        What is pickled of problem and projection.
     """
 
     problem: GeneralProblem
@@ -63,6 +69,44 @@ class Learner:
     parameters: list
     alpha: float = 0.0
     n_halvings: int = 0
+    pickled: dict | None = None
+
+    def __getstate__(self):
+        # What the centers tell is large, and made again when it is needed.
+        if self.problem is None:
+            return vars(self)
+        problem, project = self.problem, self.project
+        pickled = {
+            "intercept": problem.intercept,
+            "weight_scale": problem.weight_scale,
+            "zero_loss": problem.zero_loss,
+            "exact": isinstance(project, ExactProjection),
+            "counts": {} if isinstance(project, ExactProjection) else project.counts,
+        }
+        return vars(self) | {"problem": None, "project": None, "pickled": pickled}
+
+    def revived(self, estimator, data):
+        """Return what was pickled of the learner of a model, for more rows."""
+        pickled, P = self.pickled, self.tuning.preconditioner
+        problem = GeneralProblem(
+            data,
+            np.arange(0),
+            None,
+            kernel=estimator.kernel_,
+            centers=estimator.centers_,
+            device=estimator.device,
+            intercept=pickled["intercept"],
+            weight_scale=pickled["weight_scale"],
+            zero_loss=pickled["zero_loss"],
+        )
+        centers, cache_size = problem.center_matrix, estimator.cache_size
+        factor = CenterFactor(centers) if pickled["exact"] else None
+        n_learned = _LONG * centers.shape[0]
+        project = make_projection(
+            centers, factor, P, problem.n_features, n_learned, cache_size
+        )
+        vars(project).update(pickled["counts"])
+        return replace(self, problem=problem, project=project)
 
     @classmethod
     def make(

@@ -234,9 +234,6 @@ class _LinearEigenPro(Streaming, Model):
         problem = self._problem(piece, rows, None, center, self._seen)
         coef = problem.coef_of(self.coef_)
         vars(self).update(problem.fitted_attributes(coef))
-        # One is taken back for every piece: an earlier one may have been unlike the
-        # others.
-        self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
 
     def _become(self, attributes):
         # The means, and the intercept with them, are those of all rows so far.

@@ -30,7 +30,7 @@ _UNLIKE, _WORSE = 4.0, 1.1
 # Epochs over the rows that are kept where a model begins anew.
 _N_EPOCHS_ANEW = 5
 # Steps, each half of the one before, to try where rows drawn from all make it worse.
-_N_SHORTER = 4
+_N_SHORTER = 8
 
 
 class Streaming:
@@ -98,6 +98,8 @@ class Streaming:
         best, least = memory.best or present, memory.least
         if memory.kept is None or rows is not memory.kept.judges or least is None:
             least = self._loss_with(best, rows)
+        # One is taken back for every piece: an earlier one may have been unlike others.
+        self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
         limit = np.inf if memory.kept is None else _WORSE * least
         unlike = memory.kept is not None and self._is_unlike(piece, rows)
         trial = refused = None
@@ -106,7 +108,7 @@ class Streaming:
             refused = not trial.loss <= limit
         failed, in_order = refused and trial.state.failed, memory.in_order
         if unlike or refused:
-            halvings = best["n_step_halvings_"]
+            halvings = self.n_step_halvings_
             if refused and not failed:
                 halvings = max(halvings, trial.state.n_step_halvings)
             self._become(best)

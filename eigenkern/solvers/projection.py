@@ -123,6 +123,11 @@ class InexactProjection:
         self._vectors = large_product(U, W)
         self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
+    @property
+    def counts(self):
+        """What the projections so far have changed."""
+        return {"residual": self.residual, "_n_projections": self._n_projections}
+
     def _preconditioned(self, R):
         if self._vectors is None:
             return R
