@@ -15,6 +15,7 @@ from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
 from ..problems.data import Data, OutOfSample
 from ..problems.general import GeneralProblem
+from ..problems.kept import Kept
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
@@ -38,7 +39,7 @@ from .base import (
     split,
     stops_early,
 )
-from .learner import Learner, ProjectedRule, warn_of_projections
+from .learner import Learner, ProjectedRule, WatchedRounds, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, SolutionRule, train
@@ -575,14 +576,12 @@ class _EigenPro(Streaming, Model):
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
-        stream, learner = self._open_stream(batches, classes)
-        m, name = learner.tuning.batch_size, type(self).__name__
+        stream, learner, kept = self._open_stream(batches, classes)
+        name = type(self).__name__
 
-        def next_round():
-            for batch in stream.batches(m, _ROUND * learner.interval):
-                yield learner.problem.batch(*batch)
-
-        passes = stream.passes(learner.solver(next_round, **_IN_PIECES), learner)
+        watched = WatchedRounds(stream, learner, kept, _ROUND * learner.interval)
+        solver = learner.solver(watched.next_round, **_IN_PIECES)
+        passes = stream.passes(solver, learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
         rule = PassRule(
             name, self._failure_hint, n_epochs, self.tol, self.n_iter_no_change
@@ -597,6 +596,7 @@ class _EigenPro(Streaming, Model):
                 vars(self).clear()
                 vars(self).update(before)
             raise
+        watched.end()
         self._publish_learned(learner, rule.losses)
         return self
 
@@ -614,7 +614,7 @@ class _EigenPro(Streaming, Model):
         publish(self, attributes | {"_learner_": learner})
 
     def _open_stream(self, batches, classes):
-        """Return a `Stream` and a `Learner` made from its first rows."""
+        """Return a `Stream`, a `Learner` made from its first rows, and `Kept` rows."""
         self._check_stream()
         stream = Stream(batches, self._encode_stream)
         n_first = n_sampled_rows(np.inf)
@@ -624,7 +624,7 @@ class _EigenPro(Streaming, Model):
 
     @all_or_nothing
     def _open_with(self, pieces, stream, n_first, classes):
-        """Return the stream, and a `Learner` made from its first pieces."""
+        """Return the stream, a `Learner` of its first pieces, and rows of these."""
         for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
@@ -637,7 +637,8 @@ class _EigenPro(Streaming, Model):
         # The same number for any sizes of the pieces.
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
-        return stream, self._open_learner(Data(X, Y, Y, weights, self._make_rng()))
+        data = Data(X, Y, Y, weights, self._make_rng())
+        return stream, self._open_learner(data), Kept.of(data)
 
     def _encode_stream(self, piece, first=False):
         """Return rows where they are, targets and weights of a piece of a stream."""

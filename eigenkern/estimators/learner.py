@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from ..problems.data import Data
 from ..problems.general import GeneralProblem
+from ..problems.kept import Kept
+from ..problems.problem import weighted_mean_square
 from ..solvers.projected import Iterate, projected
 from ..solvers.projection import (
     CenterFactor,
@@ -16,6 +19,7 @@ from ..solvers.projection import (
 )
 from ..tuning.sizes import MIN_ROWS, check_at_most, max_batch_size
 from ..tuning.step import Tuning, tune_on_centers
+from .streaming import WORSE, are_unlike
 from .training import EpochRule
 from .tuned import tuned_attributes
 from .validation import warn_user
@@ -210,6 +214,59 @@ class Learner:
             "t_": self.iterate.n_projections,
             "projection_residual_": self.project.residual,
         }
+
+
+class WatchedRounds:
+    """Rounds of batches of a stream, of which rows are kept to judge the model on.
+
+    Of a batch whose targets are unlike those of the rows so far as many rows that are
+    kept are learned in its place. Where a round has made the model worse, it goes back
+    to the best one.
+
+    Parameters
+    ----------
+    stream : Stream
+    learner : Learner
+    kept : Kept
+        Of the first rows.
+    n_batches : int
+        Of a round.
+    """
+
+    def __init__(self, stream, learner, kept, n_batches):
+        self._stream, self._learner, self._kept = stream, learner, kept
+        self._n_batches, self._best = n_batches, learner.iterate.copy()
+
+    def next_round(self):
+        """Return the batches of a round, after a look at the last one."""
+        self.end()
+        return self._batches()
+
+    def end(self):
+        """Go back to the best iterate, unless the last one is nearly as good."""
+        iterate = self._learner.iterate
+        loss, least = self._loss(iterate), self._loss(self._best)
+        if loss <= least:
+            self._best = iterate.copy()
+        elif not loss <= WORSE * least:
+            iterate.go_to(self._best)
+
+    def _batches(self):
+        m = self._learner.tuning.batch_size
+        for X, Y, weights in self._stream.batches(m, self._n_batches):
+            self._kept = self._kept.plus(Data(X, Y, Y, weights, None))
+            judges = self._kept.judges
+            pairs = (Y, judges.targets), (weights, judges.weights)
+            if len(Y) > 1 and weights.any() and are_unlike(*pairs):
+                drawn = self._kept.draw(len(Y))
+                X, Y, weights = drawn.X, drawn.targets, drawn.weights
+            yield self._learner.problem.batch(X, Y, weights)
+
+    def _loss(self, iterate):
+        judges, problem = self._kept.judges, self._learner.problem
+        batch = problem.batch(judges.X, judges.targets, judges.weights)
+        residual = batch.operator @ iterate.mean - batch.targets
+        return weighted_mean_square(residual, batch.weights)
 
 
 class ProjectedRule(EpochRule):

@@ -26,7 +26,7 @@ _N_TOGETHER = 32
 # Welch's t of the ranks of a piece's gradients from which on it is no fair sample: it
 # is that large once in some ten thousand fair pieces. And the loss of a model over that
 # of the best one, on the same rows, from which on it is worse.
-_UNLIKE, _WORSE = 4.0, 1.1
+_UNLIKE, WORSE = 4.0, 1.1
 # Epochs over the rows that are kept where a model begins anew.
 _N_EPOCHS_ANEW = 5
 # Steps, each half of the one before, to try where rows drawn from all make it worse.
@@ -100,7 +100,7 @@ class Streaming:
             least = self._loss_with(best, rows)
         # One is taken back for every piece: an earlier one may have been unlike others.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
-        limit = np.inf if memory.kept is None else _WORSE * least
+        limit = np.inf if memory.kept is None else WORSE * least
         unlike = memory.kept is not None and self._is_unlike(piece, rows)
         trial = refused = None
         if not unlike:
@@ -212,22 +212,8 @@ class Streaming:
 
     def _is_unlike(self, piece, judges):
         """Whether the gradients of a piece are not those of rows drawn from all."""
-        means, variances, n = [], [], len(piece.targets)
-        _, gradients, weights = (
-            np.concatenate(parts)
-            for parts in zip(
-                self._gradients_on(piece), self._gradients_on(judges), strict=True
-            )
-        )
-        # Ranks, for a few large errors would hide the others.
-        ranks = scipy.stats.rankdata(gradients, axis=0)
-        for rows in (slice(0, n), slice(n, None)):
-            w = weights[rows] / weights[rows].sum()
-            means.append(w @ ranks[rows])
-            variances.append(w**2 @ (ranks[rows] - means[-1]) ** 2)
-        difference = np.abs(means[0] - means[1])
-        t = difference / np.maximum(np.sqrt(sum(variances)), 1e-9)
-        return bool((t > _UNLIKE).any())
+        found = self._gradients_on(piece)[1:], self._gradients_on(judges)[1:]
+        return are_unlike(*zip(*found, strict=True))
 
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
@@ -259,6 +245,26 @@ class Streaming:
                     f"partial_fit; got {Y.shape[1]}"
                 )
         return Data(X, Y, labels, check_weights(sample_weight, len(Y)), None)
+
+
+def are_unlike(values, weights):
+    """Whether two sets of rows differ in the mean of any column: Welch's test of ranks.
+
+    Parameters
+    ----------
+    values : tuple of two ndarrays, of shape (n_1, l) and (n_2, l)
+    weights : tuple of two ndarrays
+    """
+    n = len(weights[0])
+    # Of ranks, for a few large values would hide the others.
+    ranks = scipy.stats.rankdata(np.concatenate(values), axis=0)
+    means, variances = [], []
+    for part, w in zip((ranks[:n], ranks[n:]), weights, strict=True):
+        w = w / w.sum()
+        means.append(w @ part)
+        variances.append(w**2 @ (part - means[-1]) ** 2)
+    difference = np.abs(means[0] - means[1])
+    return bool((difference > _UNLIKE * np.maximum(sum(variances), 1e-12) ** 0.5).any())
 
 
 class Trial(NamedTuple):
