@@ -661,9 +661,13 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """Go on with a piece of the data: one pass over its rows, in their order.
 
         Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
-        first call, whose rows should be a fair sample, as many as later pieces have; no
-        row is kept. Each step evaluates all blocks there are: bound them by
-        `max_features`.
+        first call, whose rows should be a fair sample, as many as later pieces have.
+        Each step evaluates all blocks there are: bound them by `max_features`.
+
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream all is chosen, and learned, anew whenever the rows have
+        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------
@@ -1042,9 +1046,13 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         """Go on with a piece of the data: one pass over its rows, in their order.
 
         Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
-        first call, whose rows should be a fair sample, as many as later pieces have; no
-        row is kept. Each step evaluates all blocks there are: bound them by
-        `max_features`.
+        first call, whose rows should be a fair sample, as many as later pieces have.
+        Each step evaluates all blocks there are: bound them by `max_features`.
+
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream all is chosen, and learned, anew whenever the rows have
+        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------

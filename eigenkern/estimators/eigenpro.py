@@ -544,9 +544,10 @@ class _EigenPro(Streaming, Model):
         The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
         centers, bandwidth, intercept, preconditioner and step. Then every row is read
         once an epoch. The pieces may have any size: they are cut into batches of
-        `batch_size_` rows, in their order. If the stream breaks off with an error, or
-        is interrupted, what was learned so far is kept, and the error raised. A model
-        that was fitted before is replaced.
+        `batch_size_` rows, in their order; up to 2000 rows are kept, and learned in
+        place of batches that are unlike them. If the stream breaks off with an error,
+        or is interrupted, what was learned so far is kept, and the error raised. A
+        model that was fitted before is replaced.
 
         Parameters
         ----------
@@ -868,8 +869,13 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
         order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
         give what one call with all of them gives. Preconditioner and step are made anew
-        after `fit`, on a model that was pickled, and with new parameters; kernel and
-        centers stay. A kernel machine that was fitted before is replaced.
+        after `fit` and with new parameters; kernel and centers stay. A kernel machine
+        that was fitted before is replaced.
+
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream all is chosen anew whenever the rows have doubled, until 2000
+        are kept. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------
@@ -890,7 +896,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If no step size keeps the model from becoming worse; the best one is kept.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -1165,8 +1171,13 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         preconditioner and step; 8000 rows make good ones. Rows are taken in the given
         order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
         give what one call with all of them gives. Preconditioner and step are made anew
-        after `fit`, on a model that was pickled, and with new parameters; kernel and
-        centers stay. A kernel machine that was fitted before is replaced.
+        after `fit` and with new parameters; kernel and centers stay. A kernel machine
+        that was fitted before is replaced.
+
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream all is chosen anew whenever the rows have doubled, until 2000
+        are kept. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------
@@ -1189,7 +1200,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If no step size keeps the model from becoming worse; the best one is kept.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -7,7 +7,6 @@ import numpy as np
 
 from ..problems.data import Data
 from ..problems.general import GeneralProblem
-from ..problems.kept import Kept
 from ..problems.problem import weighted_mean_square
 from ..solvers.projected import Iterate, projected
 from ..solvers.projection import (

@@ -450,6 +450,11 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         an intercept: a thousand rows or more make good ones. The means are those of all
         rows seen.
 
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream preconditioner and step are chosen anew whenever the rows have
+        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
+
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
@@ -469,7 +474,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If no step size keeps the model from becoming worse; the best one is kept.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -656,6 +661,11 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         an intercept: a thousand rows or more make good ones. The means are those of all
         rows seen.
 
+        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
+        or makes the model worse on them, as many of these are learned in its place, and
+        in such a stream preconditioner and step are chosen anew whenever the rows have
+        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
+
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
@@ -677,7 +687,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If no step size keeps the model from becoming worse; the best one is kept.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

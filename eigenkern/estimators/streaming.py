@@ -27,6 +27,9 @@ _N_TOGETHER = 32
 # is that large once in some ten thousand fair pieces. And the loss of a model over that
 # of the best one, on the same rows, from which on it is worse.
 _UNLIKE, WORSE = 4.0, 1.1
+# In a stream of such pieces the second: steps are halved until it holds. And a loss
+# that is rounding, over the mean square of the targets.
+_WORSE_IN_ORDER, _ROUNDING = 1.02, 1e-10
 # Epochs over the rows that are kept where a model begins anew.
 _N_EPOCHS_ANEW = 5
 # Steps, each half of the one before, to try where rows drawn from all make it worse.
@@ -100,7 +103,10 @@ class Streaming:
             least = self._loss_with(best, rows)
         # One is taken back for every piece: an earlier one may have been unlike others.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
-        limit = np.inf if memory.kept is None else WORSE * least
+        limit = (_WORSE_IN_ORDER if memory.in_order else WORSE) * least
+        limit = max(limit, _ROUNDING * float(np.mean(rows.targets**2)))
+        if memory.kept is None:
+            limit = math.inf
         unlike = memory.kept is not None and self._is_unlike(piece, rows)
         trial = refused = None
         if not unlike:
@@ -153,8 +159,7 @@ class Streaming:
         data = replace(data, weights=weights, rng=self._make_rng())
         problem, solver, chosen = self._prepare_piece(data, anew)
         again = anew and hasattr(self, self._stream_attribute)
-        for state in islice(solver, _N_EPOCHS_ANEW if again else 1):
-            pass
+        *_, state = islice(solver, _N_EPOCHS_ANEW if again else 1)
         halvings = {"n_step_halvings_": state.n_step_halvings}
         if state.failed:
             halvings = {"n_step_halvings_": getattr(self, "n_step_halvings_", 0)}
@@ -163,8 +168,8 @@ class Streaming:
 
     def _warn_of_piece(self):
         warn_user(
-            f"{type(self).__name__} found no step size that keeps the iteration "
-            "bounded: this piece of the data changed nothing"
+            f"{type(self).__name__} found no step size that makes the model no worse: "
+            "this piece of the data changed nothing; the best model so far is kept"
         )
 
     def _model(self):

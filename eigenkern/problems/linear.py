@@ -161,7 +161,7 @@ class LinearProblem(Problem):
     def rounding(self):
         """Mean square, at most, of what rounding leaves of targets less their mean."""
         eps = float(self.xp.finfo(self.dtype).eps)
-        return float(np.max((eps * self._seen.target_mean) ** 2))
+        return float(np.max((10 * eps * self._seen.target_mean) ** 2))
 
     def keeps_below(self, limit):
         """Return a function: whether the loss of coefficients is at most `limit`."""

@@ -1,0 +1,217 @@
+"""Data that come in pieces, in the worst orders."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
+
+from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+)
+
+SIZE = 50
+REGRESSORS = {
+    "eigenpro": EigenProRegressor(n_centers=50, random_state=0),
+    "linear": LinearEigenProRegressor(random_state=0),
+    "dsg": DSGRegressor(block_size=64, max_features=1024, random_state=0),
+}
+CLASSIFIERS = {
+    "eigenpro": EigenProClassifier(n_centers=50, random_state=0),
+    "linear": LinearEigenProClassifier(random_state=0),
+    "dsg": DSGClassifier(block_size=64, max_features=1024, random_state=0),
+}
+
+
+def wave(seed, n=300):
+    rng = np.random.RandomState(seed)
+    X = rng.randn(n, 3)
+    return X, np.sin(X[:, 0]) + 0.1 * rng.randn(n)
+
+
+def fresh(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def learned(model, X, y, n_passes=5, size=SIZE, **first):
+    """Return a model after some passes, and whether it has warned."""
+    model = fresh(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(n_passes):
+            for i in range(0, len(y), size):
+                model.partial_fit(X[i : i + size], y[i : i + size], **first)
+                first = {}
+    assert all(issubclass(one.category, ConvergenceWarning) for one in caught)
+    return model, bool(caught)
+
+
+def one_pass(model, X, y):
+    """Learn on without a copy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for i in range(0, len(y), 100):
+            model.partial_fit(X[i : i + 100], y[i : i + 100])
+    return model
+
+
+def orders(X, y):
+    return {"y": np.argsort(y), "-y": np.argsort(-y), "x": np.argsort(X[:, 0])}
+
+
+@pytest.mark.parametrize("order", ["y", "-y", "x"])
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_sorted_streams_end_near_the_shuffled_one(family, order):
+    X, y = wave(0)
+    shuffled, _ = learned(REGRESSORS[family], X, y)
+    rows = orders(X, y)[order]
+    model, _ = learned(REGRESSORS[family], X[rows], y[rows])
+    assert model.score(X, y) > shuffled.score(X, y) - 0.05
+    assert model.n_iter_ == 30
+
+
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_streams_sorted_by_class(family):
+    X, y = wave(0)
+    labels, classes = y > 0, {"classes": [False, True]}
+    shuffled, _ = learned(CLASSIFIERS[family], X, labels, **classes)
+    rows = np.argsort(labels, kind="stable")
+    model, _ = learned(CLASSIFIERS[family], X[rows], labels[rows], **classes)
+    assert model.score(X, labels) > shuffled.score(X, labels) - 0.02
+
+
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_a_first_piece_of_one_target(family):
+    X, y = wave(0)
+    shuffled, _ = learned(REGRESSORS[family], X, y)
+    first = np.full(SIZE, 0.1) * (1 + 1e-16 * np.arange(SIZE))
+    model = fresh(REGRESSORS[family]).partial_fit(X[:SIZE], first)
+    assert model.n_step_halvings_ == 0
+    model, warned = learned(model, X, y)
+    assert not warned
+    assert model.score(X, y) > shuffled.score(X, y) - 0.05
+
+
+def test_a_target_constant_to_rounding_halves_no_step():
+    X, y = wave(0)
+    constant = 0.1 + 1e-17 * np.arange(SIZE)
+    for shift in (3.0, 1e6):
+        first = constant + shift
+        first[::7] = np.nextafter(first[::7], np.inf)
+        model = LinearEigenProRegressor(random_state=0).partial_fit(X[:SIZE], first)
+        assert model.n_step_halvings_ == 0
+        model.partial_fit(X, y + shift)
+        assert model.n_step_halvings_ <= 2
+        assert model.score(X, y + shift) > 0.7
+
+
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_rows_of_small_pieces_wait_for_others(family):
+    X, y = wave(0, 200)
+    model = fresh(REGRESSORS[family]).partial_fit(X[:100], y[:100])
+    before = model.predict(X)
+    for i in range(100, 131):
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+    if family != "linear":  # whose means count every row
+        assert_array_equal(model.predict(X), before)
+    assert (model.n_iter_, len(model.loss_curve_)) == (32, 32)
+    pieces, rows = fresh(model), slice(131, 132)
+    model.partial_fit(X[rows], y[rows])
+    assert np.abs(model.predict(X) - before).max() > 1e-3
+    # As one piece of 32 rows.
+    assert_array_equal(
+        pieces.partial_fit(X[rows], y[rows]).predict(X), model.predict(X)
+    )
+
+
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_pieces_of_one_row(family):
+    X, y = wave(0, 200)
+    shuffled, _ = learned(REGRESSORS[family], X, y, 2)
+    rows = np.r_[np.arange(SIZE), SIZE + np.argsort(y[SIZE:])]
+    model = fresh(REGRESSORS[family]).partial_fit(X[:SIZE], y[:SIZE])
+    model, warned = learned(model, X[rows], y[rows], 2, size=1)
+    assert warned or model.score(X, y) > shuffled.score(X, y) - 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_pickled_models_go_on_as_those_in_memory(family, dtype):
+    X, y = wave(0, 400)
+    X, rows = X.astype(dtype), np.argsort(y)
+    for order in (np.arange(400), rows):
+        model, _ = learned(REGRESSORS[family], X[order][:300], y[order][:300], 1)
+        model.partial_fit(X[:5], y[:5])
+        again = fresh(model)
+        again = one_pass(again, X[order], y[order])
+        model = one_pass(model, X[order], y[order])
+        assert_array_equal(again.predict(X), model.predict(X))
+        assert again.step_size_ == model.step_size_
+
+
+def test_pickled_models_go_on_with_conjugate_gradients():
+    X, y = wave(0, 600)
+    model = EigenProRegressor(n_centers=200, cache_size=0, random_state=0)
+    model.partial_fit(X[:300], y[:300])
+    again = fresh(fresh(model))
+    for one in (model, again):
+        one.partial_fit(X, y)
+    assert_array_equal(again.dual_coef_, model.dual_coef_)
+    assert again.projection_residual_ == model.projection_residual_
+
+
+def test_what_is_kept_does_not_grow():
+    X, y = wave(0, 6000)
+    model = EigenProRegressor(n_centers=20, random_state=0).partial_fit(X, y)
+    size = len(pickle.dumps(model))
+    model.partial_fit(X, y)
+    assert len(pickle.dumps(model)) < size + 20_000 < 200_000
+
+
+def test_the_best_model_is_kept_where_no_step_helps():
+    X, y = wave(0)
+    model = LinearEigenProRegressor(random_state=0).partial_fit(X[:200], y[:200])
+    before, step = model.coef_, model.step_size_
+    model.step_size_ = 1e60
+    for _ in range(2):  # and it does not freeze
+        with pytest.warns(ConvergenceWarning, match="this piece of the data changed"):
+            model.partial_fit(X[200:250], y[200:250])
+        assert_array_equal(model.coef_, before)
+    model.step_size_ = step
+    for _ in range(5):
+        model.partial_fit(X, y)
+    assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("order", ["y", "x"])
+def test_batches_in_an_order(order):
+    X, y = wave(1, 1200)
+    rows = orders(X, y)[order]
+
+    def fitted(X, y):
+        model = EigenProRegressor(n_centers=50, max_iter=5, random_state=0)
+        return model.fit_batches([(X[i::6], y[i::6]) for i in range(6)])
+
+    def in_order(X, y):
+        model = EigenProRegressor(n_centers=50, max_iter=5, random_state=0)
+        parts = [slice(i, i + 100) for i in range(0, 1200, 100)]
+        return model.fit_batches([(X[part], y[part]) for part in parts])
+
+    shuffled = fitted(X, y).score(X, y)
+    assert in_order(X[rows], y[rows]).score(X, y) > shuffled - 0.05
+
+
+def test_sparse_rows_are_kept():
+    X, y = wave(0)
+    S, rows = scipy.sparse.csr_matrix(X), np.argsort(y)
+    dense, _ = learned(REGRESSORS["linear"], X[rows], y[rows], 2)
+    sparse, _ = learned(REGRESSORS["linear"], S[rows], y[rows], 2)
+    assert abs(sparse.score(S, y) - dense.score(X, y)) < 0.05
