@@ -97,7 +97,11 @@ class Streaming:
         """Learn a piece, or rows that are kept in its place; return the loss."""
         memory = self._memory_ or Memory()
         kept = Kept.of(piece) if memory.kept is None else memory.kept.plus(piece)
-        rows, present = kept.judges, self._model()
+        present = self._model()
+        unlike = memory.kept is not None and self._is_unlike(piece, kept.judges)
+        if unlike:  # the judges may have none of its kind
+            kept = kept.with_judges()
+        rows = kept.judges
         best, least = memory.best or present, memory.least
         if memory.kept is None or rows is not memory.kept.judges or least is None:
             least = self._loss_with(best, rows)
@@ -107,7 +111,6 @@ class Streaming:
         limit = max(limit, _ROUNDING * float(np.mean(rows.targets**2)))
         if memory.kept is None:
             limit = math.inf
-        unlike = memory.kept is not None and self._is_unlike(piece, rows)
         trial = refused = None
         if not unlike:
             trial = self._tried(piece, rows)

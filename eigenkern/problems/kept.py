@@ -30,7 +30,7 @@ class Kept:
     n_most : int
         Rows to keep.
     judges : Data
-        Some of them, to compare models on: others whenever there are a quarter more.
+        Some of them, to compare models on: drawn anew when there are a quarter more.
     n_drawn : int
         Rows so far when these were drawn.
     """
@@ -66,7 +66,11 @@ class Kept:
         more = replace(self, data=kept, n_seen=self.n_seen + n)
         if more.n_seen < _GROWTH * self.n_drawn:
             return more
-        return replace(more, judges=more.draw(_N_JUDGES), n_drawn=more.n_seen)
+        return more.with_judges()
+
+    def with_judges(self):
+        """Return the same with judges drawn from all rows so far."""
+        return replace(self, judges=self.draw(_N_JUDGES), n_drawn=self.n_seen)
 
     def draw(self, n):
         """Return `n` of the rows, or all, in random order."""
