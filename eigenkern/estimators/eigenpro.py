@@ -874,8 +874,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 
         Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
         or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen anew whenever the rows have doubled, until 2000
-        are kept. Fewer than 32 rows wait for those of later calls.
+        in such a stream all is chosen, and learned, anew by these whenever the rows
+        have doubled. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------
@@ -1176,8 +1176,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
         Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
         or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen anew whenever the rows have doubled, until 2000
-        are kept. Fewer than 32 rows wait for those of later calls.
+        in such a stream all is chosen, and learned, anew by these whenever the rows
+        have doubled. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------

@@ -453,7 +453,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
         or makes the model worse on them, as many of these are learned in its place, and
         in such a stream preconditioner and step are chosen anew whenever the rows have
-        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
+        doubled. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------
@@ -664,7 +664,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
         or makes the model worse on them, as many of these are learned in its place, and
         in such a stream preconditioner and step are chosen anew whenever the rows have
-        doubled, until 2000 are kept. Fewer than 32 rows wait for those of later calls.
+        doubled. Fewer than 32 rows wait for those of later calls.
 
         Parameters
         ----------

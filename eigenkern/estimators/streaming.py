@@ -123,7 +123,7 @@ class Streaming:
             self._become(best)
             trial = self._drawn(kept.draw(len(piece.targets)), rows, halvings, limit)
         n_chose, bad = memory.n_chose, not trial.loss <= limit
-        due = 2 * n_chose <= kept.n_seen and n_chose < kept.n_most
+        due = 2 * n_chose <= kept.n_seen
         if due and (in_order or unlike or bad) and not failed:
             n_chose = kept.n_seen
             other = self._tried(kept.draw(kept.n_most), rows, anew=True)
