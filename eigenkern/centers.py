@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from .backend import memory
 from .backend.array import device_of, move, namespace, slices, to_numpy
 from .backend.linalg import eigh, large_product, solve_triangular
+from .backend.threads import openmp_with_room
 from .operators.tiled import TiledKernel
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
@@ -200,7 +201,8 @@ def kmeans(X, n_centers, rng, weights=None):
         random_state=rng,
         compute_labels=False,
     )
-    clusters.fit(rows - offset, sample_weight=weights)
+    with openmp_with_room():
+        clusters.fit(rows - offset, sample_weight=weights)
     centers = clusters.cluster_centers_ + offset
     # A mean of few rows is started anew from a row, which another may have taken.
     if len(distinct_rows(centers)[0]) < n_centers:

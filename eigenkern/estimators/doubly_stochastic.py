@@ -642,6 +642,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -675,6 +677,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -1023,6 +1027,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -1058,6 +1064,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

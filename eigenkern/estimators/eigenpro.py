@@ -44,6 +44,7 @@ from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, SolutionRule, train
 from .tuned import check_tuning, is_untuned, tuned_attributes
 from .validation import (
+    advises_on_memory,
     all_or_nothing,
     check_centers,
     check_kernel_parameters,
@@ -220,6 +221,8 @@ class _EigenPro(Streaming, Model):
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -459,6 +462,7 @@ class _EigenPro(Streaming, Model):
                 "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
                 f"steps take all {n} training rows; got {self.batch_size}"
             )
+        problem.check_memory()
         make_preconditioner, q = self._global_preconditioner(problem), self.n_components
         tuning = self._tune(
             problem, problem.row_operator(), make_preconditioner, n, q, m=n
@@ -566,14 +570,17 @@ class _EigenPro(Streaming, Model):
         ------
         ValueError
             If the data or a parameter are wrong.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with working_device(self.device, None), single_threaded_blas:
-            return self._fit_batches(batches, classes)
+        with advises_on_memory(self, "fit_batches"):
+            with working_device(self.device, None), single_threaded_blas:
+                return self._fit_batches(batches, classes)
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
@@ -886,6 +893,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -1185,6 +1194,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

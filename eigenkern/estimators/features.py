@@ -67,6 +67,8 @@ class FeatureMap(
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         return self._fit(X)
 

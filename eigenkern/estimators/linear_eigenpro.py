@@ -90,6 +90,8 @@ class _LinearEigenPro(Streaming, Model):
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -442,6 +444,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -650,6 +654,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

@@ -106,6 +106,8 @@ class _Nytro(Model):
         ValueError
             If the data or a parameter are wrong, or the memory does not suffice; a
             model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

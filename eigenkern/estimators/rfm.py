@@ -499,6 +499,8 @@ class _RecursiveFeatureMachine(
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from numbers import Integral, Real
 
@@ -12,8 +12,9 @@ from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from ..backend import memory
 from ..backend.array import location_of, namespace, to_numpy
-from ..backend.devices import working_device
+from ..backend.devices import compute_devices, working_device
 from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
 
@@ -221,8 +222,9 @@ def on_its_device(method):
 
     @wraps(method)
     def run(self, X, *args, **options):
-        with working_device(self.device, X), shared_out(X):
-            return method(self, X, *args, **options)
+        with advises_on_memory(self, method.__name__, X):
+            with working_device(self.device, X), shared_out(X):
+                return method(self, X, *args, **options)
 
     return run
 
@@ -234,14 +236,52 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with working_device(self.device, X), shared_out(X):
-                return method(self, X, *args, **options)
+            with advises_on_memory(self, method.__name__, X):
+                with working_device(self.device, X), shared_out(X):
+                    return method(self, X, *args, **options)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
 
     return run
+
+
+# How libraries say that memory, or threads, ran out, without a MemoryError.
+_RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
+# What takes less memory, by the parameter or method that a fit may have.
+_REMEDIES = {
+    "n_centers": "fewer centers (n_centers)",
+    "n_components": "a smaller n_components",
+    "subsample_size": "a smaller subsample_size",
+    "cache_size": "cache_size=0",
+    "partial_fit": "pieces of the data (partial_fit)",
+}
+
+
+@contextmanager
+def advises_on_memory(estimator, method, X=None):
+    """Raise one MemoryError that says what to do, whatever says that memory ran out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
+        if not ran_out or " MB " in said:  # another error, or one that says it all
+            raise
+        like_X = X if is_array_api_obj(X) else np.empty(0)
+        free = memory.available(*compute_devices(estimator.device, like_X)[0])
+        remedies = ["fewer rows at a time"]
+        if "fit" in method:
+            names = [name for name in _REMEDIES if hasattr(estimator, name)]
+            remedies = [_REMEDIES[name] for name in names] + [
+                "X in float32, fewer rows"
+            ]
+        raise MemoryError(
+            f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
+            f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
+            f"beside what it holds. What takes less: {', '.join(remedies)}"
+        ) from error
 
 
 def publish(estimator, attributes):

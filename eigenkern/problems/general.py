@@ -5,6 +5,7 @@ from copy import copy
 import numpy as np
 
 from .. import centers as choice_of_centers
+from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.transfer import StreamedRows
 from ..operators.cached import kept
@@ -197,6 +198,18 @@ class GeneralProblem(Problem):
         if operator.in_memory:
             other._matrix = operator.block()
         return other
+
+    def check_memory(self):
+        """Raise a ValueError unless the free memory holds K(X, Z) and two factors."""
+        n, p = self.n_rows, self.center_matrix.shape[0]
+        needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
+        free = memory.available(self.xp, self.device)
+        if needed > free:
+            raise ValueError(
+                f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
+                f"{needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
+                "pass a smaller n_centers or algorithm='eigenpro3'"
+            )
 
     def matrix(self):
         """Return K(X, Z) of the training rows."""

@@ -205,10 +205,13 @@ class LeastSquares(Problem):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
         if not self.has_memory(plan):
             free = memory.available(self.xp, self.device)
+            matrices, remedy = "", "at least so much has to be free"
+            if plan.size > 1:
+                matrices = f"most of it for matrices of {plan.size} x {plan.size}, "
+                remedy = "pass a smaller n_centers"
             raise ValueError(
-                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "
-                f"it for matrices of {plan.size} x {plan.size}, but {free / 1e6:.0f} "
-                "MB of memory are free; pass a smaller n_centers"
+                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, "
+                f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
             )
 
     # Selection
