@@ -3,10 +3,13 @@
 import os
 import signal
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from eigenkern import (
@@ -25,8 +28,10 @@ from eigenkern import (
     RBFNetworkFeatures,
     RFMRegressor,
 )
+from eigenkern.backend.array import namespace, to_numpy
 from eigenkern.backend.dask import DaskRows, Here, Workers
 from eigenkern.backend.lazy import in_memory
+from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
 
 da = pytest.importorskip("dask.array")
@@ -106,6 +111,23 @@ def test_without_a_client_it_is_the_same_model(name):
 )
 def test_on_workers_it_is_the_same_model(name, client):
     assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))
+
+
+@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
+@pytest.mark.parametrize("name", ["eigenpro4", "nystrom_path", "falkon", "linear"])
+def test_chunks_of_another_library(name, library, monkeypatch):
+    xp = pytest.importorskip(library)
+
+    def compute_chunks(self, X):
+        return [xp.asarray(chunk) for chunk in chunks_of(self, X)]
+
+    chunks_of = Here.compute_chunks
+    monkeypatch.setattr(Here, "compute_chunks", compute_chunks)
+    found = fitted(name, da.from_array(X, chunks=(170, 4)))
+    assert namespace(found.intercept_) == namespace(xp.zeros(0))
+    with config_context(array_api_dispatch=True):
+        predicted = found.predict(xp.asarray(X[:50]))
+    assert_allclose(to_numpy(predicted), fitted(name, X).predict(X[:50]), atol=1e-7)
 
 
 @pytest.mark.parametrize("chunks", [(600,), (1, 599), (200, 100, 300)])
@@ -313,3 +335,13 @@ def test_parts_of_the_posterior_are_for_arrays():
     model = NystromRegressor(n_centers=60).fit(X, Y)
     with pytest.raises(ValueError, match="map_blocks"):
         model.predict(da.from_array(X), return_std=True)
+
+
+def test_a_search_on_workers(client):
+    assert set(client.run(n_blas_threads).values()) == {1}
+    grid = {"n_centers": [5, 60]}
+    search = GridSearchCV(NystromRegressor(random_state=0), grid, cv=3)
+    expected = search.fit(X, Y).cv_results_["mean_test_score"]
+    with joblib.parallel_config(backend="dask"):
+        found = search.fit(X, Y).cv_results_["mean_test_score"]
+    assert_allclose(found, expected, atol=1e-9)
