@@ -206,7 +206,8 @@ class _EigenPro(Streaming, Model):
         X : array of shape (n_samples, n_features)
             Training rows; float32 is computed in float32. In a kernel machine they
             become the centers, and the fitted model refers to X, it makes no copy. In
-            kernel="precomputed": the kernel matrix of the training rows.
+            kernel="precomputed": the kernel matrix of the training rows. Of a model on
+            centers it may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None

@@ -56,7 +56,7 @@ class FeatureMap(
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows.
+            Training rows. A file or a Dask array, too, see :ref:`large_data`.
         y : None
             Ignored.
 

@@ -78,7 +78,8 @@ class _LinearEigenPro(Streaming, Model):
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32.
+            Training rows; float32 is computed in float32. A file or a Dask array, too,
+            see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
