@@ -179,12 +179,13 @@ def measure():
                 steps["half"] = step(D_half, small_y, P, M)
             steps[n_workers] = step(D_all, y, P, M)
             steps["twice"] = step(D_all, y, P, 2 * M)
-            yield f"{n_workers} worker(s): {first:.2f} s, a step {steps[n_workers]:.3f} s"
+            here = f"{n_workers} worker(s)"
+            yield f"{here}: {first:.2f} s, a step {steps[n_workers]:.3f} s"
             tiny = step(lazily(X[:8000, :1]), y[:8000], 10, 1000)
             long = step(lazily(X[:40_000]), y[:40_000], 10_000, M)
             yield verdict(
-                f"{n_workers} worker(s), a tiny step ({1e3 * tiny:.1f} ms) over one with "
-                f"10000 centers ({1e3 * long:.0f} ms)",
+                f"{here}, a tiny step ({1e3 * tiny:.1f} ms) over one with 10000 "
+                f"centers ({1e3 * long:.0f} ms)",
                 tiny / long,
                 "scheduler",
             )
@@ -196,8 +197,8 @@ def measure():
                 parts = step_seconds(rates, m=m, p=p, n_columns=1, n_workers=n_workers)
                 said = sum(parts)
                 yield verdict(
-                    f"cost model, {n_workers} worker(s), {label}: {said:.3f} s (workers "
-                    f"{parts[0]:.3f}, here {parts[1]:.3f}, on the way {parts[2]:.3f}) "
+                    f"cost model, {here}, {label}: {said:.3f} s (workers "
+                    f"{parts[0]:.3f}, here {parts[1]:.3f}, messages {parts[2]:.3f}) "
                     f"for {found:.3f} s, off by",
                     abs(said / found - 1),
                     "model",

@@ -2,13 +2,13 @@
 Rows on the workers of a cluster
 ================================
 
-A Dask array goes where a NumPy array does: the chunks stay on the workers, which compute
-with them, and predictions are Dask arrays, computed when they are asked for. Here the
-"cluster" is this computer; with the address of a scheduler in place of ``cluster`` the
-rest of the script stays as it is.
+A Dask array goes where a NumPy array does: the chunks stay on the workers, which
+compute with them, and predictions are Dask arrays, computed when they are asked for.
+Here the "cluster" is this computer; with the address of a scheduler in place of
+``cluster`` the rest of the script stays as it is.
 
-More centers fit a function better. A grid search over them sends its fits to the workers
-of the same cluster, through joblib.
+More centers fit a function better. A grid search over them sends its fits to the
+workers of the same cluster, through joblib.
 """
 
 # %%
@@ -40,8 +40,8 @@ print(predicted)
 print(f"R2 {model.score(X, y):.3f} on the training rows")
 
 # %%
-# A search among numbers of centers. Each fit is on rows that one worker has in memory, so
-# X and y are a sample, as NumPy arrays.
+# A search among numbers of centers. Each fit is on rows that one worker has in memory,
+# so X and y are a sample, as NumPy arrays.
 sample, targets = X[:3000].compute(), y[:3000].compute()
 search = GridSearchCV(
     NystromRegressor(random_state=0), {"n_centers": [20, 50, 100, 200, 500, 1000]}, cv=3

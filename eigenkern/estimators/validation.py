@@ -151,15 +151,15 @@ def check_rows(estimator, X):
     return validated(estimator, X, reset=False)
 
 
-def validated(estimator, X, y=None, *, reset, ensure_min_samples=1, **checks_of_y):
+def validated(estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y):
     """Return what `validate_data` of scikit-learn does, or rows not in memory, and y.
 
     Parameters
     ----------
     estimator : estimator
     X : array-like, file or Dask collection
-    y : array-like or Dask collection, default=None
-        None: only X is returned.
+    y : array-like or Dask collection, default="no_validation"
+        By default only X is returned.
     reset : bool
         Whether these rows tell number and names of the features.
     ensure_min_samples : int, default=1
@@ -170,8 +170,6 @@ def validated(estimator, X, y=None, *, reset, ensure_min_samples=1, **checks_of_
     if rows is None:
         options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
         options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
-        if y is None:
-            return validate_data(estimator, X, **options)
         return validate_data(estimator, X, computed(y), **options, **checks_of_y)
     named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
     validate_data(estimator, named, skip_check_array=True, reset=reset)
@@ -180,7 +178,7 @@ def validated(estimator, X, y=None, *, reset, ensure_min_samples=1, **checks_of_
             f"Found array with {rows.shape[0]} sample(s) while a minimum of "
             f"{ensure_min_samples} is required."
         )
-    if y is None:
+    if isinstance(y, str):
         return rows
     # The checks of y, beside as many rows of nothing.
     y = computed(y)
