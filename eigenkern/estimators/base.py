@@ -87,7 +87,7 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
                 f"{type(self).__name__} was interrupted after {len(rule.losses)} "
                 "epochs: the best model so far is kept"
             )
-            raise Interrupted from interrupt
+            raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
         return self

@@ -7,7 +7,8 @@ class with
 - ``max_iter`` and ``update(state)``, which returns whether training is over;
 - ``fitted_attributes(interrupted)``, where it is the rule of a fit, and then
   ``out_of_sample()``: values to calibrate probabilities on, or None;
-- ``losses`` and ``scores``, where a `ProgressLine` shows them.
+- ``losses`` and ``scores``, where a `ProgressLine` shows them;
+- ``save()`` and ``load(saved)``, as the solver, where checkpoints are written.
 """
 
 import sys

@@ -228,7 +228,11 @@ def on_its_device(method):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of a fit, whose model so far was published."""
+    """An interrupt of the fit of an estimator, whose model so far was published."""
+
+    def __init__(self, estimator):
+        super().__init__()
+        self.estimator = estimator
 
 
 def all_or_nothing(method):
@@ -240,11 +244,11 @@ def all_or_nothing(method):
         try:
             with working_device(self.device, X), shared_out(X):
                 return method(self, X, *args, **options)
-        except Interrupted:
-            raise
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+        except BaseException as error:
+            # Not of another estimator, which this one fits.
+            if not (isinstance(error, Interrupted) and error.estimator is self):
+                vars(self).clear()
+                vars(self).update(before)
             raise
 
     return run

@@ -25,6 +25,7 @@ from eigenkern import (
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromRegressor,
+    RFMRegressor,
 )
 from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
@@ -590,6 +591,24 @@ def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatc
     if model.early_stopping is True:
         expected = clone(model).set_params(max_iter=n_epochs).fit(X, y)
         assert_array_equal(model.dual_coef_, expected.dual_coef_)
+
+
+def test_an_interrupt_of_an_inner_estimator_changes_nothing(data, monkeypatch):
+    X, y, _ = data
+    model = RFMRegressor(EigenProRegressor(**MACHINE, max_iter=3), random_state=0)
+    before, update, calls = dict(vars(model)), training.Plateau.update, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return update(*args)
+
+    monkeypatch.setattr(training.Plateau, "update", interrupted)
+    with pytest.warns(ConvergenceWarning, match=r"EigenProRegressor was interrupted"):
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, y)
+    assert vars(model) == before
 
 
 def test_an_interrupt_before_the_first_epoch_changes_nothing(fitted, monkeypatch):
