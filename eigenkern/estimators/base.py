@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from ..backend.array import location_of, move, namespace
 from ..backend.devices import compute_devices
+from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
@@ -50,6 +51,8 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
+    #: What to pass so that rows need not be in memory; None: they need not.
+    _in_memory_unless = None
     #: What a fit needs that it has values out of sample, for probabilities.
     _calibrates_with = "early_stopping=True"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
@@ -98,6 +101,8 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         """Return the validated training data."""
         X, Y, y = self._encode(X, y, min_rows=2)
         precomputed = is_precomputed(self)
+        if precomputed or self._in_memory_unless:
+            check_in_memory(X, self._in_memory_unless or "rows, and another kernel")
         if precomputed and X.shape[0] != X.shape[1]:
             raise ValueError(
                 "kernel='precomputed' needs the square kernel matrix of the training "
@@ -278,7 +283,7 @@ def split(data, early_stopping, fraction):
     """
     rows = data.rows_with_weight()
     if not early_stopping:
-        return data.rng.permutation(rows), None
+        return data.shuffled(rows), None
     groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
     held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
     if min(held.sum(), (~held).sum()) < 2:
@@ -287,4 +292,4 @@ def split(data, early_stopping, fraction):
             "validation_fraction must leave at least 2 rows to score and 2 to train "
             f"with{trained}; got {fraction} of {len(rows)} rows"
         )
-    return data.rng.permutation(rows[~held]), rows[held]
+    return data.shuffled(rows[~held]), rows[held]

@@ -55,6 +55,7 @@ class CalibratedRule(EpochRule):
 
 
 class _DoublyStochastic(Streaming, Model):
+    _in_memory_unless = "pieces of them to partial_fit"
     _task = "epoch"
     _coef_attribute = "coef_"
     _min_piece_rows = 2

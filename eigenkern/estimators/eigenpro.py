@@ -240,6 +240,12 @@ class _EigenPro(Streaming, Model):
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     @property
+    def _in_memory_unless(self):
+        if self._general and self.algorithm != "eigenpro3-exact":
+            return None
+        return "n_centers, and algorithm='auto', 'eigenpro3' or 'eigenpro4'"
+
+    @property
     def _spares(self):
         spares = super()._spares and not self.warm_start
         return spares and self.algorithm != "eigenpro3-exact"

@@ -5,10 +5,12 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import move, namespace, to_numpy
+from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.machine import machine_of
+from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
@@ -284,6 +286,9 @@ class _LinearEigenPro(Streaming, Model):
         """Return f(X) less the intercept, on the device that computes."""
         n_outputs, coef = self.target_mean_.shape[0], self.coef_
         sparse = scipy.sparse.issparse(X)
+        if is_lazy(X):
+            coef = move(coef, *location_of(X)).reshape((n_outputs, X.shape[1]))
+            return features_of(X, namespace(X).zeros_like(coef[0, :])) @ coef.T
         if not sparse:
             device = compute_device(self.device, X)
             X, coef = move(X, *device), move(coef, *device)

@@ -10,12 +10,18 @@ import numpy as np
 from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from ..backend.array import location_of, namespace, to_numpy
 from ..backend.devices import working_device
 from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
+from .lazy import by_chunks, computed, is_dask, lazy_rows
 
 
 def floats(X, name="X"):
@@ -142,13 +148,44 @@ def check_has_fitted(
 def check_rows(estimator, X):
     """Return validated rows, to apply a fitted model to."""
     check_is_fitted(estimator, estimator._coef_attribute)
-    return validate_data(
-        estimator,
-        X,
-        dtype=floats(X),
-        accept_sparse=estimator._accept_sparse,
-        reset=False,
-    )
+    return validated(estimator, X, reset=False)
+
+
+def validated(estimator, X, y=None, *, reset, ensure_min_samples=1, **checks_of_y):
+    """Return what `validate_data` of scikit-learn does, or rows not in memory, and y.
+
+    Parameters
+    ----------
+    estimator : estimator
+    X : array-like, file or Dask collection
+    y : array-like or Dask collection, default=None
+        None: only X is returned.
+    reset : bool
+        Whether these rows tell number and names of the features.
+    ensure_min_samples : int, default=1
+    **checks_of_y : dict
+        Of `check_X_y`.
+    """
+    rows = lazy_rows(X)
+    if rows is None:
+        options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
+        options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
+        if y is None:
+            return validate_data(estimator, X, **options)
+        return validate_data(estimator, X, computed(y), **options, **checks_of_y)
+    named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
+    validate_data(estimator, named, skip_check_array=True, reset=reset)
+    if rows.shape[0] < ensure_min_samples:
+        raise ValueError(
+            f"Found array with {rows.shape[0]} sample(s) while a minimum of "
+            f"{ensure_min_samples} is required."
+        )
+    if y is None:
+        return rows
+    # The checks of y, beside as many rows of nothing.
+    y = computed(y)
+    _, y = check_X_y(np.empty((rows.shape[0], 1)), y, **checks_of_y)
+    return rows, y
 
 
 def check_same_location(estimator, location, method):
@@ -216,11 +253,14 @@ def shared_out(X):
 def on_its_device(method):
     """Make a method of an estimator and X run on the device that computes it.
 
-    In it large products are shared out by the package itself, and BLAS is not to.
+    In it large products are shared out by the package itself, and BLAS is not to. Of a
+    Dask collection it is called on every chunk, once the result is computed.
     """
 
     @wraps(method)
     def run(self, X, *args, **options):
+        if is_dask(X):
+            return by_chunks(self, method.__name__, X, *args, **options)
         with working_device(self.device, X), shared_out(X):
             return method(self, X, *args, **options)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import location_of
+from ..backend.lazy import is_lazy
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
@@ -109,7 +110,7 @@ class Data:
 
     Attributes
     ----------
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
     targets : ndarray of shape (n, l)
         In float64, on the host.
     labels : ndarray of shape (n,) or (n, l)
@@ -165,6 +166,12 @@ class Data:
             weights=weights,
             groups=groups,
         )
+
+    def shuffled(self, rows):
+        """Return some rows in random order; those of a file so that it can be read."""
+        if is_lazy(self.X):
+            return self.X.shuffled(rows, self.rng)
+        return self.rng.permutation(rows)
 
     def rows_with_weight(self):
         """Return the indices of the rows that have a weight."""

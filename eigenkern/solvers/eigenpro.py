@@ -132,7 +132,7 @@ def eigenpro(
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
-        order = rng.permutation(starts).tolist()
+        order = A.shuffled_ranges(starts, rng).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
