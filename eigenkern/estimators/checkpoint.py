@@ -28,6 +28,7 @@ import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 
 from ..backend.array import location_of, slices, to_numpy
+from ..backend.lazy import is_lazy
 from ..solvers.doubly_stochastic import Expansion
 from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate
@@ -424,6 +425,8 @@ def _told_array(X):
     told = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
     digest = hashlib.blake2b(digest_size=16)
     parts = [X]
+    if is_lazy(X):  # hashed where the rows are
+        told, parts = f"{type(X).__name__} {told}", [X.by_rows(_hashes_of_rows)]
     if scipy.sparse.issparse(X):
         parts = [X.data, X.indices, X.indptr]
     for part in parts:
@@ -431,6 +434,12 @@ def _told_array(X):
         for rows in slices(part.shape[0], max(n_rows, 1)):
             digest.update(np.ascontiguousarray(to_numpy(part[rows, ...])))
     return f"{told}, {digest.hexdigest()}"
+
+
+def _hashes_of_rows(rows):
+    rows = np.ascontiguousarray(to_numpy(rows))
+    digests = [hashlib.blake2b(row, digest_size=8).digest() for row in rows]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def _canonical(content):

@@ -170,6 +170,19 @@ def test_other_array_libraries(model, other_xp, data, copies, tmp_path):
             assert resumed.loss_curve_ == expected.loss_curve_
 
 
+def test_rows_that_are_not_in_memory(data, copies, tmp_path):
+    dask = pytest.importorskip("dask.array")
+    X, y, _ = data
+    rows = dask.from_array(X, chunks=(50, 4))
+    model = EigenProRegressor(n_centers=30, max_iter=3, random_state=0)
+    expected = clone(model).fit(rows, y, checkpoint=every_epoch(tmp_path / "all"))
+    for copy in list(copies):
+        resumed = clone(model).fit(rows, y, checkpoint=every_epoch(copy), resume=True)
+        assert_array_equal(resumed.dual_coef_, expected.dual_coef_)
+    assert_refused(model, rows[::-1], y, tmp_path / "all", "X is DaskRows float64")
+    assert_refused(model, X, y, tmp_path / "all", "X is DaskRows float64")
+
+
 def test_sizes_stay_where_the_machine_would_choose_others(
     data, copies, tmp_path, monkeypatch
 ):
