@@ -185,7 +185,7 @@ class DaskRows(LazyRows):
     """
 
     def __init__(self, X, dtype):
-        self.shape, self.dtype = tuple(map(int, X.shape)), np.dtype(dtype)
+        self.shape = tuple(map(int, X.shape))
         self._bounds = np.concatenate([[0], np.cumsum(X.chunks[0])]).astype(np.int64)
         self.cluster = cluster()
         self._chunks = self.cluster.compute_chunks(X.astype(dtype))
@@ -194,6 +194,7 @@ class DaskRows(LazyRows):
         self._parts = []  # (array, handles of its parts) of the last ones
         like = self.cluster.submit(_first_row, self._chunks[0])
         self.like = self.cluster.gather([like])[0]
+        self.dtype = self.like.dtype
         self.device = array_api_compat.device(self.like)
         self._run_all(_check_finite)
 

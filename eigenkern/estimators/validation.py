@@ -184,7 +184,7 @@ def validated(estimator, X, y=None, *, reset, ensure_min_samples=1, **checks_of_
         return rows
     # The checks of y, beside as many rows of nothing.
     y = computed(y)
-    _, y = check_X_y(np.empty((rows.shape[0], 1)), y, **checks_of_y)
+    _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
     return rows, y
 
 
