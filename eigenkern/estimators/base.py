@@ -16,9 +16,11 @@ from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
+from .checkpoint import open_keeper
 from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
+    Interrupted,
     all_or_nothing,
     check_flag,
     check_number,
@@ -28,6 +30,7 @@ from .validation import (
     is_auto,
     publish,
     total_weights,
+    warn_user,
 )
 
 
@@ -57,18 +60,39 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
 
     @all_or_nothing
     @with_callbacks
-    def _fit(self, X, y, sample_weight=None, **validation):
+    def _fit(
+        self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
+    ):
         """Validate, prepare, train, publish."""
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, **validation)
         progress = self._progress()
-        problem, solver, chosen, rule = self._prepare(data)
-        interrupted = train(solver, rule, Report(problem, callbacks, progress))
-        attributes = chosen | rule.fitted_attributes(interrupted)
-        attributes |= self._calibrated(data, rule.out_of_sample())
-        callbacks.close(attributes)
-        publish(self, attributes)
+        keeper = open_keeper(checkpoint, resume, self, data)
+        prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
+        problem, solver, chosen, rule = prepared
+        in_epochs = isinstance(rule, EpochRule)
+
+        def attributes(interrupted):
+            found = chosen | rule.fitted_attributes(interrupted)
+            return found | self._calibrated(data, rule.out_of_sample())
+
+        report = Report(problem, callbacks, progress)
+        try:
+            keeper = keeper if in_epochs else None  # no state of a closed form
+            fitted = attributes(train(solver, rule, report, keeper))
+        except KeyboardInterrupt as interrupt:
+            if not in_epochs or not rule.undo():
+                raise
+            report.close()
+            publish(self, attributes(True))
+            warn_user(
+                f"{type(self).__name__} was interrupted after {len(rule.losses)} "
+                "epochs: the best model so far is kept"
+            )
+            raise Interrupted(self) from interrupt
+        callbacks.close(fitted)
+        publish(self, fitted)
         return self
 
     def _validate(

@@ -623,7 +623,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.epsilon = epsilon
         self.quantile = quantile
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -634,6 +634,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Targets.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -642,7 +647,13 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -650,7 +661,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -1004,7 +1015,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -1015,6 +1026,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -1023,7 +1039,13 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -1031,7 +1053,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.

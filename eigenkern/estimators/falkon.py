@@ -273,7 +273,7 @@ class ResidualLines:
     def __init__(self, name):
         self._name = name
 
-    def start_iterations(self):
+    def start_iterations(self, n_done=0):
         """Nothing is told of the setup."""
 
     def update(self, rule):

@@ -72,7 +72,7 @@ class _LinearEigenPro(Streaming, Model):
         check_tuning(self)
         check_flag("fit_intercept", self.fit_intercept)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model.
 
         Parameters
@@ -84,6 +84,11 @@ class _LinearEigenPro(Streaming, Model):
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the squared residuals, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -92,14 +97,20 @@ class _LinearEigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     @property
     def _spares(self):

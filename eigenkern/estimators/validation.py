@@ -80,14 +80,14 @@ def check_flag(name, value, *, or_auto=False):
     raise ValueError(f"{name} must be {allowed}; got {value!r}")
 
 
-def warn_user(message):
-    """Give a ConvergenceWarning that points to the caller of the package."""
+def warn_user(message, category=ConvergenceWarning):
+    """Give a warning that points to the caller of the package."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         (__package__.partition(".")[0], "sklearn.callback")
     ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_kernel_parameters(estimator):
@@ -265,6 +265,14 @@ def on_its_device(method):
     return run
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt of the fit of an estimator, whose model so far was published."""
+
+    def __init__(self, estimator):
+        super().__init__()
+        self.estimator = estimator
+
+
 def all_or_nothing(method):
     """Make a method of an estimator and X change it completely, or not at all."""
 
@@ -274,9 +282,11 @@ def all_or_nothing(method):
         try:
             with working_device(self.device, X), shared_out(X):
                 return method(self, X, *args, **options)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+        except BaseException as error:
+            # Not of another estimator, which this one fits.
+            if not (isinstance(error, Interrupted) and error.estimator is self):
+                vars(self).clear()
+                vars(self).update(before)
             raise
 
     return run

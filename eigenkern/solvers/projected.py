@@ -9,7 +9,7 @@ from ..backend.array import device_of, namespace, to_numpy
 from ..backend.lazy import in_memory
 from ..backend.linalg import large_product
 from ..operators.tiled import TiledKernel
-from .guard import Epoch, EpochWatch, Guard, guarded
+from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Iterate t has the weight t^3 in the mean: recent ones count most, the first half of
@@ -190,7 +190,7 @@ def projected(
         mean = xp.asarray(iterate.mean, copy=True)
         return Epoch(mean, losses, losses.sum(), watch.n_steps)
 
-    return guarded(
+    return Guarded(
         epoch,
         guard,
         snapshot=iterate.copy,
@@ -200,6 +200,8 @@ def projected(
         origin=Iterate.of(xp.zeros_like(iterate.coef)) if may_restart else None,
         search=search,
         counts=lambda: _counts(iterate, project),
+        save_rest=project.save,
+        load_rest=project.load,
     )
 
 
@@ -300,7 +302,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         coef = xp.asarray(iterate.coef, copy=True)
         return Epoch(coef, losses, losses.sum(), 1)
 
-    return guarded(
+    return Guarded(
         run_epoch,
         guard,
         snapshot=iterate.copy,
