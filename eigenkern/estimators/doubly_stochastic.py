@@ -55,6 +55,7 @@ class CalibratedRule(EpochRule):
 
 
 class _DoublyStochastic(Streaming, Model):
+    _in_memory_unless = "pieces of them to partial_fit"
     _task = "epoch"
     _coef_attribute = "coef_"
     _min_piece_rows = 2
@@ -622,7 +623,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.epsilon = epsilon
         self.quantile = quantile
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -633,6 +634,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Targets.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -641,9 +647,15 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
         MemoryError
             If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -651,7 +663,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -1007,7 +1019,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -1018,6 +1030,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -1026,9 +1043,15 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
         MemoryError
             If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -1036,7 +1059,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.

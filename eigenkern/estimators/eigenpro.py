@@ -199,7 +199,7 @@ class _EigenPro(Streaming, Model):
                 " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
             )
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model.
 
         Parameters
@@ -207,11 +207,17 @@ class _EigenPro(Streaming, Model):
         X : array of shape (n_samples, n_features)
             Training rows; float32 is computed in float32. In a kernel machine they
             become the centers, and the fitted model refers to X, it makes no copy. In
-            kernel="precomputed": the kernel matrix of the training rows.
+            kernel="precomputed": the kernel matrix of the training rows. Of a model on
+            centers it may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the squared residuals, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -220,16 +226,28 @@ class _EigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
         MemoryError
             If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+
+    @property
+    def _in_memory_unless(self):
+        if self._general and self.algorithm != "eigenpro3-exact":
+            return None
+        return "n_centers, and algorithm='auto', 'eigenpro3' or 'eigenpro4'"
 
     @property
     def _spares(self):

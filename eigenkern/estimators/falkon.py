@@ -68,7 +68,8 @@ class _FalkonLike(Model):
         X : array of shape (n_samples, n_features)
             Training rows; the values of the kernel are computed in their data type,
             the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows.
+            of the training rows. With fewer centers than rows it may be a file or a
+            Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
@@ -274,7 +275,7 @@ class ResidualLines:
     def __init__(self, name):
         self._name = name
 
-    def start_iterations(self):
+    def start_iterations(self, n_done=0):
         """Nothing is told of the setup."""
 
     def update(self, rule):

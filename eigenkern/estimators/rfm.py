@@ -412,6 +412,7 @@ class _RecursiveFeatureMachine(
 ):
     _task = "round"
     _coef_attribute = "metric_root_"
+    _in_memory_unless = "a sample of them"
 
     def __init__(
         self,

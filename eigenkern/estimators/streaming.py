@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..backend.array import location_of, namespace
+from ..backend.lazy import in_memory
 from ..problems.data import Data
 from .training import Plateau
 from .validation import (
@@ -87,6 +88,7 @@ class Streaming:
         """
         first = n_outputs is None
         X, Y, labels = self._encode(X, y, reset=first, name="y")
+        X = in_memory(X)
         if len(Y) < min_rows:
             raise ValueError(
                 f"X must have at least {min_rows} rows in a piece; got {len(Y)}"
