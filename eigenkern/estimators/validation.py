@@ -151,7 +151,9 @@ def check_rows(estimator, X):
     return validated(estimator, X, reset=False)
 
 
-def validated(estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y):
+def validated(
+    estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y
+):
     """Return what `validate_data` of scikit-learn does, or rows not in memory, and y.
 
     Parameters
