@@ -10,6 +10,8 @@ Run ``python benchmarks/scaling.py`` on a quiet machine (some 10 minutes on two 
 - what `step_seconds` says of each of these steps, from rates measured in the same run,
   and for clusters that are not there.
 
+What clusters that are not there would take goes to ``scaling_projected.txt``.
+
 ``--zarr`` streams 10 million rows of a Zarr array through `NystromRegressor` with 2000
 centers and tells the largest memory of the process (some 15 minutes more).
 """
@@ -145,7 +147,7 @@ def with_workers(n_workers):
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+        n_workers=n_workers, threads_per_worker=1, dashboard_address=":0"
     )
     return cluster, Client(cluster)
 
@@ -221,6 +223,37 @@ def verdict(label, value, bar, *, at_least=False):
     return f"{label}: {value:.3f} (bar {BARS[bar]}: {'yes' if right else 'no'})"
 
 
+def projected():
+    """Yield lines on clusters that are not there, from data sheets."""
+    n_features, per_worker = 100, 10_000
+    gpu = {"product": 40e12, "function": 4e-12}
+    yield "seconds of an epoch of EigenPro 4: workers + messages, and of projections"
+    for n, p, kinds in ((10**8, 10**6, (8, 16, 32, 64)),):
+        for n_workers in kinds:
+            entry = 2 * (n_features + 2) / gpu["product"] + gpu["function"]
+            n_steps = n / (per_worker * n_workers)
+            on_workers = n * p / n_workers * entry
+            levels = 1 + np.ceil(np.log2(n_workers))
+            n_bytes = 4 * (p * (n_workers + levels) + 2 * per_worker * n_workers)
+            messages = n_steps * (2e-3 * (N_ROUNDS + levels - 1) + 1e-10 * n_bytes)
+            # Three products with K(Z, Z) each, after as many batches as cost as much.
+            projection = 3 * p**2 * entry
+            yield (
+                f"{n:.0e} rows, {p:.0e} centers, {n_workers} GPUs: {on_workers:8.0f} + "
+                f"{messages:.0f}; each projection on one GPU {projection:.0f}"
+            )
+    yield "seconds of NystromRegressor: sums on the workers + messages + what is left"
+    n, p, n_nodes = 10**9, 10**4, 100
+    core = {"product": 40e9, "function": 2.5e-9}
+    work = n * p * (2 * (n_features + p / 2) / core["product"] + core["function"])
+    messages = (1 + np.ceil(np.log2(n_nodes))) * (2e-3 + 1e-10 * 8 * p**2)
+    here = 2 * 2 * p**3 / (32 * core["product"])
+    yield (
+        f"{n:.0e} rows, {p:.0e} centers, {n_nodes} nodes of 32 cores: "
+        f"{work / n_nodes / 32:.0f} + {messages:.0f} + {here:.0f}"
+    )
+
+
 ZARR = """
 import resource, sys, time
 import numpy as np, zarr
@@ -267,6 +300,7 @@ def main():
     parser.add_argument("--zarr", action="store_true")
     parser.add_argument("--rows", type=int, default=10_000_000, help="of --zarr")
     args = parser.parse_args()
+    (RESULTS / "scaling_projected.txt").write_text("\n".join(projected()) + "\n")
     path = RESULTS / ("scaling_zarr.txt" if args.zarr else "scaling.txt")
     lines = []
     head = f"{date.today()}, {processor()}, Python {platform.python_version()}"

@@ -23,7 +23,7 @@ from sklearn.model_selection import GridSearchCV
 from eigenkern import EigenProRegressor, NystromRegressor
 
 cluster = LocalCluster(
-    n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+    n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
 )
 client = Client(cluster)
 random = da.random.default_rng(0)
