@@ -20,8 +20,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _GPU_SHARE = 0.9
 # Part of the address space that is left to a process under a limit (ulimit -v) that may
 # be planned with; a quarter is for threads, the rest for temporary arrays. With 100 MB
-# left, two of 16 fits ran out all the same with nine tenths, one with a half; with 150
-# MB or more none did.
+# left, two of 16 fits ran out all the same with nine tenths, one with a half.
 _ADDRESS_SHARE = 0.5
 # How the first use of memory is measured: bytes of a piece, bytes at most, and seconds
 # after which it ends. See `touch_rate`.
