@@ -8,6 +8,7 @@ from .display import (
     RegularizationPathDisplay,
     SpectrumDisplay,
 )
+from .estimators.checkpoint import Checkpoint
 from .estimators.doubly_stochastic import DSGClassifier, DSGRegressor
 from .estimators.eigenpro import EigenProClassifier, EigenProRegressor
 from .estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
@@ -23,6 +24,7 @@ from .estimators.rfm import RFMClassifier, RFMRegressor
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Checkpoint",
     "ConvergenceDisplay",
     "DSGClassifier",
     "DSGRegressor",

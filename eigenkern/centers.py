@@ -7,7 +7,9 @@ from scipy.optimize import brentq
 
 from .backend import memory
 from .backend.array import device_of, move, namespace, slices, to_numpy
+from .backend.lazy import is_lazy
 from .backend.linalg import eigh, large_product, solve_triangular
+from .backend.threads import openmp_with_room
 from .operators.tiled import TiledKernel
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
@@ -105,7 +107,7 @@ def distinct_rows(X):
 
     Parameters
     ----------
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
 
     Returns
     -------
@@ -114,10 +116,8 @@ def distinct_rows(X):
     which : ndarray of shape (n,)
         For each row, the place of its equal in `first`.
     """
-    X = to_numpy(X)
-    with np.errstate(over="ignore"):
-        coarse = _keys(X.astype(np.float32))
-    exact = coarse if X.dtype == np.float32 else _keys(X)
+    keys = X.by_rows(_all_keys) if is_lazy(X) else _all_keys(X)
+    coarse, exact = keys.T
     order = np.lexsort((exact, coarse))
     new = np.ones(len(order), dtype=bool)
     for keys in (coarse, exact):
@@ -126,6 +126,15 @@ def distinct_rows(X):
     which = np.empty(len(order), dtype=np.int64)
     which[order] = np.cumsum(new) - 1
     return order[new], which
+
+
+def _all_keys(X):
+    """Return keys of the rows in single precision, and as they are, shape (n, 2)."""
+    X = to_numpy(X)
+    with np.errstate(over="ignore"):
+        coarse = _keys(X.astype(np.float32))
+    exact = coarse if X.dtype == np.float32 else _keys(X)
+    return np.stack([coarse, exact], axis=1)
 
 
 def _keys(rows):
@@ -200,7 +209,8 @@ def kmeans(X, n_centers, rng, weights=None):
         random_state=rng,
         compute_labels=False,
     )
-    clusters.fit(rows - offset, sample_weight=weights)
+    with openmp_with_room():
+        clusters.fit(rows - offset, sample_weight=weights)
     centers = clusters.cluster_centers_ + offset
     # A mean of few rows is started anew from a row, which another may have taken.
     if len(distinct_rows(centers)[0]) < n_centers:

@@ -28,6 +28,7 @@ from .backend.array import (
     run_cuda,
     to_numpy,
 )
+from .backend.lazy import in_memory, rows_at
 
 __all__ = [
     "Cauchy",
@@ -751,11 +752,9 @@ def median_distance(X, rng, *, n_rows=600):
     """
     n = X.shape[0]
     if n > n_rows:
-        xp = namespace(X)
-        chosen = np.sort(rng.choice(n, n_rows, replace=False))
-        X = xp.take(X, xp.asarray(chosen, device=device_of(X)), axis=0)
+        X = rows_at(X, np.sort(rng.choice(n, n_rows, replace=False)))
     # Scaled, so that squares of very large or small values stay finite.
-    rows = to_numpy(X).astype(np.float64)
+    rows = to_numpy(in_memory(X)).astype(np.float64)
     rows -= rows.mean(axis=0)
     scale = np.abs(rows).max()
     distances = pdist(rows / scale) * scale if scale > 0 else np.zeros(1)

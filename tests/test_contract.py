@@ -71,7 +71,7 @@ class OnCenters(EigenProRegressor):
         OnCenters(algorithm="eigenpro3-exact"),
         OnCenters(algorithm="eigenpro4"),
         FalkonLikeClassifier(),
-        FalkonLikeClassifier(loss="log_loss", n_centers=4),
+        FalkonLikeClassifier(loss="log_loss", n_centers=4, tol=1e-9),
         FalkonLikeRegressor(),
         LinearEigenProClassifier(),
         LinearEigenProRegressor(),

@@ -1,4 +1,4 @@
-"""Free memory, of the machine, its control groups, a GPU; and what first use costs."""
+"""Free memory, of the machine, the limits of a process, a GPU; and its first use."""
 
 import math
 import time
@@ -10,19 +10,31 @@ import psutil
 
 from .array import is_cupy, namespace
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 _CGROUP = Path("/sys/fs/cgroup")
 # Part of a GPU's free memory that may be planned with: its libraries need some too.
 _GPU_SHARE = 0.9
+# Part of the address space that is left to a process under a limit (ulimit -v) that may
+# be planned with; a quarter is for threads, the rest for temporary arrays. With 100 MB
+# left, two of 16 fits ran out all the same with nine tenths, one with a half.
+_ADDRESS_SHARE = 0.5
 # How the first use of memory is measured: bytes of a piece, bytes at most, and seconds
 # after which it ends. See `touch_rate`.
 _PIECE, _MOST_TOUCHED, _TOUCH_SECONDS = 2**23, 2**30, 0.05
 
+_LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+
 
 def available(xp, device):
-    """Bytes that can be allocated on `device` now, the cgroup limit included.
+    """Bytes that can be allocated on `device` now.
 
-    On a GPU this is nine tenths of what is free, once the library's memory pool has
-    returned its unused blocks.
+    On the host the limits of control groups and of the process (``ulimit -v``) are
+    included, of the latter half of what is left. On a GPU this is nine tenths of what
+    is free, once the library's memory pool has returned its unused blocks.
     """
     if is_cupy(xp):
         import cupy
@@ -35,7 +47,29 @@ def available(xp, device):
 
         torch.cuda.empty_cache()
         return _GPU_SHARE * torch.cuda.mem_get_info(device)[0]
-    return min(psutil.virtual_memory().available, _cgroup_headroom())
+    return min(
+        psutil.virtual_memory().available,
+        _cgroup_headroom(),
+        _ADDRESS_SHARE * address_space(),
+    )
+
+
+def address_space():
+    """Bytes left under the limits of this process itself, infinite without any.
+
+    Linux counts what is reserved there, RLIMIT_AS, or could be written, RLIMIT_DATA.
+    """
+    if resource is None or not psutil.LINUX:
+        return float("inf")
+    limits = [resource.getrlimit(kind)[0] for kind in _LIMITED]
+    if all(limit == resource.RLIM_INFINITY for limit in limits):
+        return float("inf")
+    used = psutil.Process().memory_info()
+    return min(
+        max(limit - n_bytes, 0)
+        for limit, n_bytes in zip(limits, (used.vms, used.data))
+        if limit != resource.RLIM_INFINITY
+    )
 
 
 def n_bytes(X):

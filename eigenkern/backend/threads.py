@@ -13,19 +13,30 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from pathlib import Path
 
 import joblib
-from threadpoolctl import ThreadpoolController
+import numpy as np
+import scipy.linalg
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
+from . import memory
 from .machine import SHARED_SECONDS
 
 # Times that the number of busy cores is read: of two or three readings the least, for a
 # process that wakes up for a moment does not count.
 _N_READINGS = 3
+# Where the address space is limited (ulimit -v): bytes that BLAS takes of it in the
+# thread that calls, and those of another thread. Measured: 32 MB for each OpenBLAS,
+# NumPy's and SciPy's, which end the process where they don't get them; 8 MB of stack
+# and 64 of malloc's arena for each of the two threads, that of `SleepingTeam` and the
+# other.
+_CALLER_BYTES, _HELPER_BYTES = 80e6, 210e6
+# Part of the address space that other threads may take.
+_HELPERS_SHARE = 0.25
 
 
 class _SingleThreadedBlas:
@@ -40,9 +51,11 @@ class _SingleThreadedBlas:
         self._depths = {}  # of the threads that are inside
         self._controller, self._before, self._n_modules = None, [], 0
         self._n_threads = 1
+        self._n_ready = 0  # threads that were inside at a time, under a limit
 
     def begin_after_fork(self):
         """Start anew in a forked process, where no thread is inside."""
+        self._n_ready = 0
         self._lock, inside, self._depths = threading.Lock(), self._depths, {}
         if inside:
             self._set(self._before)
@@ -69,14 +82,33 @@ class _SingleThreadedBlas:
         n_threads = max((n for n in self._before if n is not None), default=1)
         self._n_threads = max(1, n_threads)
         if self._n_threads > 1:
-            self._n_threads = min(self._n_threads, n_cores())
+            self._n_threads = min(self._n_threads, n_cores(), _n_with_room())
+
+    def _make_room(self, n_threads):
+        """Let BLAS take what it needs of a limited address space, while it is free.
+
+        Helpers of the process have done that when they were started.
+        """
+        if n_threads > self._n_ready:
+            free = memory.address_space()
+            if free < _CALLER_BYTES:
+                raise MemoryError(
+                    f"products of matrices need {_CALLER_BYTES / 1e6:.0f} MB, but "
+                    f"{free / 1e6:.0f} MB of this process's address space are free; "
+                    "raise its limit (ulimit -v)"
+                )
+            if free < float("inf"):
+                _use_blas()
+                self._n_ready = n_threads
 
     def __enter__(self):
         with self._lock:
+            thread = threading.get_ident()
+            if not (thread in self._depths or hasattr(_this_thread, "is_limited")):
+                self._make_room(len(self._depths) + 1)
             if not self._depths:
                 self._look_up()
                 self._set([n and 1 for n in self._before])
-            thread = threading.get_ident()
             self._depths[thread] = self._depths.get(thread, 0) + 1
 
     def __exit__(self, *exc_info):
@@ -144,6 +176,28 @@ def n_cores():
 def _share(n_allowed):
     # Reading the limits of a container takes 0.1 ms, too long for every prediction.
     return joblib.cpu_count()
+
+
+def _n_with_room():
+    """Return how many threads the address space has room for, 1 at least."""
+    free = memory.address_space()
+    if free == float("inf"):
+        return free
+    return 1 + int(_HELPERS_SHARE * free / _HELPER_BYTES)
+
+
+def openmp_with_room():
+    """Return a context for OpenMP, which ends the process where no thread starts."""
+    if _n_with_room() == float("inf"):
+        return nullcontext()
+    return threadpool_limits(n_blas_threads(), user_api="openmp")
+
+
+def _use_blas():
+    """Call each BLAS with matrices that are not too small for its buffer."""
+    A = np.ones((256, 256))
+    np.matmul(A, A)
+    scipy.linalg.blas.dgemm(1.0, A, A)
 
 
 def n_blas_threads():
@@ -222,7 +276,9 @@ class Team:
         helpers = []
         try:
             for _ in range(int(n_helpers)):
-                helpers.append(self._submit(work))
+                helper = self._submit(work)
+                if helper is not None:
+                    helpers.append(helper)
             self._do_own_share(work, helpers)
         except BaseException:
             left.clear()
@@ -252,8 +308,8 @@ class SleepingTeam(Team):
     """
 
     def __init__(self, n_workers):
-        super().__init__(n_workers)
-        self._threads = ThreadPoolExecutor(n_workers)
+        self._threads = _started(n_workers) if n_workers > 1 else None
+        super().__init__(1 if self._threads is None else n_workers)
 
     def _submit(self, work):
         return self._threads.submit(copy_context().run, partial(_help, work))
@@ -264,6 +320,33 @@ class SleepingTeam(Team):
             return
         helpers.append(self._submit(work))
         wait(helpers)
+
+
+def _started(n_threads):
+    """Return an executor whose threads run: fewer where no more start, None for none.
+
+    What is submitted later starts none: it can't fail.
+    """
+    executor, all_run = ThreadPoolExecutor(n_threads, "eigenkern"), threading.Event()
+    n_started = 0
+
+    def begin():
+        all_run.wait()
+        if memory.address_space() < float("inf"):
+            _use_blas()  # all at the same time: each gets a buffer of its own
+
+    try:
+        for _ in range(n_threads):
+            executor.submit(begin)  # a new thread, since the others wait
+            n_started += 1
+    except RuntimeError:  # no more threads, of this user or in this container
+        executor.shutdown(wait=False)
+        executor = None
+    finally:
+        all_run.set()
+    if executor is None and n_started:
+        return _started(n_started)
+    return executor
 
 
 _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
@@ -279,13 +362,16 @@ def _help(work):
 
 
 def _submit(run, work, n_workers):
-    """Let one of the helpers of the process ``run(work)``; return its `Future`."""
+    """Let one of the helpers of the process ``run(work)``; return its `Future`.
+
+    None if there are no helpers.
+    """
     global _helpers, _n_helpers
     with _helpers_lock:
         if _n_helpers < n_workers - 1:
             _n_helpers = n_workers - 1
-            _helpers = ThreadPoolExecutor(_n_helpers, "eigenkern")
-        return _helpers.submit(run, work)
+            _helpers = _started(_n_helpers)
+        return None if _helpers is None else _helpers.submit(run, work)
 
 
 def _begin_after_fork():

@@ -7,6 +7,7 @@ import numpy as np
 
 from . import memory
 from .array import device_of, is_cupy, is_numpy, move, namespace, to_numpy
+from .lazy import is_lazy
 from .machine import PINNED_BYTES
 from .memory import n_bytes
 
@@ -41,7 +42,7 @@ class StreamedRows:
 
     Parameters
     ----------
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
     xp, device
         Namespace and device to move rows to.
     order : ndarray of shape (m,), default=None
@@ -53,11 +54,14 @@ class StreamedRows:
     """
 
     def __init__(self, X, xp, device, order=None):
+        if is_lazy(X) and order is not None:
+            X, order = X.in_order(order), None
         self._X, self._xp, self._device, self._order = X, xp, device, order
         self.shape = X.shape[0] if order is None else len(order), X.shape[1]
         self._coming, self._stop, self._copies = {}, 0, None
         if is_cupy(xp) and not array_api_compat.is_cupy_array(X):
-            self._X, self._copies = to_numpy(X), _CopiesToGpu(device)
+            self._X = X if is_lazy(X) else to_numpy(X)
+            self._copies = _CopiesToGpu(device)
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
@@ -69,6 +73,12 @@ class StreamedRows:
         if in_order and stop < self.shape[0]:
             self.expect(stop, min(2 * stop - start, self.shape[0]))
         return copy.result()
+
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges of the rows in random order."""
+        if is_lazy(self._X):
+            return self._X.shuffled_ranges(starts, rng)
+        return rng.permutation(starts)
 
     def expect(self, start, stop):
         """Note which range is asked for next."""

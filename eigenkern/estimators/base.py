@@ -10,14 +10,17 @@ from sklearn.utils import check_random_state
 
 from ..backend.array import location_of, move, namespace
 from ..backend.devices import compute_devices
+from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
+from .checkpoint import open_keeper
 from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
+    Interrupted,
     all_or_nothing,
     check_flag,
     check_number,
@@ -27,6 +30,7 @@ from .validation import (
     is_auto,
     publish,
     total_weights,
+    warn_user,
 )
 
 
@@ -47,6 +51,8 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     _task = None
     #: What to try where no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
+    #: What to pass so that rows need not be in memory; None: they need not.
+    _in_memory_unless = None
     #: What a fit needs that it has values out of sample, for probabilities.
     _calibrates_with = "early_stopping=True"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
@@ -54,18 +60,39 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
 
     @all_or_nothing
     @with_callbacks
-    def _fit(self, X, y, sample_weight=None, **validation):
+    def _fit(
+        self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
+    ):
         """Validate, prepare, train, publish."""
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, **validation)
         progress = self._progress()
-        problem, solver, chosen, rule = self._prepare(data)
-        interrupted = train(solver, rule, Report(problem, callbacks, progress))
-        attributes = chosen | rule.fitted_attributes(interrupted)
-        attributes |= self._calibrated(data, rule.out_of_sample())
-        callbacks.close(attributes)
-        publish(self, attributes)
+        keeper = open_keeper(checkpoint, resume, self, data)
+        prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
+        problem, solver, chosen, rule = prepared
+        in_epochs = isinstance(rule, EpochRule)
+
+        def attributes(interrupted):
+            found = chosen | rule.fitted_attributes(interrupted)
+            return found | self._calibrated(data, rule.out_of_sample())
+
+        report = Report(problem, callbacks, progress)
+        try:
+            keeper = keeper if in_epochs else None  # no state of a closed form
+            fitted = attributes(train(solver, rule, report, keeper))
+        except KeyboardInterrupt as interrupt:
+            if not in_epochs or not rule.undo():
+                raise
+            report.close()
+            publish(self, attributes(True))
+            warn_user(
+                f"{type(self).__name__} was interrupted after {len(rule.losses)} "
+                "epochs: the best model so far is kept"
+            )
+            raise Interrupted(self) from interrupt
+        callbacks.close(fitted)
+        publish(self, fitted)
         return self
 
     def _validate(
@@ -74,6 +101,8 @@ class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
         """Return the validated training data."""
         X, Y, y = self._encode(X, y, min_rows=2)
         precomputed = is_precomputed(self)
+        if precomputed or self._in_memory_unless:
+            check_in_memory(X, self._in_memory_unless or "rows, and another kernel")
         if precomputed and X.shape[0] != X.shape[1]:
             raise ValueError(
                 "kernel='precomputed' needs the square kernel matrix of the training "
@@ -254,7 +283,7 @@ def split(data, early_stopping, fraction):
     """
     rows = data.rows_with_weight()
     if not early_stopping:
-        return data.rng.permutation(rows), None
+        return data.shuffled(rows), None
     groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
     held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
     if min(held.sum(), (~held).sum()) < 2:
@@ -263,4 +292,4 @@ def split(data, early_stopping, fraction):
             "validation_fraction must leave at least 2 rows to score and 2 to train "
             f"with{trained}; got {fraction} of {len(rows)} rows"
         )
-    return data.rng.permutation(rows[~held]), rows[held]
+    return data.shuffled(rows[~held]), rows[held]

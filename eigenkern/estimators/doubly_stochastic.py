@@ -55,6 +55,7 @@ class CalibratedRule(EpochRule):
 
 
 class _DoublyStochastic(Streaming, Model):
+    _in_memory_unless = "pieces of them to partial_fit"
     _task = "epoch"
     _coef_attribute = "coef_"
     _balances_pieces = True
@@ -628,7 +629,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.epsilon = epsilon
         self.quantile = quantile
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -639,6 +640,11 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Targets.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -647,7 +653,15 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -655,7 +669,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -685,6 +699,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -1013,7 +1029,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model anew.
 
         Parameters
@@ -1024,6 +1040,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the losses, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -1032,7 +1053,15 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
@@ -1040,7 +1069,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             If no step size keeps the iteration bounded, or theta and alpha of a
             schedule break the condition of the paper.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Go on with a piece of the data: one pass over its rows, in their order.
@@ -1072,6 +1101,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -45,6 +45,7 @@ from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, SolutionRule, train
 from .tuned import check_tuning, is_untuned, tuned_attributes
 from .validation import (
+    advises_on_memory,
     all_or_nothing,
     check_centers,
     check_kernel_parameters,
@@ -199,7 +200,7 @@ class _EigenPro(Streaming, Model):
                 " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
             )
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model.
 
         Parameters
@@ -207,11 +208,17 @@ class _EigenPro(Streaming, Model):
         X : array of shape (n_samples, n_features)
             Training rows; float32 is computed in float32. In a kernel machine they
             become the centers, and the fitted model refers to X, it makes no copy. In
-            kernel="precomputed": the kernel matrix of the training rows.
+            kernel="precomputed": the kernel matrix of the training rows. Of a model on
+            centers it may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the squared residuals, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -220,14 +227,28 @@ class _EigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+
+    @property
+    def _in_memory_unless(self):
+        if self._general and self.algorithm != "eigenpro3-exact":
+            return None
+        return "n_centers, and algorithm='auto', 'eigenpro3' or 'eigenpro4'"
 
     @property
     def _spares(self):
@@ -460,6 +481,7 @@ class _EigenPro(Streaming, Model):
                 "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
                 f"steps take all {n} training rows; got {self.batch_size}"
             )
+        problem.check_memory()
         make_preconditioner, q = self._global_preconditioner(problem), self.n_components
         tuning = self._tune(
             problem, problem.row_operator(), make_preconditioner, n, q, m=n
@@ -566,14 +588,17 @@ class _EigenPro(Streaming, Model):
         ------
         ValueError
             If the data or a parameter are wrong.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with working_device(self.device, None), single_threaded_blas:
-            return self._fit_batches(batches, classes)
+        with advises_on_memory(self, "fit_batches"):
+            with working_device(self.device, None), single_threaded_blas:
+                return self._fit_batches(batches, classes)
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
@@ -892,6 +917,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -1196,6 +1223,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

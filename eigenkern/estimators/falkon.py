@@ -68,7 +68,8 @@ class _FalkonLike(Model):
         X : array of shape (n_samples, n_features)
             Training rows; the values of the kernel are computed in their data type,
             the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows.
+            of the training rows. With fewer centers than rows it may be a file or a
+            Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
@@ -84,6 +85,8 @@ class _FalkonLike(Model):
         ValueError
             If the data or a parameter are wrong, or the memory does not suffice; a
             model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -272,7 +275,7 @@ class ResidualLines:
     def __init__(self, name):
         self._name = name
 
-    def start_iterations(self):
+    def start_iterations(self, n_done=0):
         """Nothing is told of the setup."""
 
     def update(self, rule):

@@ -7,13 +7,14 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
 from ..backend.array import device_of, location_of, move, namespace
 from ..backend.devices import compute_device
+from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import kmeans, uniform
 from ..operators.fourier import fourier_features
+from ..operators.linear import features_of
 from ..operators.tiled import TiledKernel
 from ..problems.parameters import (
     check_bandwidth,
@@ -28,9 +29,9 @@ from .validation import (
     check_number,
     check_rows,
     check_same_location,
-    floats,
     on_its_device,
     publish,
+    validated,
 )
 
 # Bytes of features that are computed at a time on another device than that of X.
@@ -55,7 +56,7 @@ class FeatureMap(
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows.
+            Training rows. A file or a Dask array, too, see :ref:`large_data`.
         y : None
             Ignored.
 
@@ -67,6 +68,8 @@ class FeatureMap(
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
         """
         return self._fit(X)
 
@@ -75,7 +78,7 @@ class FeatureMap(
         check_bandwidth(self.bandwidth, targets=False)
         check_number("n_components", self.n_components, 1, integer=True)
         self._check_parameters()
-        X = validate_data(self, X, dtype=floats(X), ensure_min_samples=2)
+        X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
         publish(self, self._fitted(X, check_random_state(self.random_state)))
         return self
@@ -94,7 +97,7 @@ class FeatureMap(
         phi : array of shape (n_samples, n_components)
             In the library and data type of X.
         """
-        X = check_rows(self, X)
+        X = in_memory(check_rows(self, X))
         source, compute = location_of(X), compute_device(self.device, X)
         check_same_location(self, source, "transform")
         return self._features(X) if compute == source else self._in_slabs(X, compute)
@@ -232,7 +235,7 @@ class RandomFourierFeatures(FeatureMap):
         return {
             "kernel_": kernel,
             "bandwidth_": kernel.bandwidth,
-            "offset_": xp.mean(X, axis=0),
+            "offset_": _mean(X),
             "frequencies_": xp.astype(W, X.dtype, copy=False),
             "n_components_": self.n_components,
         }
@@ -355,12 +358,13 @@ class RBFNetworkFeatures(FeatureMap):
         if centers is not None:
             centers = _like(X, centers)
         elif self.centers == "kmeans":
+            check_in_memory(X, "centers='uniform', or an array as centers")
             centers = kmeans(X, self.n_components, rng)
         else:
             xp = namespace(X)
             indices = uniform(X.shape[0], self.n_components, rng)
+            centers = rows_at(X, indices)
             indices = xp.asarray(indices, device=device_of(X))
-            centers = xp.take(X, indices, axis=0)
         return {
             "kernel_": kernel,
             "bandwidth_": getattr(kernel, "bandwidth", None),
@@ -374,6 +378,16 @@ class RBFNetworkFeatures(FeatureMap):
     @property
     def _n_features_out(self):
         return self.centers_.shape[0]
+
+
+def _mean(X):
+    """Return the mean of the rows."""
+    xp = namespace(X)
+    if not is_lazy(X):
+        return xp.mean(X, axis=0)
+    zero = xp.zeros(X.shape[1], dtype=X.dtype, device=device_of(X))
+    each = xp.full((X.shape[0], 1), 1 / X.shape[0], dtype=X.dtype, device=device_of(X))
+    return features_of(X, zero).adjoint(each)[:, 0]
 
 
 def _like(X, values):

@@ -84,7 +84,7 @@ class Learner:
             "weight_scale": problem.weight_scale,
             "zero_loss": problem.zero_loss,
             "exact": isinstance(project, ExactProjection),
-            "counts": {} if isinstance(project, ExactProjection) else project.counts,
+            "residuals": project.save(),
         }
         return vars(self) | {"problem": None, "project": None, "pickled": pickled}
 
@@ -108,7 +108,7 @@ class Learner:
         project = make_projection(
             centers, factor, P, problem.n_features, n_learned, cache_size
         )
-        vars(project).update(pickled["counts"])
+        project.load(pickled["residuals"])
         return replace(self, problem=problem, project=project)
 
     @classmethod
@@ -142,7 +142,10 @@ class Learner:
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
         n_learned, cache_size = min(n_rows * n_epochs, _LONG * p), estimator.cache_size
         factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
-        largest = max_batch_size(centers, d, n_outputs, n_rows=min(n_rows, 1e9))
+        largest = problem.n_machines * max_batch_size(
+            centers, d, n_outputs, n_rows=min(n_rows, 1e9)
+        )
+        largest = int(min(largest, n_rows))
         m = estimator.batch_size if batch_size is None else batch_size
         if m == "auto":
             # Fewer centers than rows leave a residual, whose noise larger batches

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..backend.devices import compute_devices
+from ..backend.lazy import check_in_memory
 from ..centers import METHODS
 from ..nystrom.filters import RidgePath
 from ..problems.centers import CenterProblem
@@ -81,6 +82,8 @@ def make_problem(
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
+    if n_centers is None and centers is None:
+        check_in_memory(data.X, "n_centers")
     if is_auto(n_centers):
         validated = held_out is not None or data.validation is not None
         n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)

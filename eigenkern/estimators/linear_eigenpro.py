@@ -5,10 +5,12 @@ from functools import partial
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import move, namespace, to_numpy
+from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.machine import machine_of
+from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
@@ -72,17 +74,23 @@ class _LinearEigenPro(Streaming, Model):
         check_tuning(self)
         check_flag("fit_intercept", self.fit_intercept)
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
         """Fit the model.
 
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32.
+            Training rows; float32 is computed in float32. A file or a Dask array, too,
+            see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
             Weights of the squared residuals, not negative.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -91,14 +99,22 @@ class _LinearEigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data, a parameter or the folder are wrong; a model fitted before
+            stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        return self._fit(X, y, sample_weight)
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     @property
     def _spares(self):
@@ -296,6 +312,9 @@ class _LinearEigenPro(Streaming, Model):
         """Return f(X) less the intercept, on the device that computes."""
         n_outputs, coef = self.target_mean_.shape[0], self.coef_
         sparse = scipy.sparse.issparse(X)
+        if is_lazy(X):
+            coef = move(coef, *location_of(X)).reshape((n_outputs, X.shape[1]))
+            return features_of(X, namespace(X).zeros_like(coef[0, :])) @ coef.T
         if not sparse:
             device = compute_device(self.device, X)
             X, coef = move(X, *device), move(coef, *device)
@@ -470,6 +489,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----
@@ -683,6 +704,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         ------
         ValueError
             If the data or a parameter are wrong; the model stays as it was.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

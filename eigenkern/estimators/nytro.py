@@ -85,7 +85,8 @@ class _Nytro(Model):
         X : array of shape (n_samples, n_features)
             Training rows; the values of the kernel are computed in their data type,
             the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows.
+            of the training rows. With fewer centers than rows it may be a file or a
+            Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
@@ -106,6 +107,8 @@ class _Nytro(Model):
         ValueError
             If the data or a parameter are wrong, or the memory does not suffice; a
             model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

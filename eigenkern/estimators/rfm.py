@@ -412,6 +412,7 @@ class _RecursiveFeatureMachine(
 ):
     _task = "round"
     _coef_attribute = "metric_root_"
+    _in_memory_unless = "a sample of them"
 
     def __init__(
         self,
@@ -499,6 +500,8 @@ class _RecursiveFeatureMachine(
         ------
         ValueError
             If the data or a parameter are wrong; a model fitted before stays usable.
+        MemoryError
+            If memory runs out; the message says what takes less.
 
         Warns
         -----

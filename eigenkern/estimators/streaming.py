@@ -9,6 +9,7 @@ import numpy as np
 import scipy.stats
 
 from ..backend.array import location_of, move, namespace, to_numpy
+from ..backend.lazy import in_memory
 from ..problems.data import Data
 from ..problems.kept import Kept, joined
 from .training import Plateau
@@ -240,6 +241,7 @@ class Streaming:
         """
         first = n_outputs is None
         X, Y, labels = self._encode(X, y, reset=first, name="y")
+        X = in_memory(X)
         if len(Y) < min_rows:
             raise ValueError(
                 f"X must have at least {min_rows} rows in a piece; got {len(Y)}"

@@ -6,12 +6,11 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from ..backend.array import device_of, is_numpy, namespace, to_numpy
 from ..losses import LogLoss
 from .calibration import Calibration, calibrate
-from .validation import check_labels, floats, on_its_device
+from .validation import check_labels, on_its_device, validated
 
 
 class RegressionTargets(RegressorMixin):
@@ -29,12 +28,10 @@ class RegressionTargets(RegressorMixin):
         name : str, default=None
             Not used: labels have to be known, numbers need not.
         """
-        X, y = validate_data(
+        X, y = validated(
             self,
             X,
             y,
-            dtype=floats(X),
-            accept_sparse=self._accept_sparse,
             multi_output=True,
             y_numeric=True,
             ensure_min_samples=min_rows,
@@ -115,15 +112,7 @@ class ClassificationTargets(ClassifierMixin):
         name : {None, "y", "y_val"}, default=None
             None: the labels of y are the classes. Otherwise they must be among them.
         """
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=floats(X),
-            accept_sparse=self._accept_sparse,
-            ensure_min_samples=min_rows,
-            reset=reset,
-        )
+        X, y = validated(self, X, y, ensure_min_samples=min_rows, reset=reset)
         if name != "y_val":
             check_classification_targets(y)
         y = to_numpy(y)

@@ -7,7 +7,8 @@ class with
 - ``max_iter`` and ``update(state)``, which returns whether training is over;
 - ``fitted_attributes(interrupted)``, where it is the rule of a fit, and then
   ``out_of_sample()``: values to calibrate probabilities on, or None;
-- ``losses`` and ``scores``, where a `ProgressLine` shows them.
+- ``losses`` and ``scores``, where a `ProgressLine` shows them;
+- ``save()`` and ``load(saved)``, as the solver, where checkpoints are written.
 """
 
 import sys
@@ -30,9 +31,11 @@ _HIGH, _RISEN = 0.9, 1.2
 # 10000 rows, beside those of 20 epochs on all of them, are 3.06 and 3.06 % on MNIST,
 # 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
 _LAST_PART = 4
+# What an `EpochRule` knows of the epochs, beside their losses and scores.
+_SAVED = ("_coef", "_state", "_values", "_begin", "_fallback", "_last")
 
 
-def train(solver, rule, report):
+def train(solver, rule, report, keeper=None):
     """Take states from a solver until the rule, or a callback, ends the training.
 
     Parameters
@@ -43,19 +46,27 @@ def train(solver, rule, report):
         With ``max_iter`` and ``update(state)``, which returns whether it is over.
     report : Report
         Told of every iteration.
+    keeper : Keeper, default=None
+        Goes on from a checkpoint, and writes others.
 
     Returns
     -------
     bool
         Whether a callback ended it.
     """
-    interrupted = False
-    for _ in range(rule.max_iter):
+    interrupted, n_done = False, 0
+    if keeper is not None:
+        n_done = keeper.resume(solver, rule)
+    report.start(n_done)
+    for i in range(n_done, rule.max_iter):
         report.begin()
         state = next(solver)
         over = rule.update(state)
         interrupted = report.end(state, rule)
-        if over or interrupted:
+        over = over or interrupted or i == rule.max_iter - 1
+        if keeper is not None:
+            keeper.keep(solver, rule, over)
+        if over:
             break
     report.close()
     return interrupted
@@ -75,8 +86,11 @@ class Report:
     def __init__(self, problem=None, callbacks=None, progress=None):
         self._problem, self._callbacks = problem, callbacks
         self._progress = progress
-        if progress is not None:
-            progress.start_iterations()
+
+    def start(self, n_done):
+        """The training begins, after some iterations that were made before."""
+        if self._progress is not None:
+            self._progress.start_iterations(n_done)
 
     def begin(self):
         """An iteration begins."""
@@ -114,18 +128,20 @@ class Plateau:
     ----------
     best : float
         The least value.
+    waited : int
+        Values since it last fell.
     """
 
     def __init__(self, tol, patience):
         self._tol, self._patience = tol, patience
-        self.best, self._waited = np.inf, 0
+        self.best, self.waited = np.inf, 0
 
     def update(self, value, unit):
         """Take in a value; return whether it has stalled. `tol` is in this unit."""
         fell = value < self.best - self._tol * unit
-        self._waited = 0 if fell else self._waited + 1
+        self.waited = 0 if fell else self.waited + 1
         self.best = min(self.best, value)
-        return self._waited >= self._patience
+        return self.waited >= self._patience
 
 
 class EpochRule:
@@ -178,6 +194,32 @@ class EpochRule:
         # Where an epoch with the least loss began; the last one can end badly.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
+        self._whole = None
+
+    def save(self):
+        """Return what all epochs so far have left, for `load`."""
+        plateau = self._plateau.best, self._plateau.waited
+        saved = {name: getattr(self, name) for name in _SAVED} | {"plateau": plateau}
+        return saved | {"losses": list(self.losses), "scores": list(self.scores)}
+
+    def load(self, saved):
+        """Go to where another rule of the same problem was."""
+        for name in ("losses", "scores", *_SAVED):
+            setattr(self, name, saved[name])
+        self._plateau.best, self._plateau.waited = saved["plateau"]
+        self._whole = saved
+
+    def undo(self):
+        """Go back to the last epoch that was taken in whole; return if there is one.
+
+        An interrupt may come at any moment.
+        """
+        if self._whole is None:
+            return False
+        self.load(self._whole)
+        if self._spared is not None and self._values is None:
+            self._values = self._problem.validation_values(self._coef)
+        return True
 
     def update(self, state):
         """Take in an epoch; return whether training is over."""
@@ -197,7 +239,10 @@ class EpochRule:
         self._begin, self._state = state.coef, state
         exact = not self.scores and value == 0.0
         over = state.failed or exact or stalled
-        return self._goes_on(over) if self._spared is not None else over
+        if self._spared is not None:
+            over = self._goes_on(over)
+        self._whole = self.save()
+        return over
 
     def _goes_on(self, over):
         """Return whether training is over; if it were, it goes on with all rows."""
@@ -316,15 +361,16 @@ class ProgressLine:
         # A terminal shows one line that moves; a log or a notebook one line an epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
 
-    def start_iterations(self):
+    def start_iterations(self, n_done=0):
         """Note that the setup is over: it tells nothing of an epoch's time."""
-        self._first_epoch = time.monotonic()
+        self._first_epoch, self._n_before = time.monotonic(), n_done
 
     def update(self, rule):
         """Show the state after an epoch."""
         losses, scores = rule.losses, rule.scores
         done, of, now = len(losses), rule.max_iter, time.monotonic()
-        remaining = (now - self._first_epoch) / done * (of - done)
+        seconds = (now - self._first_epoch) / (done - self._n_before)
+        remaining = seconds * (of - done)
         filled = 20 * done // of
         score = f"  score {scores[-1]:.4f}" if scores else ""
         line = (

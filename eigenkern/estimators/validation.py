@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from numbers import Integral, Real
 
@@ -10,12 +10,19 @@ import numpy as np
 from array_api_compat import is_array_api_obj, is_numpy_array
 from sklearn import get_config
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
+from ..backend import memory
 from ..backend.array import location_of, namespace, to_numpy
-from ..backend.devices import working_device
+from ..backend.devices import compute_devices, working_device
 from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
+from .lazy import by_chunks, computed, is_dask, lazy_rows
 
 
 def floats(X, name="X"):
@@ -74,14 +81,14 @@ def check_flag(name, value, *, or_auto=False):
     raise ValueError(f"{name} must be {allowed}; got {value!r}")
 
 
-def warn_user(message):
-    """Give a ConvergenceWarning that points to the caller of the package."""
+def warn_user(message, category=ConvergenceWarning):
+    """Give a warning that points to the caller of the package."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         (__package__.partition(".")[0], "sklearn.callback")
     ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_kernel_parameters(estimator):
@@ -142,13 +149,44 @@ def check_has_fitted(
 def check_rows(estimator, X):
     """Return validated rows, to apply a fitted model to."""
     check_is_fitted(estimator, estimator._coef_attribute)
-    return validate_data(
-        estimator,
-        X,
-        dtype=floats(X),
-        accept_sparse=estimator._accept_sparse,
-        reset=False,
-    )
+    return validated(estimator, X, reset=False)
+
+
+def validated(
+    estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y
+):
+    """Return what `validate_data` of scikit-learn does, or rows not in memory, and y.
+
+    Parameters
+    ----------
+    estimator : estimator
+    X : array-like, file or Dask collection
+    y : array-like or Dask collection, default="no_validation"
+        By default only X is returned.
+    reset : bool
+        Whether these rows tell number and names of the features.
+    ensure_min_samples : int, default=1
+    **checks_of_y : dict
+        Of `check_X_y`.
+    """
+    rows = lazy_rows(X)
+    if rows is None:
+        options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
+        options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
+        return validate_data(estimator, X, computed(y), **options, **checks_of_y)
+    named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
+    validate_data(estimator, named, skip_check_array=True, reset=reset)
+    if rows.shape[0] < ensure_min_samples:
+        raise ValueError(
+            f"Found array with {rows.shape[0]} sample(s) while a minimum of "
+            f"{ensure_min_samples} is required."
+        )
+    if isinstance(y, str):
+        return rows
+    # The checks of y, beside as many rows of nothing.
+    y = computed(y)
+    _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
+    return rows, y
 
 
 def check_same_location(estimator, location, method):
@@ -216,15 +254,27 @@ def shared_out(X):
 def on_its_device(method):
     """Make a method of an estimator and X run on the device that computes it.
 
-    In it large products are shared out by the package itself, and BLAS is not to.
+    In it large products are shared out by the package itself, and BLAS is not to. Of a
+    Dask collection it is called on every chunk, once the result is computed.
     """
 
     @wraps(method)
     def run(self, X, *args, **options):
-        with working_device(self.device, X), shared_out(X):
-            return method(self, X, *args, **options)
+        if is_dask(X):
+            return by_chunks(self, method.__name__, X, *args, **options)
+        with advises_on_memory(self, method.__name__, X):
+            with working_device(self.device, X), shared_out(X):
+                return method(self, X, *args, **options)
 
     return run
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt of the fit of an estimator, whose model so far was published."""
+
+    def __init__(self, estimator):
+        super().__init__()
+        self.estimator = estimator
 
 
 def all_or_nothing(method):
@@ -234,14 +284,54 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with working_device(self.device, X), shared_out(X):
-                return method(self, X, *args, **options)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            with advises_on_memory(self, method.__name__, X):
+                with working_device(self.device, X), shared_out(X):
+                    return method(self, X, *args, **options)
+        except BaseException as error:
+            # Not of another estimator, which this one fits.
+            if not (isinstance(error, Interrupted) and error.estimator is self):
+                vars(self).clear()
+                vars(self).update(before)
             raise
 
     return run
+
+
+# How libraries say that memory, or threads, ran out, without a MemoryError.
+_RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
+# What takes less memory, by the parameter or method that a fit may have.
+_REMEDIES = {
+    "n_centers": "fewer centers (n_centers)",
+    "n_components": "a smaller n_components",
+    "subsample_size": "a smaller subsample_size",
+    "cache_size": "cache_size=0",
+    "partial_fit": "pieces of the data (partial_fit)",
+}
+
+
+@contextmanager
+def advises_on_memory(estimator, method, X=None):
+    """Raise one MemoryError that says what to do, whatever says that memory ran out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
+        if not ran_out or " MB " in said:  # another error, or one that says it all
+            raise
+        like_X = X if is_array_api_obj(X) else np.empty(0)
+        free = memory.available(*compute_devices(estimator.device, like_X)[0])
+        remedies = ["fewer rows at a time"]
+        if "fit" in method:
+            names = [name for name in _REMEDIES if hasattr(estimator, name)]
+            remedies = [_REMEDIES[name] for name in names] + [
+                "X in float32, fewer rows"
+            ]
+        raise MemoryError(
+            f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
+            f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
+            f"beside what it holds. What takes less: {', '.join(remedies)}"
+        ) from error
 
 
 def publish(estimator, attributes):

@@ -4,8 +4,13 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import slices
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from .dask import DaskMatrix
 from .matrix import Matrix
+
+# Rows of a file that are in memory at a time.
+_READ_ROWS = 65536
 
 
 class CenteredFeatures(Matrix):
@@ -13,7 +18,7 @@ class CenteredFeatures(Matrix):
 
     Parameters
     ----------
-    X : array or sparse array of shape (n, d)
+    X : array, sparse array or StoredRows of shape (n, d)
         Sparse ones in CSR.
     mean : array of shape (d,)
         Subtracted from every row; X is not copied and stays sparse.
@@ -28,7 +33,15 @@ class CenteredFeatures(Matrix):
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
-        F = large_product(self._X[start:stop, :], A) - self._mean @ A
+        if is_lazy(self._X):  # a few at a time
+            start, stop, _ = slice(start, stop).indices(self.shape[0])
+            parts = [
+                large_product(self._X[start + b.start : start + b.stop, :], A)
+                for b in slices(stop - start, _READ_ROWS)
+            ]
+            F = self.xp.concat(parts) - self._mean @ A
+        else:
+            F = large_product(self._X[start:stop, :], A) - self._mean @ A
         return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
@@ -39,14 +52,30 @@ class CenteredFeatures(Matrix):
         block = block - self._mean[first:last]
         return block if dtype is None else self.xp.astype(block, dtype, copy=False)
 
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges of the rows in random order."""
+        if is_lazy(self._X):
+            return self._X.shuffled_ranges(starts, rng)
+        return rng.permutation(starts)
+
     def rows(self, X):
         """Return the matrix of other rows."""
-        return CenteredFeatures(X, self._mean)
+        return features_of(X, self._mean)
+
+    def without_rows(self):
+        """Return the matrix of no rows: its `rows` are what others need of it."""
+        return CenteredFeatures(self._mean[None, :][:0, :], self._mean)
 
     def adjoint(self, G, start=0, stop=None):
         """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
         total = self.xp.sum(G, axis=0)
-        product = large_product(self._X[start:stop, :].T, G)
+        if is_lazy(self._X):
+            product = sum(
+                large_product(self._X[start + b.start : start + b.stop, :].T, G[b, :])
+                for b in slices(G.shape[0], _READ_ROWS)
+            )
+        else:
+            product = large_product(self._X[start:stop, :].T, G)
         return product - self._mean[:, None] * total
 
     def row_gram(self, stop, last):
@@ -86,6 +115,13 @@ class CenteredFeatures(Matrix):
         squares = np.asarray(self._X.multiply(self._X).sum(axis=1)).reshape(-1)
         along = np.asarray(self._X @ self._mean)
         return squares - 2 * along + self._mean @ self._mean
+
+
+def features_of(X, mean):
+    """Return rows less their mean as an operator, where the rows are."""
+    if hasattr(X, "cluster"):
+        return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean), X)
+    return CenteredFeatures(X, mean)
 
 
 class FeatureKernel:

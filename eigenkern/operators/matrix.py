@@ -105,6 +105,10 @@ class Matrix:
             total = total + self.block(i, end).T @ G[i - start : end - start, :]
         return total
 
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges of the rows in random order."""
+        return rng.permutation(starts)
+
     def evaluated(self, A):
         """Return K @ A, and K as an operator that keeps what was computed for it."""
         return self @ A, self

@@ -6,8 +6,10 @@ from copy import copy
 from itertools import pairwise
 
 from ..backend.array import is_cupy, move
+from ..backend.dask import DaskRows
 from ..backend.machine import SENT_BYTES
 from ..backend.transfer import move_what_fits
+from .dask import DaskMatrix
 from .given import GivenMatrix
 from .matrix import Matrix
 from .tiled import TiledKernel, row_encoder
@@ -22,12 +24,12 @@ def kernel_operator(kernel, centers, devices, rows=None):
     centers : array of shape (p, d)
         Z, on any device.
     devices : list of (namespace, device)
-    rows : array of shape (m, d), default=None
+    rows : array or LazyRows of shape (m, d), default=None
         X, on any device. None: X = Z.
 
     Returns
     -------
-    TiledKernel or ShardedKernel
+    TiledKernel, ShardedKernel or DaskMatrix
 
     Raises
     ------
@@ -35,6 +37,13 @@ def kernel_operator(kernel, centers, devices, rows=None):
         If a GPU does not hold its centers.
     """
     devices = devices[: max(centers.shape[0], 1)]
+    if isinstance(rows, DaskRows):
+        if len(devices) > 1:
+            raise ValueError(
+                "device must be one device for rows in a Dask array, whose workers "
+                f"share the work; got {len(devices)} devices"
+            )
+        return DaskMatrix(TiledKernel(kernel, move(centers, *devices[0])), rows)
     if len(devices) > 1:
         return ShardedKernel(kernel, centers, devices, rows)
     return TiledKernel(kernel, move_what_fits(centers, *devices[0]), rows)

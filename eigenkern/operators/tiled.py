@@ -13,10 +13,12 @@ from copy import copy
 import numpy as np
 
 from ..backend.array import device_of, is_numpy, namespace
+from ..backend.dask import DaskRows
 from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
 from ..backend.threads import Team, n_blas_threads, run_on_threads
 from ..backend.transfer import StreamedRows
+from .dask import DaskMatrix
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import BlockPlan
@@ -30,7 +32,7 @@ class TiledKernel(Matrix):
     kernel : Kernel
     centers : array of shape (p, d)
         Z.
-    rows : array of shape (m, d), default=None
+    rows : array or StoredRows of shape (m, d), default=None
         X, on any device: rows are moved when they are used. None: X = Z, and the
         diagonal is exact.
     tile_memory : float, default=None
@@ -73,7 +75,31 @@ class TiledKernel(Matrix):
 
     def rows(self, X):
         """Return K(X, Z): the centers stay encoded, the threads are shared."""
+        if isinstance(X, DaskRows):
+            return DaskMatrix(self, X)
         return self._with_rows(self._encoder(X), X.shape[0])
+
+    def without_rows(self):
+        """Return K(X, Z) of no rows, to send elsewhere and ask for `rows` there."""
+        return self.with_encoded_rows(self._right[:0, :])
+
+    def __copy__(self):
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def __getstate__(self):
+        # Rows stay where they are, and so do the threads.
+        left = ("encoded_rows", "pool")
+        return {name: value for name, value in vars(self).items() if name not in left}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        tile_bytes, self.pool = self.budget // self.n_workers, None
+        if self.kernel.fused and is_numpy(self.xp):
+            self.n_workers = n_blas_threads()
+            self.pool, self.budget = Team(self.n_workers), tile_bytes * self.n_workers
+        self._set_rows(encoded_slices(self._right[:0, :]), 0)
 
     def with_encoded_rows(self, E, first=None):
         """Return K(X, Z) of encoded rows; row i is center `first` + i, if given."""

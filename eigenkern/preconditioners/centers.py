@@ -106,21 +106,19 @@ class CenterSpectral(TopEigenvectors):
         """c, the centers that it lives on."""
         return self.vectors.shape[0]
 
-    def coordinates(self, K_b, step):
+    def coordinates(self, image):
         """Return the preconditioner's part of a step, in coordinates of V.
 
         Parameters
         ----------
-        K_b : array of shape (m, c)
-            K(X_b, Z_c).
-        step : array of shape (m, l)
+        image : array of shape (c, l)
+            K(Z_c, X_b) g of a step g.
 
         Returns
         -------
         array of shape (q, l)
         """
-        image = self.vectors.T @ large_product(step.T, K_b).T
-        return self.scales[:, None] * image
+        return self.scales[:, None] * (self.vectors.T @ image)
 
     def add_to(self, coef, S):
         """Add V S to coefficients (p, l) of the centers, in place."""

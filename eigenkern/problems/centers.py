@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
+from ..backend.lazy import check_in_memory, is_lazy, rows_at
 from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform
 from ..nystrom.moments import Moments
@@ -20,6 +21,8 @@ from ..operators.tiled import TiledKernel
 from .least_squares import LeastSquares
 from .problem import scatter, shuffled, take
 
+# Rows, of those that are not in memory, that tell what each center stands for.
+_N_WEIGHED = 20_000
 # Rows that are no centers, where these alone are left out.
 _FEWEST = 50
 
@@ -76,6 +79,8 @@ class CenterProblem(LeastSquares):
 
     def _choose_centers(self, n_centers, method):
         """Choose centers among the distinct training rows."""
+        if method != "uniform":
+            check_in_memory(self._X, "centers='uniform', or an array as centers")
         first, which = self._data.distinct(self.train.index)
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         alike = method == "uniform" or n_centers >= len(first)
@@ -321,6 +326,9 @@ class CenterProblem(LeastSquares):
         used = self.whitening.kept
         if self._center_weights is None:
             X, weights = self.train.X, to_numpy(self.train.weights)
+            if is_lazy(X):
+                chosen = shuffled(len(weights))[:_N_WEIGHED]
+                X, weights = rows_at(X, chosen), weights[chosen]
             centers = take(self._centers, used)
             found = masses(X, move(centers, namespace(X), device_of(X)), weights)
         else:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import location_of
+from ..backend.lazy import is_lazy
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
@@ -61,7 +62,7 @@ class Spared:
         self.over = False
 
     def states(self, solver, of_all_rows):
-        """Yield the states of a solver of the visited rows, then of one of all.
+        """Return the states of a solver of the visited rows, then of one of all.
 
         Parameters
         ----------
@@ -69,10 +70,39 @@ class Spared:
         of_all_rows : callable
             ``of_all_rows(state)`` returns the solver that goes on from a state.
         """
-        for state in solver:
-            yield state
-            if self.over:
-                yield from of_all_rows(state)
+        return _SparedStates(self, solver, of_all_rows)
+
+
+class _SparedStates:
+    """The states that `Spared.states` describes."""
+
+    def __init__(self, spared, solver, of_all_rows):
+        self._spared, self._solver, self._of_all_rows = spared, solver, of_all_rows
+        self._state, self._on_all_rows = None, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._go_to_all_rows_if_over()
+        self._state = next(self._solver)
+        return self._state
+
+    def _go_to_all_rows_if_over(self):
+        if self._spared.over and not self._on_all_rows:
+            self._solver, self._on_all_rows = self._of_all_rows(self._state), True
+
+    def save(self):
+        """Return where the iteration is, for `load`."""
+        self._go_to_all_rows_if_over()
+        solver = self._solver.save()
+        return {"over": self._on_all_rows, "state": self._state, "solver": solver}
+
+    def load(self, saved):
+        """Go on from where another was saved."""
+        self._spared.over, self._state = saved["over"], saved["state"]
+        self._go_to_all_rows_if_over()
+        self._solver.load(saved["solver"])
 
 
 @dataclass(frozen=True)
@@ -81,7 +111,7 @@ class Data:
 
     Attributes
     ----------
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
     targets : ndarray of shape (n, l)
         In float64, on the host.
     labels : ndarray of shape (n,) or (n, l)
@@ -137,6 +167,12 @@ class Data:
             weights=weights,
             groups=groups,
         )
+
+    def shuffled(self, rows):
+        """Return some rows in random order; those of a file so that it can be read."""
+        if is_lazy(self.X):
+            return self.X.shuffled(rows, self.rng)
+        return self.rng.permutation(rows)
 
     def rows_with_weight(self):
         """Return the indices of the rows that have a weight."""

@@ -5,7 +5,10 @@ from copy import copy
 import numpy as np
 
 from .. import centers as choice_of_centers
+from ..backend import memory
 from ..backend.array import move, slices, to_numpy
+from ..backend.dask import DaskRows
+from ..backend.lazy import StoredRows, check_in_memory, in_memory, is_lazy
 from ..backend.transfer import StreamedRows
 from ..operators.cached import kept
 from ..operators.given import GivenMatrix
@@ -28,7 +31,8 @@ class GeneralProblem(Problem):
     Parameters
     ----------
     data : Data
-        Its X may be a `numpy.memmap`: rows are read when they are used.
+        Its X may be a `numpy.memmap`, or not in memory: rows are read when they are
+        used.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
     kernel : Kernel
@@ -76,6 +80,7 @@ class GeneralProblem(Problem):
         self.dtype = like.dtype
         self.rng, self._train, self.kernel = data.rng, train, kernel
         self._streamed = StreamedRows(self._X, self.xp, self.device, train)
+        self._on_workers = None
         self._rows = self._matrix = None
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         if intercept is None:
@@ -91,6 +96,8 @@ class GeneralProblem(Problem):
         self.center_matrix = kernel_operator(
             self.kernel, take(self._centers, self._order), self.devices
         )
+        if isinstance(self._X, DaskRows):
+            self._on_workers = self.center_matrix.rows(self._X.take(train))
         self._validation = None
         if held_out is not None:
             self._validation = self.center_matrix.rows(take(self._X, held_out))
@@ -142,6 +149,11 @@ class GeneralProblem(Problem):
         return len(self._train)
 
     @property
+    def n_machines(self):
+        """Machines that share a batch."""
+        return self._X.n_machines if is_lazy(self._X) else 1
+
+    @property
     def n_coefficients(self):
         """Rows of the `dual_coef_` of a model."""
         return self.center_matrix.shape[0]
@@ -161,8 +173,11 @@ class GeneralProblem(Problem):
         """Yield the batches of an epoch, of a slice of the rows, in random order."""
         rows = slice(0, self.n_rows) if rows is None else rows
         starts = np.arange(rows.start, rows.stop, batch_size)
-        starts = self.rng.permutation(starts).tolist()
+        starts = self._streamed.shuffled_ranges(starts, self.rng).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
+        if self._on_workers is not None:
+            yield from self._batches_on_workers(batches)
+            return
         for b, following in zip(batches, [*batches[1:], None], strict=True):
             rows = self._gather(b)
             if following is not None and self._rows is None:
@@ -172,6 +187,13 @@ class GeneralProblem(Problem):
             else:
                 operator = GivenMatrix(self._matrix[b, :])
             yield Batch(operator, rows, self.targets[b, :], self.weights[b])
+
+    def _batches_on_workers(self, batches):
+        for b in batches:
+            operator = self._on_workers.part(b.start, b.stop)
+            yield Batch(
+                operator, operator.lazy_rows, self.targets[b, :], self.weights[b]
+            )
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
@@ -185,6 +207,8 @@ class GeneralProblem(Problem):
 
     def cached(self, cache_size, n_epochs):
         """Return the problem with K(X, Z) and X in memory, if that fits and pays."""
+        if self._on_workers is not None:
+            return self
         (n, p), d = (self.n_rows, self.center_matrix.shape[0]), self.n_features
         needed = (p + d) * n * self.center_matrix.itemsize
         fits = needed <= cache_budget(cache_size, self.center_matrix)
@@ -201,6 +225,18 @@ class GeneralProblem(Problem):
         if operator.in_memory:
             other._matrix = operator.block()
         return other
+
+    def check_memory(self):
+        """Raise a ValueError unless the free memory holds K(X, Z) and two factors."""
+        n, p = self.n_rows, self.center_matrix.shape[0]
+        needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
+        free = memory.available(self.xp, self.device)
+        if needed > free:
+            raise ValueError(
+                f"algorithm='eigenpro3-exact' with {p} centers of {n} rows needs "
+                f"{needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
+                "pass a smaller n_centers or algorithm='eigenpro3'"
+            )
 
     def matrix(self):
         """Return K(X, Z) of the training rows."""
@@ -233,13 +269,19 @@ class GeneralProblem(Problem):
         """Return the weighted mean squared residual of the first rows, or of all."""
         n, total = min(n_rows or self.n_rows, self.n_rows), 0.0
         zero = not bool(self.xp.any(coef != 0))
-        for rows in slices(n):
+        for rows in slices(n, 4096 * self.n_machines):
             residual = self.targets[rows, :]
             if not zero:
-                residual = self.center_matrix.rows(self._gather(rows)) @ coef - residual
+                residual = self._values(coef, rows) - residual
             squares = self.xp.mean(residual * residual, axis=1)
             total += float(self.xp.sum(self.weights[rows] * squares))
         return total / n
+
+    def _values(self, coef, rows):
+        """Return f less the intercept on a range of the training rows."""
+        if self._on_workers is not None:
+            return self._on_workers.product(coef, rows.start, rows.stop)[0]
+        return self.center_matrix.rows(self._gather(rows)) @ coef
 
     @property
     def zero_loss(self):
@@ -262,6 +304,7 @@ def _chosen(method, p, kernel, X, train, weights, rng):
     """Return centers among the rows `train`: all distinct ones if `p` is None."""
     n = len(train)
     if method != "uniform" or p is None:
+        check_in_memory(X, "centers='uniform' and n_centers, or an array as centers")
         rows = take(X, train)
         first, which = choice_of_centers.distinct_rows(rows)
         if p is None:
@@ -270,14 +313,16 @@ def _chosen(method, p, kernel, X, train, weights, rng):
         totals = np.bincount(which, weights=weights)
         rows = take(rows, first)
         return choice_of_centers.choose(method, kernel, rows, p, rng, totals)[0]
-    # The last ones, for the step is measured on the first. Copies add nothing.
+    # The last ones, for the step is measured on the first. Copies add nothing. In the
+    # order of a file the last ones are neighbours.
+    order = rng.permutation(train) if isinstance(X, StoredRows) else train
     found, taken = (), p
     while len(found) < p and taken < 2 * n:
-        last = train[max(n - taken, 0) :]
-        first = choice_of_centers.distinct_rows(take(X, last))[0]
+        last = order[max(n - taken, 0) :]
+        first = choice_of_centers.distinct_rows(in_memory(take(X, last)))[0]
         found, taken = last[np.sort(first)[-p:]], 2 * taken
     _check_distinct(p, len(found))
-    return take(X, found)
+    return in_memory(take(X, found))
 
 
 def _check_distinct(n_centers, n_distinct):

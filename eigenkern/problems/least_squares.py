@@ -6,6 +6,7 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
+from ..backend.lazy import is_lazy
 from ..centers import distinct_rows
 from ..nystrom.descent import Descent
 from ..nystrom.moments import nearest_factor
@@ -49,7 +50,11 @@ class Rows(NamedTuple):
 
     def part(self, start, stop):
         """Return the rows [start:stop]."""
-        return Rows(*(values[start:stop, ...] for values in self))
+        if is_lazy(self.X):
+            X = self.X.part(start, stop)
+        else:
+            X = self.X[start:stop, ...]
+        return Rows(X, *(values[start:stop, ...] for values in self[1:]))
 
     def part_at(self, position):
         """Return the rows at some positions."""
@@ -184,7 +189,8 @@ class LeastSquares(Problem):
             return None
         X, targets, weights = self._data.validation
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
-        X = self.xp.astype(self.to_compute(X), self.dtype)
+        if not is_lazy(X):
+            X = self.xp.astype(self.to_compute(X), self.dtype)
         return self._rows(X, targets, weights, np.arange(0))
 
     def n_distinct(self, rows):
@@ -205,10 +211,13 @@ class LeastSquares(Problem):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
         if not self.has_memory(plan):
             free = memory.available(self.xp, self.device)
+            matrices, remedy = "", "at least so much has to be free"
+            if plan.size > 1:
+                matrices = f"most of it for matrices of {plan.size} x {plan.size}, "
+                remedy = "pass a smaller n_centers"
             raise ValueError(
-                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, most of "
-                f"it for matrices of {plan.size} x {plan.size}, but {free / 1e6:.0f} "
-                "MB of memory are free; pass a smaller n_centers"
+                f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, "
+                f"{matrices}but {free / 1e6:.0f} MB of memory are free; {remedy}"
             )
 
     # Selection

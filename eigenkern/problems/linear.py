@@ -7,9 +7,10 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import move, to_numpy
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.transfer import move_what_fits
-from ..operators.linear import CenteredFeatures
+from ..operators.linear import features_of
 from .problem import Problem, take, weighted_mean_square
 
 
@@ -55,7 +56,7 @@ class LinearProblem(Problem):
 
     Attributes
     ----------
-    operator : CenteredFeatures
+    operator : CenteredFeatures or DaskMatrix
         The training rows.
     weights : array of shape (n,) or None
         With mean 1 over all rows seen.
@@ -84,11 +85,12 @@ class LinearProblem(Problem):
             rows_of = X.__getitem__
         else:
             super().__init__(device, X, several=False)
-            X = move_what_fits(X, self.xp, self.device)
+            if not is_lazy(X):
+                X = move_what_fits(X, self.xp, self.device)
             rows_of = partial(take, X)
         self.dtype, self.rng = X.dtype, data.rng
         self._one_dimensional = one_dimensional
-        rows = rows_of(train)
+        rows = X.in_order(train) if is_lazy(X) else rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         self._seen = seen
         if counts:
@@ -99,7 +101,7 @@ class LinearProblem(Problem):
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
         self.targets = self.array(data.targets[train] - self._seen.target_mean)
-        self.operator = CenteredFeatures(rows, self._mean)
+        self.operator = features_of(rows, self._mean)
         self._held_out = None if held_out is None else rows_of(held_out)
 
     def _sum_up(self, rows, Y, w, center, seen):
@@ -107,7 +109,11 @@ class LinearProblem(Problem):
         total, n = w.sum(), len(w)
         mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
         if center:
-            mean = self.array(w / total) @ rows
+            if is_lazy(rows):
+                sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
+                mean = sums[:, 0]
+            else:
+                mean = self.array(w / total) @ rows
             target_mean = np.average(Y, axis=0, weights=w)
         if seen is None:
             return Seen(n, total, mean, target_mean)
@@ -125,7 +131,10 @@ class LinearProblem(Problem):
         """Raise a ValueError if products of rows would leave the data type's range."""
         values = rows.data if scipy.sparse.issparse(rows) else rows
         limits, size = self.xp.finfo(self.dtype), 0.0
-        if 0 not in values.shape:
+        if is_lazy(rows):
+            low, high = rows.extremes()
+            size = max(high, -low)
+        elif 0 not in values.shape:
             size = max(float(self.xp.max(values)), -float(self.xp.min(values)))
         low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
         if size and not low <= size <= high:
@@ -147,7 +156,10 @@ class LinearProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
-        F = large_product(self._held_out, coef) - self._mean @ coef
+        if is_lazy(self._held_out):
+            F = features_of(self._held_out, self._mean) @ coef
+        else:
+            F = large_product(self._held_out, coef) - self._mean @ coef
         return to_numpy(F) + self._seen.target_mean
 
     def loss(self, coef, n_rows=None):

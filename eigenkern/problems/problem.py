@@ -5,6 +5,7 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import device_of, move, namespace
 from ..backend.devices import compute_device, compute_devices
+from ..backend.lazy import in_memory, is_lazy
 from ..backend.memory import n_bytes
 
 
@@ -21,7 +22,7 @@ class Problem:
     ----------
     device : str or list
         The parameter of the estimator.
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
         As the user gave it, validated.
     several : bool, default=True
         Whether several devices may share the computation.
@@ -70,7 +71,7 @@ class Problem:
 
     def to_compute(self, X):
         """Return X on the device that computes."""
-        return move(X, self.xp, self.device)
+        return move(in_memory(X), self.xp, self.device)
 
     def to_compute_if_small(self, X):
         """Return X on the device that computes, or as it is if it needs half of that.
@@ -107,6 +108,8 @@ class Problem:
 
 def take(values, index, axis=0):
     """Return some rows (or columns) of an array, by indices of the host."""
+    if is_lazy(values):
+        return values.take(index)
     xp = namespace(values)
     return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, to_numpy
-from .guard import Epoch, Guard, guarded
+from .guard import Epoch, Guard, Guarded
 
 # Shrinking coefficients are rewritten when their common factor is as small.
 _SMALLEST_SCALE = 1e-6
@@ -139,6 +139,18 @@ class RunningValues:
         """Start anew, after the expansion has become another one."""
         self._values, self._seen = {}, {}
         self._log, self._n_dropped = [], 0
+
+    def save(self):
+        """Return the values and what they know of, to `load`.
+
+        Sums in another order would differ by rounding.
+        """
+        return [self._values, self._seen, self._log, self._n_dropped]
+
+    def load(self, saved):
+        """Go on with values of the same batches, and the same expansion."""
+        if self.keep:
+            self._values, self._seen, self._log, self._n_dropped = saved
 
     def at(self, X, key):
         """Return the values over the scale on one batch, known by `key`, (m, l)."""
@@ -393,7 +405,14 @@ def doubly_stochastic(
         expansion.restore(good)
         values.forget()
 
-    return guarded(epoch, guard, snapshot=expansion.copy, restore=restore)
+    return Guarded(
+        epoch,
+        guard,
+        snapshot=expansion.copy,
+        restore=restore,
+        save_rest=values.save,
+        load_rest=values.load,
+    )
 
 
 @dataclass

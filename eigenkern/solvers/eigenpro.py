@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend.array import device_of, namespace
-from .guard import Epoch, EpochWatch, Guard, guarded
+from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Rows at most on which the sides of a race are compared.
@@ -66,7 +66,7 @@ def eigenpro(
     an epoch is the mean of the iterates of its second half, which has less of the
     steps' noise than the last.
 
-    Around the epochs are `guarded`, which goes back and halves eta where they diverge,
+    Around the epochs are `Guarded`, which goes back and halves eta where they diverge,
     and `StepSearch`: in the first of them several steps run side by side, as further
     columns of a.
 
@@ -132,7 +132,7 @@ def eigenpro(
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
-        order = rng.permutation(starts).tolist()
+        order = A.shuffled_ranges(starts, rng).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
@@ -158,7 +158,11 @@ def eigenpro(
         coef[...] = good
         sides = search.side_by_side(coef)
 
-    return guarded(
+    def load_rest(saved):
+        nonlocal sides
+        sides = coef if saved is None else saved
+
+    return Guarded(
         epoch,
         guard,
         snapshot=lambda: xp.asarray(coef, copy=True),
@@ -166,6 +170,8 @@ def eigenpro(
         step_size=step_size,
         origin=xp.zeros_like(coef) if may_restart else None,
         search=search,
+        save_rest=lambda: sides if search.n_sides > 1 else None,
+        load_rest=load_rest,
     )
 
 

@@ -218,22 +218,13 @@ class EpochWatch:
         return bool(self.lost.all())
 
 
-def guarded(
-    run_epoch,
-    guard,
-    snapshot,
-    restore,
-    *,
-    step_size=1.0,
-    model_of=None,
-    origin=None,
-    search=None,
-    counts=dict,
-):
+class Guarded:
     """Run epochs; where one diverges, go back and halve the step.
 
     It knows nothing of what an epoch does. The start of the epoch with the least loss
-    is what it goes back to: of the others an epoch can end badly unnoticed.
+    is what it goes back to: of the others an epoch can end badly unnoticed. An iterator
+    of an `EpochState` for each epoch, without end, unless it has `failed`: the caller
+    decides when to stop.
 
     Parameters
     ----------
@@ -255,41 +246,95 @@ def guarded(
         Steps other than the guard's.
     counts : callable, default=dict
         ``counts()`` returns fitted attributes that the solver itself counts.
-
-    Yields
-    ------
-    EpochState
-        Without end, unless it has `failed`: the caller decides when to stop.
+    save_rest, load_rest : callable, default=None
+        ``save_rest()`` returns what a snapshot leaves out of the iteration, and
+        ``load_rest(saved)`` goes on from it.
     """
-    begin = good = snapshot()
 
-    def state(coef, loss, factor, failed=False):
-        step = factor * step_size
-        return EpochState(coef, loss, step, guard.n_halvings, failed, counts())
+    def __init__(
+        self,
+        run_epoch,
+        guard,
+        snapshot,
+        restore,
+        *,
+        step_size=1.0,
+        model_of=None,
+        origin=None,
+        search=None,
+        counts=dict,
+        save_rest=None,
+        load_rest=None,
+    ):
+        self._run_epoch, self._guard = run_epoch, guard
+        self._snapshot, self._restore = snapshot, restore
+        self._step_size, self._origin, self._search = step_size, origin, search
+        self._model_of = (lambda place: place) if model_of is None else model_of
+        self._counts, self._save_rest, self._load_rest = counts, save_rest, load_rest
+        self._begin = self._good = None
 
-    while True:
-        epoch = run_epoch()
-        if epoch is None:
-            coef = snapshot() if model_of is None else model_of(snapshot())
-            yield state(coef, 0.0, 0.0)
-            continue
-        # Blame a longer step of the search first; halve only without one.
-        if not guard.accepts(epoch.least, halve=search is None or not search.is_longer):
-            if epoch.n_steps == 0 and origin is not None:
-                good = origin
-            begin = good
-            restore(good)
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        guard, search = self._guard, self._search
+        if guard.failed:
+            raise StopIteration
+        self._note_the_start()
+        while True:
+            epoch = self._run_epoch()
+            if epoch is None:
+                return self._state(self._model_of(self._snapshot()), 0.0, 0.0)
+            # Blame a longer step of the search first; halve only without one.
+            halve = search is None or not search.is_longer
+            if guard.accepts(epoch.least, halve=halve):
+                break
+            if epoch.n_steps == 0 and self._origin is not None:
+                self._good = self._origin
+            self._begin = self._good
+            self._restore(self._good)
             if search is not None:
                 search.forget()
             if guard.failed:
-                coef = good if model_of is None else model_of(good)
-                yield state(coef, np.nan, 0.0, failed=True)
-                return
-            continue
+                coef = self._model_of(self._good)
+                return self._state(coef, np.nan, 0.0, failed=True)
         if epoch.least == guard.best_loss:
-            good = begin
-        begin = snapshot()
-        yield state(epoch.coef, float(epoch.losses.mean()), guard.factor)
+            self._good = self._begin
+        self._begin = self._snapshot()
+        state = self._state(epoch.coef, float(epoch.losses.mean()), guard.factor)
         if search is not None and search.update(epoch.losses):
             # Side by side only the least loss tells growth; now the chosen one does.
             guard.best_loss = epoch.losses.sum()
+        return state
+
+    def _note_the_start(self):
+        if self._begin is None:
+            self._begin = self._good = self._snapshot()
+
+    def _state(self, coef, loss, factor, failed=False):
+        step, n_halvings = factor * self._step_size, self._guard.n_halvings
+        return EpochState(coef, loss, step, n_halvings, failed, self._counts())
+
+    def save(self):
+        """Return where the iteration is, between two epochs: what `load` goes on from.
+
+        A dict of numbers and arrays, snapshots, and the attributes of guard and search.
+        """
+        self._note_the_start()
+        return {
+            "begin": self._begin,
+            "good": self._good,
+            "guard": vars(self._guard),
+            "search": None if self._search is None else vars(self._search),
+            "rest": None if self._save_rest is None else self._save_rest(),
+        }
+
+    def load(self, saved):
+        """Go on from where another, of the same problem, was saved."""
+        self._begin, self._good = saved["begin"], saved["good"]
+        vars(self._guard).update(saved["guard"])
+        if self._search is not None:
+            vars(self._search).update(saved["search"])
+        self._restore(self._begin)
+        if self._load_rest is not None:
+            self._load_rest(saved["rest"])

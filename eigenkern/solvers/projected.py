@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
+from ..backend.lazy import in_memory
 from ..backend.linalg import large_product
 from ..operators.tiled import TiledKernel
-from .guard import Epoch, EpochWatch, Guard, guarded
+from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Iterate t has the weight t^3 in the mean: recent ones count most, the first half of
@@ -23,7 +24,7 @@ class Batch(NamedTuple):
     ----------
     operator : Matrix
         K(X_b, Z).
-    rows : array of shape (m, d)
+    rows : array or LazyRows of shape (m, d)
         X_b.
     targets : array of shape (m, l)
     weights : array of shape (m,)
@@ -189,7 +190,7 @@ def projected(
         mean = xp.asarray(iterate.mean, copy=True)
         return Epoch(mean, losses, losses.sum(), watch.n_steps)
 
-    return guarded(
+    return Guarded(
         epoch,
         guard,
         snapshot=iterate.copy,
@@ -199,6 +200,8 @@ def projected(
         origin=Iterate.of(xp.zeros_like(iterate.coef)) if may_restart else None,
         search=search,
         counts=lambda: _counts(iterate, project),
+        save_rest=project.save,
+        load_rest=project.load,
     )
 
 
@@ -232,7 +235,8 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
     for batch in batches:
         F, K_b = batch.operator.evaluated(a)
         if rows:
-            temporary = TiledKernel(centers.kernel, xp.concat(rows), batch.rows)
+            temporary = TiledKernel(centers.kernel, xp.concat(rows))
+            temporary = temporary.rows(batch.rows)
             F = F - temporary @ xp.concat(steps)
         error = F - batch.targets
         g = batch.weights[:, None] * error
@@ -241,11 +245,12 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
         if watch.add(losses, float(xp.sum(zero_losses)), m):
             return
         g = rates * g
-        s_b = P.coordinates(K_b.block(last=c), g)
+        image = K_b.adjoint(g)
+        s_b = P.coordinates(image[:c, :])
         P.add_to(a, s_b)
-        S, h, n_rows = S + s_b, h - K_b.adjoint(g), n_rows + m
+        S, h, n_rows = S + s_b, h - image, n_rows + m
         if interval > 1:
-            rows.append(batch.rows)
+            rows.append(in_memory(batch.rows))
             steps.append(g)
         if watch.n_batches % interval == 0:
             to_centers()
@@ -297,7 +302,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         coef = xp.asarray(iterate.coef, copy=True)
         return Epoch(coef, losses, losses.sum(), 1)
 
-    return guarded(
+    return Guarded(
         run_epoch,
         guard,
         snapshot=iterate.copy,

@@ -83,6 +83,12 @@ class ExactProjection:
             self._P.add_to(coef, S)
         return coef, namespace(h).zeros_like(h)
 
+    def save(self):
+        """Return None: every projection is alike."""
+
+    def load(self, saved):
+        """Do nothing."""
+
 
 class InexactProjection:
     """Projection by a few conjugate gradients: O(p) memory.
@@ -123,10 +129,14 @@ class InexactProjection:
         self._vectors = large_product(U, W)
         self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
-    @property
-    def counts(self):
-        """What the projections so far have changed."""
-        return {"residual": self.residual, "_n_projections": self._n_projections}
+    def save(self):
+        """Return what the mean residual is made of, to `load`."""
+        return [self.residual, self._n_projections]
+
+    def load(self, saved):
+        """Go on counting."""
+        if saved is not None:
+            self.residual, self._n_projections = saved
 
     def _preconditioned(self, R):
         if self._vectors is None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..backend.array import device_of, namespace, to_numpy
+from ..backend.array import to_numpy
+from ..backend.lazy import in_memory, rows_at
 from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 from ..centers import distinct_rows
 
@@ -109,10 +110,11 @@ def _subsample(X, targets, weights, rng):
     """Return distinct rows of a subsample, targets and weights, on the host."""
     n = X.shape[0]
     if n > _MOST_ROWS:
-        xp, rows = namespace(X), np.sort(rng.choice(n, _MOST_ROWS, replace=False))
-        X = xp.take(X, xp.asarray(rows, device=device_of(X)), axis=0)
+        rows = np.sort(rng.choice(n, _MOST_ROWS, replace=False))
+        X = rows_at(X, rows)
         targets = targets[rows]
         weights = None if weights is None else weights[rows]
+    X = in_memory(X)
     first, which = distinct_rows(X)
     Y, w = merged(first, which, targets, weights)
     # Centered, and with a largest value of 1: squares can't overflow.

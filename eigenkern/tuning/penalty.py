@@ -4,6 +4,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from ..backend import memory
 from ..backend.array import namespace
 from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 
@@ -52,7 +53,8 @@ def auto_ridge(K, y, weights=None):
     if n < _LEAST_ROWS:
         return 0.0
     s = min(n // _PART, _MOST_FITTED)
-    return _auto_ridge(K.block(0, min(s + _MOST_JUDGES, n), 0, s), y, weights)
+    s, judges = _that_fit(K, s, s)
+    return _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights)
 
 
 def _auto_ridge(block, y, weights):
@@ -81,13 +83,24 @@ def auto_ridge_of_features(F, y, weights=None):
     if n < _LEAST_ROWS:
         return 0.0
     s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
-    end = min(s + _MOST_JUDGES, n)
+    s, judges = _that_fit(F, s, d)
+    end = min(s + judges, n)
     if d >= s:
         return _auto_ridge(F.row_gram(end, s), y, weights)
     block = F.block(0, end)
     y, w = _first(block, y, weights)
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
     return size * _search(partial(_error_of_features, block, y, w, size, s), s)
+
+
+def _that_fit(K, s, width):
+    """Return how many rows to fit and to judge by, fewer than `s` if memory is short.
+
+    A block of them with `width` columns takes half of it or less, the systems the rest.
+    """
+    needed = K.itemsize * max(width, s) * (4.0 * s + _MOST_JUDGES)
+    part = min(1.0, memory.available(K.xp, K.device) / needed) ** 0.5
+    return max(int(part * s), 1), int(part * _MOST_JUDGES)
 
 
 def _first(block, y, weights):

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from ..backend import memory
 from ..backend.array import is_numpy, namespace
 from ..backend.devices import on_gpu
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.machine import CPU, GPU
 from ..backend.threads import n_blas_threads
@@ -53,7 +54,7 @@ def default_n_centers(
     ----------
     kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
         What is solved, see `NystromPlan`.
-    X : array of shape (n, d)
+    X : array or LazyRows of shape (n, d)
     n_columns : int
         Outputs.
     xp, device
@@ -89,7 +90,7 @@ def default_n_centers(
 
     full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
     seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
-    if seconds <= _ALL_ROWS_SECONDS and needed <= half:
+    if seconds <= _ALL_ROWS_SECONDS and needed <= half and not is_lazy(X):
         return None
     most = min(n, int(_CENTERS_FACTOR * n**0.5 * math.log(n)))
     return max(1, bisect_right(range(1, most + 1), False, key=too_many))

@@ -145,6 +145,23 @@ def test_no_control_groups_at_all(groups):
     assert memory.available(*HOST) == FREE  # /proc/self/cgroup cannot be read
 
 
+@pytest.mark.skipif(not psutil.LINUX, reason="elsewhere such limits don't hold")
+@pytest.mark.parametrize(
+    "of_addresses, of_data, expected",
+    [(-1, -1, np.inf), (5000, -1, 2000), (-1, 900, 800), (5000, 900, 800), (10, -1, 0)],
+)
+def test_limits_of_the_process(of_addresses, of_data, expected, groups, monkeypatch):
+    limits = dict(zip(memory._LIMITED, (of_addresses, of_data), strict=True))
+    monkeypatch.setattr(
+        memory.resource, "getrlimit", lambda kind: (limits[kind], limits[kind])
+    )
+    used = SimpleNamespace(vms=3000, data=100)
+    process = SimpleNamespace(memory_info=lambda: used)
+    monkeypatch.setattr(psutil, "Process", lambda: process)
+    assert memory.address_space() == expected
+    assert memory.available(*HOST) == min(FREE, expected / 2)
+
+
 def test_bytes_of_a_matrix():
     assert memory.n_bytes(np.zeros((3, 5), dtype=np.float32)) == 60
     assert memory.n_bytes(np.zeros((3, 5))) == 120

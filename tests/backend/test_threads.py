@@ -129,6 +129,34 @@ def test_a_task_may_share_out_its_own():
     assert sorted(results) == [(i, j) for i in range(4) for j in range(2)]
 
 
+@pytest.mark.parametrize("team", [Team, SleepingTeam])
+@pytest.mark.parametrize("n_starting", [0, 1, 2])
+def test_threads_that_do_not_start_are_done_without(team, n_starting, monkeypatch):
+    starts, start, done = [], threading.Thread.start, []
+
+    def fail(thread):
+        starts.append(thread)
+        if len(starts) == n_starting + 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threads, "_helpers", None)
+    monkeypatch.setattr(threads, "_n_helpers", 0)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    run_on_threads(team(4), lambda i: done.append(i), [(i,) for i in range(50)])
+    assert sorted(done) == list(range(50))
+    assert len(starts) == 2 * n_starting + 1  # and so many anew
+
+
+def test_a_limited_address_space_has_room_for_fewer_threads(monkeypatch):
+    monkeypatch.setattr(threads, "n_cores", lambda: 8)
+    monkeypatch.setattr(threads.single_threaded_blas, "_n_ready", 1)
+    with threadpool_limits(8, user_api="blas"):
+        for free, expected in [(float("inf"), 8), (100e6, 1), (2e9, 3), (1e12, 8)]:
+            monkeypatch.setattr(threads.memory, "address_space", lambda n=free: n)
+            assert n_blas_threads() == expected
+
+
 @pytest.mark.parametrize(
     "shape", [(1, 5, 1), (700, 40, 3), (3, 40, 700), (300, 9, 301)]
 )

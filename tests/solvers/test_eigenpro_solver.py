@@ -15,7 +15,7 @@ from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.preconditioners.linear import LinearSpectral
 from eigenkern.solvers.eigenpro import eigenpro, step_on_features, step_on_rows
-from eigenkern.solvers.guard import Epoch, Guard, guarded
+from eigenkern.solvers.guard import Epoch, Guard, Guarded
 from eigenkern.solvers.step_search import StepSearch, StepTrials
 from eigenkern.tuning.step import tune
 
@@ -511,7 +511,7 @@ def test_a_longer_step_is_given_up_before_the_measured_one_is_halved():
         return Epoch(None, np.array([loss]), loss, 1)
 
     guard = Guard(1.0)
-    states = guarded(run_epoch, guard, lambda: None, lambda _: None, search=search)
+    states = Guarded(run_epoch, guard, lambda: None, lambda _: None, search=search)
     next(states)
     next(states)  # it went back in between
     assert (search.factors, guard.n_halvings) == (1.0, 0)

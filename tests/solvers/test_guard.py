@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from eigenkern.solvers.guard import Epoch, EpochWatch, Guard, guarded
+from eigenkern.solvers.guard import Epoch, EpochWatch, Guard, Guarded
 
 
 class Toy:
@@ -31,7 +31,7 @@ class Toy:
         self.x = x
 
     def states(self, n, **options):
-        solver = guarded(
+        solver = Guarded(
             self.run_epoch, self.guard, lambda: self.x, self.restore, **options
         )
         return list(islice(solver, n))
@@ -158,7 +158,7 @@ def test_a_longer_step_is_to_blame_first():
     assert [state.n_step_halvings for state in states] == [0, 1]
     assert toy.starts == [10, 11, 10, 10]
     # It learns of the epochs that are passed on.
-    assert search.losses == [0.5]
+    assert search.losses == [0.5, 0.5]
 
 
 def test_a_watch_knows_which_iterate_diverged():

@@ -1,0 +1,407 @@
+"""Rows in a Dask array: its chunks stay on the workers, and functions go there.
+
+Of Dask no more is used than submit, scatter, gather and futures. Without a client the
+chunks are in this process, and functions run here, one after the other: each shares out
+its products over the threads.
+"""
+
+import sys
+import time
+from concurrent.futures import CancelledError
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+
+from .array import namespace
+from .lazy import LazyRows, check_finite_rows
+
+# Bytes from which values are sent to the workers directly, and once, not with a task.
+_SCATTERED_BYTES = 2**18
+# How often work is begun anew that lost data with a worker, and the seconds between.
+_TRIALS, _PAUSE = 5, 1.0
+# Arrays whose parts are known to be on the workers: targets and weights.
+_N_PARTS = 2
+
+
+class Here:
+    """A cluster of one: this process, where there is no client."""
+
+    n_workers = 1
+
+    def compute_chunks(self, X):
+        """Return the chunks of a Dask array, in order."""
+        import dask
+
+        return list(dask.compute(*X.to_delayed().reshape(-1)))
+
+    def places(self, chunks):
+        """Return where each chunk is."""
+        return ["here"] * len(chunks)
+
+    def n_threads(self, place):
+        """Return how many functions run at once."""
+        return 1
+
+    def send(self, value):
+        """Return a handle of a value, which functions get the value of."""
+        return value
+
+    def submit(self, function, *args):
+        """Return a handle of ``function(*args)``."""
+        return function(*args)
+
+    def gather(self, handles):
+        """Return the values of handles."""
+        return handles
+
+    def send_to(self, place, value):
+        """Return a handle of a value for functions that run at a place."""
+        return value
+
+    def attempt(self, step, forget=None):
+        """Return ``step()``."""
+        return step()
+
+
+class Workers:
+    """The workers of a client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    """
+
+    def __init__(self, client):
+        self._client = client
+
+    @property
+    def n_workers(self):
+        """Threads of all workers."""
+        return max(sum(self._client.nthreads().values()), 1)
+
+    def n_threads(self, place):
+        """Return the threads of a worker."""
+        return self._client.nthreads().get(place, 1)
+
+    def compute_chunks(self, X):
+        """Return futures of the chunks of a Dask array, in order."""
+        from distributed import wait
+
+        chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
+        wait(chunks)
+        for chunk in chunks:
+            if chunk.status == "error":
+                chunk.result()
+        return chunks
+
+    def places(self, chunks):
+        """Return the worker of each chunk."""
+        who_has = self._client.who_has(chunks)
+        return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
+
+    def send(self, value):
+        """Return a handle of a value, which functions get the value of.
+
+        What is sent to all workers is not lost with one of them.
+        """
+        if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
+            return value
+        return self._client.scatter(value, broadcast=True, hash=False)
+
+    def send_to(self, place, value):
+        """Return a handle of a value for functions that run at a place."""
+        if getattr(value, "nbytes", 0) < _SCATTERED_BYTES:
+            return value
+        known = place in self._client.nthreads()
+        return self._client.scatter(value, [place] if known else None, hash=False)
+
+    def submit(self, function, *args):
+        """Return a handle of ``function(*args)``."""
+        return self._client.submit(function, *args, pure=False)
+
+    def gather(self, handles):
+        """Return the values of handles."""
+        return self._client.gather(handles)
+
+    def attempt(self, step, forget=None):
+        """Return ``step()``, begun anew where data was lost with a worker.
+
+        Chunks are computed again by the scheduler; what was sent is not, and
+        ``forget()`` sees to it that it is sent again.
+        """
+        for trial in range(_TRIALS):
+            try:
+                return step()
+            except CancelledError:
+                if trial == _TRIALS - 1 or self._client.status != "running":
+                    raise
+                if forget is not None:
+                    forget()
+                time.sleep(_PAUSE)
+
+
+def cluster():
+    """Return the `Workers` of the client there is, or `Here`."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return Here()
+    try:
+        return Workers(distributed.default_client())
+    except ValueError:
+        return Here()
+
+
+class Group(NamedTuple):
+    """Rows on one worker.
+
+    Attributes
+    ----------
+    place : str
+        The worker.
+    chunks : list
+        Handles.
+    places : list of ndarray or None
+        The rows of each chunk; None: all.
+    position : ndarray
+        Their positions among the rows.
+    """
+
+    place: str
+    chunks: list
+    places: list
+    position: Any
+
+
+class DaskRows(LazyRows):
+    """Rows of a Dask array.
+
+    Parameters
+    ----------
+    X : dask.array.Array of shape (n, d)
+        Its chunks along rows only, of known sizes.
+    dtype : data type
+    """
+
+    def __init__(self, X, dtype):
+        self.shape = tuple(map(int, X.shape))
+        self._bounds = np.concatenate([[0], np.cumsum(X.chunks[0])]).astype(np.int64)
+        self.cluster = cluster()
+        self._chunks = self.cluster.compute_chunks(X.astype(dtype))
+        self._group_chunks()
+        self._index = None
+        self._parts = []  # (array, handles of its parts) of the last ones
+        like = self.cluster.submit(_first_row, self._chunks[0])
+        self.like = self.cluster.gather([like])[0]
+        self.dtype = self.like.dtype
+        self.device = array_api_compat.device(self.like)
+        self._run_all(_check_finite)
+
+    def _group_chunks(self):
+        """Share out the chunks: a thread of a worker uses its own together."""
+        places, names, groups = self.cluster.places(self._chunks), [], []
+        n_seen = dict.fromkeys(places, 0)
+        for place in places:
+            name = place, n_seen[place] % self.cluster.n_threads(place)
+            n_seen[place] += 1
+            if name not in names:
+                names.append(name)
+            groups.append(names.index(name))
+        self._names = [place for place, _ in names]
+        self._group_of = np.array(groups)
+
+    def __array_namespace__(self, api_version=None):
+        """Return the namespace of the chunks."""
+        return namespace(self.like)
+
+    @property
+    def n_machines(self):
+        """Threads of all workers."""
+        return self.cluster.n_workers
+
+    def take(self, index):
+        """Return other rows."""
+        other = object.__new__(DaskRows)
+        vars(other).update(vars(self))
+        vars(other).pop("groups", None)
+        other._parts = []
+        index = np.asarray(index)
+        other._index = index if self._index is None else self._index[index]
+        other.shape = len(index), self.shape[1]
+        return other
+
+    @cached_property
+    def groups(self):
+        """The rows on each worker."""
+        bounds, index = self._bounds, self._index
+        if index is None:
+            found = []
+            for k, name in enumerate(self._names):
+                own = np.flatnonzero(self._group_of == k)
+                position = [np.arange(*bounds[c : c + 2]) for c in own]
+                chunks = [self._chunks[c] for c in own]
+                places = [None] * len(own)
+                found.append(Group(name, chunks, places, np.concatenate(position)))
+            return found
+        chunk_of = np.searchsorted(bounds, index, "right") - 1
+        # In the order of groups, and of chunks: what belongs together is a range.
+        order = np.lexsort((chunk_of, self._group_of[chunk_of]))
+        ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
+        by_group = [([], [], []) for _ in self._names]
+        for position in np.split(order, ends) if len(order) else []:
+            c = chunk_of[position[0]]
+            chunks, places, positions = by_group[self._group_of[c]]
+            chunks.append(self._chunks[c])
+            places.append(index[position] - bounds[c])
+            positions.append(position)
+        return [
+            Group(name, chunks, places, np.concatenate(positions))
+            for name, (chunks, places, positions) in zip(
+                self._names, by_group, strict=True
+            )
+            if chunks
+        ]
+
+    def run(self, function, *args, by_row=()):
+        """Return handles of ``function(*args, *parts, places, *chunks)``, by group.
+
+        Parameters
+        ----------
+        function : callable
+            Of a module, so that workers find it.
+        *args : objects
+            Handles, or small values.
+        by_row : tuple of arrays of shape (n, ...), default=()
+            Each group gets its rows of them. None stays None.
+        """
+        parts = zip(*map(self.parts_of, by_row), strict=True)
+        parts = parts if by_row else [()] * len(self.groups)
+        return [
+            self.cluster.submit(function, *args, *own, group.places, *group.chunks)
+            for group, own in zip(self.groups, parts, strict=True)
+        ]
+
+    def parts_of(self, values):
+        """Return handles of the rows of an array that belong to each group.
+
+        Those of the last arrays are known, and not sent again.
+        """
+        if values is None:
+            return [None] * len(self.groups)
+        for known, handles in self._parts:
+            if known is values:
+                return handles
+        handles = [
+            self.cluster.send_to(group.place, _rows_of(values, group.position))
+            for group in self.groups
+        ]
+        self._parts = [*self._parts[-_N_PARTS:], (values, handles)]
+        return handles
+
+    def forget(self):
+        """Forget what was sent: some of it is lost."""
+        self._parts = []
+
+    def arranged(self, parts):
+        """Return arrays of the rows of each group, as one, in the order of the rows."""
+        if not parts:
+            raise ValueError("there are no rows")
+        order = np.argsort(np.concatenate([group.position for group in self.groups]))
+        xp = namespace(parts[0])
+        joined = xp.concat(parts) if len(parts) > 1 else parts[0]
+        return _rows_of(joined, order)
+
+    def total(self, handles):
+        """Return the sum of the values of handles, by a tree of sums."""
+        while len(handles) > 1:
+            pairs = zip(handles[::2], handles[1::2], strict=False)
+            odd = handles[len(handles) - len(handles) % 2 :]
+            handles = [self.cluster.submit(_sum, *pair) for pair in pairs] + odd
+        return self.cluster.gather(handles)[0]
+
+    def __getitem__(self, key):
+        """Return a range of rows as an array."""
+        start, stop, _ = key[0].indices(self.shape[0])
+        if start >= stop:
+            return self.like[:0, key[1]]
+        rows = self.part(start, stop)
+        fetch = self.cluster.attempt
+        parts = fetch(lambda: self.cluster.gather(rows.run(rows_of_chunks)))
+        return rows.arranged(parts)[:, key[1]]
+
+    def by_rows(self, function):
+        """Return a function of the rows, a row of each, as an array of the host."""
+        return self.arranged(self._run_all(_of_rows, function))
+
+    def extremes(self):
+        """Return the least and the largest number."""
+        low, high = zip(*self._run_all(_extremes), strict=True)
+        return min(low), max(high)
+
+    def _run_all(self, function, *args):
+        """Return the values of ``function(*args, places, *chunks)`` of all groups."""
+        return self.cluster.attempt(
+            lambda: self.cluster.gather(self.run(function, *args))
+        )
+
+
+def pieces(places, chunks):
+    """Yield ranges of the rows of a group, and the rows: chunks that are whole alone.
+
+    The rows of others are joined: a batch may have few of each.
+    """
+    if any(place is not None for place in places):
+        rows = rows_of_chunks(places, *chunks)
+        yield slice(0, rows.shape[0]), rows
+        return
+    start = 0
+    for chunk in chunks:
+        yield slice(start, start + chunk.shape[0]), chunk
+        start += chunk.shape[0]
+
+
+def rows_of_chunks(places, *chunks):
+    """Return the rows of a group as one array."""
+    parts = [
+        chunk if place is None else _rows_of(chunk, place)
+        for place, chunk in zip(places, chunks, strict=True)
+    ]
+    return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
+
+
+def _rows_of(values, index):
+    xp = namespace(values)
+    index = xp.asarray(index, device=array_api_compat.device(values))
+    return xp.take(values, index, axis=0)
+
+
+def _sum(one, other):
+    if isinstance(one, tuple):
+        return tuple(map(_sum, one, other))
+    return one + other
+
+
+def _of_rows(function, places, *chunks):
+    parts = [function(rows) for _, rows in pieces(places, chunks)]
+    return np.concatenate(parts)
+
+
+def _first_row(chunk):
+    return chunk[:1, :]
+
+
+def _check_finite(places, *chunks):
+    for _, rows in pieces(places, chunks):
+        check_finite_rows(rows)
+
+
+def _extremes(places, *chunks):
+    ends = [
+        (float(xp.min(rows)), float(xp.max(rows)))
+        for _, rows in pieces(places, chunks)
+        for xp in (namespace(rows),)
+        if rows.shape[0]
+    ]
+    low, high = zip(*ends, strict=True)
+    return min(low), max(high)

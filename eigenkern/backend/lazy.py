@@ -1,0 +1,272 @@
+"""Rows that are not in memory: in files, or on the workers of a cluster."""
+
+import threading
+
+import array_api_compat
+import numpy as np
+
+from .array import namespace
+
+# Bytes of a block of rows that is read at once: some 50 ms from a disk, and beside it
+# the seek and the call are nothing. Rows of a section are shuffled; it is what is kept.
+_BLOCK_BYTES, _SECTION_BYTES = 2**26, 2**28
+# Rows in front that are kept in memory: what bandwidth, step and penalty are chosen by.
+_N_FIRST = 8000
+
+
+class LazyRows:
+    """Rows that are fetched when they are asked for.
+
+    A subclass defines ``rows[start:stop, columns]``, an array in memory,
+    ``take(index)``, the same of other rows, ``by_rows(function)`` and ``extremes()``.
+
+    Attributes
+    ----------
+    shape : tuple (n, d)
+    dtype : data type
+        float32 or float64.
+    """
+
+    device = "cpu"
+
+    def __array_namespace__(self, api_version=None):
+        """Return the namespace of the rows that are fetched."""
+        return array_api_compat.array_namespace(np.empty(0))
+
+    def __len__(self):
+        return self.shape[0]
+
+    @property
+    def n_machines(self):
+        """Machines that compute with the rows."""
+        return 1
+
+    def to_device(self, device, stream=None):
+        """Return the rows where they are: they move when they are used."""
+        return self
+
+    def part(self, start=0, stop=None):
+        """Return a range of the rows, not fetched yet."""
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        if (start, stop) == (0, self.shape[0]):
+            return self
+        return self.take(np.arange(start, stop))
+
+    def in_order(self, order):
+        """Return the rows in an order, to read in ranges."""
+        return self.take(order)
+
+    def shuffled(self, rows, rng):
+        """Return some rows in random order."""
+        return rng.permutation(rows)
+
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges of shuffled rows in random order."""
+        return rng.permutation(starts)
+
+
+def is_lazy(X):
+    """Whether rows are not in memory."""
+    return isinstance(X, LazyRows)
+
+
+def check_in_memory(X, advice):
+    """Raise a ValueError if rows are not in memory."""
+    if is_lazy(X):
+        raise ValueError(
+            f"X must be an array in memory; got {X.shape[0]} rows that are not (a Dask "
+            f"array, or a file that memory does not hold): pass {advice}"
+        )
+
+
+def in_memory(X):
+    """Return rows as an array in memory."""
+    return X[:, :] if is_lazy(X) else X
+
+
+def rows_at(X, index):
+    """Return some rows as an array in memory, by indices of the host."""
+    if is_lazy(X):
+        return X.take(index)[:, :]
+    xp = namespace(X)
+    index = xp.asarray(index, device=array_api_compat.device(X))
+    return xp.take(X, index, axis=0)
+
+
+def check_finite_rows(X):
+    """Raise a ValueError if rows hold NaN or infinity."""
+    xp = namespace(X)
+    if not bool(xp.all(xp.isfinite(X))):
+        raise ValueError("Input X contains NaN or infinity.")
+
+
+class StoredRows(LazyRows):
+    """Rows of a file, in the order of an index: a memory map, HDF5 or Zarr.
+
+    Blocks are read whole, and the last two are kept: rows that are asked for in the
+    order of the file are read once.
+
+    Parameters
+    ----------
+    source : array-like of shape (n, d)
+        What ``source[start:stop]`` reads rows of.
+    dtype : data type
+        Of the rows that are fetched.
+    index : ndarray of shape (m,), default=None
+        The rows; None: all.
+    """
+
+    def __init__(self, source, dtype, index=None):
+        self._source, self._index, self.dtype = source, index, np.dtype(dtype)
+        n, d = source.shape
+        self.shape = (n if index is None else len(index)), d
+        row_bytes = d * self.dtype.itemsize
+        # Whole chunks of the file: each is read, and perhaps decompressed, once.
+        chunk = (getattr(source, "chunks", None) or (1,))[0]
+        self._block = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
+        self._blocks, self._lock = {}, threading.Lock()
+
+    def take(self, index):
+        """Return other rows of the file."""
+        index = np.asarray(index)
+        other = StoredRows.__new__(StoredRows)
+        vars(other).update(vars(self))
+        other._index = index if self._index is None else self._index[index]
+        other.shape = len(index), self.shape[1]
+        return other
+
+    def in_order(self, order):
+        """Return the rows in an order of `shuffled`, to read in ranges."""
+        return _ShuffledRows(self.take(order))
+
+    def shuffled(self, rows, rng):
+        """Return some rows in random order, so that they can be read in large blocks.
+
+        In front are rows from everywhere; after them come sections of the file in
+        random order, the rows of each in random order.
+        """
+        rows = np.sort(rows)
+        first = rng.permutation(len(rows))[:_N_FIRST]
+        rest = np.delete(rows, first)
+        parts = np.split(rest, np.flatnonzero(np.diff(rest // self._section)) + 1)
+        order = rng.permutation(len(parts))
+        rest = [rng.permutation(parts[i]) for i in order]
+        return np.concatenate([rows[first], *rest])
+
+    @property
+    def _section(self):
+        """Rows of a section."""
+        row_bytes = self.shape[1] * self.dtype.itemsize
+        return max(_SECTION_BYTES // row_bytes // self._block, 1) * self._block
+
+    def _places(self, start, stop):
+        """Return the places in the file of a range of rows."""
+        if self._index is None:
+            return np.arange(start, stop)
+        return self._index[start:stop]
+
+    def __getitem__(self, key):
+        start, stop, _ = key[0].indices(self.shape[0])
+        index = self._places(start, stop)
+        out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
+        block_of = index // self._block
+        for block in np.unique(block_of):
+            here = np.flatnonzero(block_of == block)
+            out[here] = self._read(int(block))[index[here] - block * self._block]
+        return out[:, key[1]]
+
+    def _read(self, block):
+        """Return a block of rows of the file, one of the last two or read anew."""
+        with self._lock:
+            rows = self._blocks.pop(block, None)
+            if rows is None:
+                start = block * self._block
+                rows = np.asarray(self._source[start : start + self._block])
+                rows = rows.astype(self.dtype, copy=False)
+                check_finite_rows(rows)
+            self._blocks[block] = rows
+            while len(self._blocks) > 2:
+                del self._blocks[next(iter(self._blocks))]
+        return rows
+
+    def _in_blocks(self):
+        for start in range(0, self.shape[0], self._block):
+            yield self[start : start + self._block, :]
+
+    def by_rows(self, function):
+        """Return a function of blocks of the rows, as one array of the host."""
+        return np.concatenate([function(rows) for rows in self._in_blocks()])
+
+    def extremes(self):
+        """Return the least and the largest number."""
+        low, high = zip(*((b.min(), b.max()) for b in self._in_blocks()), strict=True)
+        return float(min(low)), float(max(high))
+
+
+class _ShuffledRows(LazyRows):
+    """Rows of a file in the order of `StoredRows.shuffled`.
+
+    The first rows are kept in memory, and the last two sections. Sections are visited
+    one after the other, so that each is read once an epoch.
+
+    Parameters
+    ----------
+    rows : StoredRows
+    """
+
+    def __init__(self, rows):
+        self._rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+        n = rows.shape[0]
+        first = min(_N_FIRST, n)
+        section_of = rows._places(first, n) // rows._section
+        bounds = np.flatnonzero(np.diff(section_of)) + first + 1
+        self._bounds = np.unique([0, first, *bounds, n])
+        self._sections = {}
+        self._first = rows[:first, :]
+
+    def take(self, index):
+        """Return some of the rows."""
+        return self._rows.take(index)
+
+    def by_rows(self, function):
+        """Return a function of blocks of the rows, as one array of the host."""
+        return self._rows.by_rows(function)
+
+    def extremes(self):
+        """Return the least and the largest number."""
+        return self._rows.extremes()
+
+    def __getitem__(self, key):
+        start, stop, _ = key[0].indices(self.shape[0])
+        which = np.searchsorted(self._bounds, [start, max(stop - 1, start)], "right")
+        parts = [self._first[:0, :]]
+        for section in range(which[0] - 1, which[1]):
+            begin, end = self._bounds[section : section + 2]
+            rows = self._section(section)
+            parts.append(rows[max(start, begin) - begin : min(stop, end) - begin, :])
+        rows = np.concatenate(parts) if len(parts) != 2 else parts[1]
+        return rows[:, key[1]]
+
+    def _section(self, section):
+        """Return the rows of a section."""
+        if section == 0:
+            return self._first
+        rows = self._sections.pop(section, None)
+        if rows is None:
+            begin, end = self._bounds[section : section + 2]
+            while len(self._sections) > 1:
+                del self._sections[next(iter(self._sections))]
+            rows = self._rows[begin:end, :]
+        self._sections[section] = rows
+        return rows
+
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges in random order, those of a section together."""
+        section_of = np.searchsorted(self._bounds, starts, "right")
+        sections = np.unique(section_of)
+        parts = []
+        for section in np.roll(sections, -rng.randint(len(sections))):
+            own = np.sort(starts[section_of == section])
+            # The last may reach into the next section, whose turn comes.
+            parts += [rng.permutation(own[:-1]), own[-1:]]
+        return np.concatenate(parts)

@@ -1,0 +1,535 @@
+"""Checkpoints: a fit that was stopped goes on bit for bit.
+
+A folder with ``manifest.json`` and the arrays of the last state, ``state-<n>.npz``. The
+manifest tells of which estimator, parameters and data it is, the random state at the
+start, what was chosen, and the state itself, whose arrays are numbers in the file. What
+is chosen and measured before the first epoch is made again, from the same random state.
+
+A file is written under another name, brought to the disk and renamed; the manifest
+comes last, and then the state before is removed: at any moment one state is whole.
+
+scikit-learn's callbacks cannot do this: they are told the fitted attributes of an
+iteration, which say nothing of the state of a solver, and have no way to put it back.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse
+from array_api_compat import is_array_api_obj, is_numpy_array
+
+from ..backend.array import location_of, slices, to_numpy
+from ..backend.lazy import is_lazy
+from ..solvers.doubly_stochastic import Expansion
+from ..solvers.guard import EpochState
+from ..solvers.projected import Iterate
+from ..solvers.step_search import StepTrials
+from .validation import check_flag, check_number, is_auto, warn_user
+
+# Of the layout of both files, and of all that solvers and rules save.
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+# Parameters that change no number of a fit.
+_FREE_PARAMETERS = ("verbose",)
+# Sizes that a measured rate of the machine, or its free memory, may have decided.
+_SIZES = {"batch_size": "batch_size_", "block_size": "block_size_"}
+# What is told of the machine, and decides nothing.
+_TOLD = ("max_batch_size_",)
+# Bytes that are hashed at a time.
+_HASHED_BYTES = 2**26
+# What states are made of, beside numbers, lists and arrays.
+_CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where and how often a fit writes what it needs to go on.
+
+    Parameters
+    ----------
+    folder : str or path
+        A folder of its own for each fit; made if it is not there.
+    seconds : float, default=60
+        Time between two checkpoints, at least; one is written after an epoch. The last
+        epoch is always written.
+    epochs : int, default=None
+        Epochs after which one is written even if less time has passed.
+
+    See Also
+    --------
+    EigenProRegressor.fit : Takes it as `checkpoint`, or the folder alone.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from sklearn.datasets import load_diabetes
+    >>> from eigenkern import Checkpoint, EigenProRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
+    >>> with TemporaryDirectory() as folder:
+    ...     checkpoint = Checkpoint(folder, epochs=5)
+    ...     model = model.fit(X, y, checkpoint=checkpoint, resume=True)
+    """
+
+    folder: str | os.PathLike
+    seconds: float = 60
+    epochs: int | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.folder, str | os.PathLike):
+            raise ValueError(f"folder must be a path of a folder; got {self.folder!r}")
+        check_number("seconds", self.seconds, 0)
+        if self.epochs is not None:
+            check_number("epochs", self.epochs, 1, integer=True)
+
+
+def open_keeper(checkpoint, resume, estimator, data):
+    """Return the `Keeper` of a fit; None: it has no checkpoints."""
+    check_flag("resume", resume)
+    if checkpoint is not None:
+        return Keeper(checkpoint, resume, estimator, data)
+    if resume:
+        raise ValueError("resume=True needs the checkpoint to go on from; got None")
+    return None
+
+
+class Keeper:
+    """Writes the checkpoints of a fit, and reads the one that it goes on from.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint, str or path
+    resume : bool
+    estimator : Model
+        With checked parameters, not yet fitted.
+    data : Data
+        Validated.
+
+    Attributes
+    ----------
+    data : Data
+        The same, with the random state of the fit that goes on.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds anything that `resume` may not go on from.
+    OSError
+        If the folder cannot be written.
+    """
+
+    def __init__(self, checkpoint, resume, estimator, data):
+        if not isinstance(checkpoint, Checkpoint):
+            if not isinstance(checkpoint, str | os.PathLike):
+                raise ValueError(
+                    "checkpoint must be None, the path of a folder or an "
+                    f"eigenkern.Checkpoint; got {checkpoint!r}"
+                )
+            checkpoint = Checkpoint(checkpoint)
+        self._checkpoint, self._folder = checkpoint, Path(checkpoint.folder)
+        self._chosen = {}
+        self._state = self._arrays = self._problem = None
+        made_of = {
+            "format": _FORMAT,
+            "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
+            "estimator": type(estimator).__name__,
+            "parameters": _told_parameters(estimator),
+            "data": _told_data(estimator, data),
+        }
+        found = self._found(resume)
+        if found is None:
+            self._manifest = made_of | {"rng": _rng_state(data.rng)}
+            self._write_first()
+        else:
+            self._check(found, made_of)
+            self._manifest = {name: found[name] for name in (*made_of, "rng")}
+            self._state, self._chosen = found["state"], found["chosen"]
+            if self._state is not None:
+                self._arrays = self._read_arrays()
+            if estimator.random_state is None:  # NumPy's own stays as it is
+                data = replace(data, rng=np.random.RandomState())
+            data.rng.set_state(found["rng"])
+        self.data, self._rng = data, data.rng
+        self._n_epochs, self._seconds = 0, time.monotonic()
+
+    def _found(self, resume):
+        """Return the manifest of the checkpoint in the folder, or None."""
+        folder = self._folder
+        try:
+            names = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unusable(folder, "read", error) from error
+        if _MANIFEST in names:
+            if not resume:
+                raise ValueError(
+                    f"checkpoint={str(folder)!r} holds a checkpoint already: pass "
+                    "resume=True to go on from it, or another folder; nothing in it "
+                    "was changed"
+                )
+            return self._read_manifest()
+        foreign = [name for name in names if name != _MANIFEST + ".tmp"]
+        if foreign:
+            raise ValueError(
+                f"checkpoint={str(folder)!r} must be a new or empty folder, or one "
+                f"with a whole checkpoint; got {foreign[0]!r} in it and no {_MANIFEST}"
+            )
+        return None
+
+    def _read_manifest(self):
+        try:
+            found = json.loads((self._folder / _MANIFEST).read_bytes())
+            checksum = found.pop("checksum")
+        except OSError as error:
+            raise _unusable(self._folder, "read", error) from error
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise self._damaged(_MANIFEST) from error
+        if checksum != _hash(_canonical(found)):
+            raise self._damaged(_MANIFEST)
+        return found
+
+    def _check(self, found, made_of):
+        """Raise a ValueError unless a checkpoint is of this fit."""
+        start = f"checkpoint={str(self._folder)!r} is of another fit: "
+        hint = "; pass what it was made with, or another folder"
+        for name, what in {
+            "format": "the format of its files",
+            "eigenkern": "the version of eigenkern",
+            "estimator": "the estimator",
+        }.items():
+            if found[name] != made_of[name]:
+                raise ValueError(
+                    f"{start}{what} is {found[name]} there and {made_of[name]} here"
+                    + hint
+                )
+        for kind in ("parameters", "data"):
+            there, here = found[kind], made_of[kind]
+            for name in sorted({*there, *here}):
+                one, other = there.get(name), here.get(name)
+                if one != other:
+                    raise ValueError(
+                        f"{start}{name} is {one} there and {other} here{hint}"
+                    )
+
+    def _read_arrays(self):
+        """Return the arrays of the state."""
+        name = self._state["file"]
+        try:
+            path = self._folder / name
+            if _hash_of_file(path) != self._state["checksum"]:
+                raise self._damaged(name)
+            with np.load(path, allow_pickle=False) as arrays:
+                return [arrays[f"a{i}"] for i in range(len(arrays.files))]
+        except (OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise self._damaged(name) from error
+
+    def _damaged(self, name):
+        return ValueError(
+            f"checkpoint={str(self._folder)!r} is damaged: {name} is missing or not as "
+            "it was written; pass another folder to begin anew. Nothing in it was "
+            "changed"
+        )
+
+    def prepare(self, estimator):
+        """Return what ``estimator._prepare(data)`` returns, with the sizes chosen then.
+
+        Warns where anything else was chosen otherwise than when the checkpoint was
+        written.
+        """
+        given = {
+            name: getattr(estimator, name)
+            for name in _SIZES
+            if self._chosen.get(_SIZES[name]) is not None
+            and is_auto(getattr(estimator, name, None))
+        }
+        vars(estimator).update({name: self._chosen[_SIZES[name]] for name in given})
+        try:
+            prepared = estimator._prepare(self.data)
+        finally:
+            vars(estimator).update(given)
+        chosen = {
+            name: _Encoder().encode(value)
+            for name, value in prepared[2].items()
+            if isinstance(value, float | int | str | np.generic) and name not in _TOLD
+        }
+        if self._chosen not in ({}, chosen):
+            names = sorted(n for n in chosen if chosen[n] != self._chosen.get(n))
+            warn_user(
+                f"{type(estimator).__name__} goes on from a checkpoint, but not bit "
+                f"for bit: this machine led to another {', '.join(names)}",
+            )
+        self._problem, self._chosen = prepared[0], chosen
+        return prepared
+
+    def resume(self, solver, rule):
+        """Put solver and rule where the checkpoint is.
+
+        Returns
+        -------
+        n_done : int
+            Epochs that it holds; all that are allowed where the fit was over.
+        """
+        state, problem = self._state, self._problem
+        if state is None:
+            return 0
+        decoder = _Decoder(self._arrays, problem.xp, problem.device)
+        saved = decoder.decode(state["tree"])
+        rule.load(saved["rule"])
+        if not state["over"]:
+            solver.load(saved["solver"])
+        self._rng.set_state(saved["rng"])
+        self._state = self._arrays = None
+        self._n_epochs = len(rule.losses)
+        return rule.max_iter if state["over"] else self._n_epochs
+
+    def keep(self, solver, rule, over):
+        """Write a checkpoint after an epoch, if it is time or the fit is over."""
+        seconds, epochs = self._checkpoint.seconds, self._checkpoint.epochs
+        n, now = len(rule.losses), time.monotonic()
+        due = epochs is not None and n - self._n_epochs >= epochs
+        if not (over or due or now - self._seconds >= seconds):
+            return
+        try:
+            self._write_state(solver, rule, over)
+        except OSError as error:
+            warn_user(
+                f"{_unusable(self._folder, 'write', error)}; the fit goes on, and the "
+                "last whole checkpoint is kept",
+                RuntimeWarning,
+            )
+        self._n_epochs, self._seconds = n, time.monotonic()
+
+    def _write_first(self):
+        """Write a manifest without a state."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write_manifest({}, None)
+        except OSError as error:
+            raise _unusable(self._folder, "write", error) from error
+
+    def _write_state(self, solver, rule, over):
+        encoder = _Encoder()
+        tree = encoder.encode(
+            {
+                "rule": rule.save(),
+                "solver": None if over else solver.save(),
+                "rng": self._rng.get_state(legacy=False),
+            }
+        )
+        arrays = {f"a{i}": to_numpy(a) for i, a in enumerate(encoder.arrays)}
+        numbers = [int(n) for n in re.findall(r"\d+", " ".join(self._state_files()))]
+        name = f"state-{max(numbers, default=0) + 1}.npz"
+        state = {
+            "file": name,
+            "n_epochs": len(rule.losses),
+            "over": over,
+            "tree": tree,
+        }
+        self._write(name, lambda file: np.savez(file, **arrays))
+        state["checksum"] = _hash_of_file(self._folder / name)
+        self._write_manifest(self._chosen, state)
+        for other in self._state_files():
+            if other != name:
+                with suppress(OSError):
+                    os.remove(self._folder / other)
+
+    def _state_files(self):
+        return [name for name in os.listdir(self._folder) if name.startswith("state-")]
+
+    def _write_manifest(self, chosen, state):
+        content = self._manifest | {"chosen": chosen, "state": state}
+        content["checksum"] = _hash(_canonical(content))
+        text = _canonical(content)
+        self._write(_MANIFEST, lambda file: file.write(text))
+
+    def _write(self, name, write):
+        """Write a file of the folder wholly, or not at all."""
+        path = self._folder / name
+        temporary = self._folder / f"{name}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                os.remove(temporary)
+        if os.name == "posix":  # the name too is to be on the disk
+            folder = os.open(self._folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
+def _unusable(folder, verb, error):
+    reason = error.strerror or str(error)
+    text = f"checkpoint={str(folder)!r}: cannot {verb} this folder: {reason}"
+    return OSError(text) if error.errno is None else OSError(error.errno, text)
+
+
+def _told_parameters(estimator):
+    """Return the parameters of an estimator as texts that tell them apart."""
+    parameters = estimator.get_params(deep=False)
+    return {
+        name: _told(value)
+        for name, value in parameters.items()
+        if name not in _FREE_PARAMETERS
+    }
+
+
+def _told(value):
+    if isinstance(value, np.random.RandomState) or value is None:
+        return type(value).__name__
+    if isinstance(value, np.generic):
+        value = value.item()
+    if is_array_api_obj(value):
+        return _told_array(value)
+    if isinstance(value, dict):
+        pairs = sorted(f"{_told(k)}: {_told(v)}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_told(one) for one in value) + "]"
+    if hasattr(value, "__qualname__"):  # its representation is an address
+        return f"{value.__module__}.{value.__qualname__}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _told_data(estimator, data):
+    """Return texts that tell the data of a fit apart."""
+    told = {"X": _told_array(data.X), "y": _told_array(data.targets)}
+    if hasattr(estimator, "classes_"):
+        told["classes"] = _told(estimator.classes_.tolist())
+    if data.weights is not None:
+        told["sample_weight"] = _told_array(data.weights)
+    coef = getattr(estimator, estimator._coef_attribute, None)
+    if getattr(estimator, "warm_start", False) and coef is not None:
+        told["the model of warm_start=True"] = _told_array(coef)
+    return told
+
+
+def _told_array(X):
+    """Return shape, type, place and a hash of all bytes of an array."""
+    xp, device = location_of(X)
+    told = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
+    digest = hashlib.blake2b(digest_size=16)
+    parts = [X]
+    if is_lazy(X):  # hashed where the rows are
+        told, parts = f"{type(X).__name__} {told}", [X.by_rows(_hashes_of_rows)]
+    if scipy.sparse.issparse(X):
+        parts = [X.data, X.indices, X.indptr]
+    for part in parts:
+        n_rows = _HASHED_BYTES // max(to_numpy(part[:1, ...]).nbytes, 1)
+        for rows in slices(part.shape[0], max(n_rows, 1)):
+            digest.update(np.ascontiguousarray(to_numpy(part[rows, ...])))
+    return f"{told}, {digest.hexdigest()}"
+
+
+def _hashes_of_rows(rows):
+    rows = np.ascontiguousarray(to_numpy(rows))
+    digests = [hashlib.blake2b(row, digest_size=8).digest() for row in rows]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+def _canonical(content):
+    return json.dumps(content, sort_keys=True, allow_nan=False).encode()
+
+
+def _hash(content):
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _hash_of_file(path):
+    with open(path, "rb") as file:
+        make = lambda: hashlib.blake2b(digest_size=16)  # noqa: E731
+        return hashlib.file_digest(file, make).hexdigest()
+
+
+def _rng_state(rng):
+    """Return the state of a RandomState as JSON has it."""
+
+    def plain(value):
+        if isinstance(value, dict):
+            return {name: plain(one) for name, one in value.items()}
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    return plain(rng.get_state(legacy=False))
+
+
+class _Encoder:
+    """Makes JSON of numbers, lists, dicts and known classes; arrays go to a list.
+
+    An array that occurs several times is written once.
+
+    Attributes
+    ----------
+    arrays : list
+    """
+
+    def __init__(self):
+        self.arrays, self._numbers = [], {}
+
+    def encode(self, value):
+        """Return what `_Decoder.decode` makes the same value of."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if np.isfinite(value) else {"float": repr(value)}
+        if isinstance(value, list | tuple):
+            return [self.encode(one) for one in value]
+        if isinstance(value, dict):
+            pairs = value.items()
+            return {"dict": [[self.encode(k), self.encode(v)] for k, v in pairs]}
+        if type(value).__name__ in _CLASSES:
+            name = type(value).__name__
+            return {"class": [name, self.encode(vars(value))]}
+        number = self._numbers.setdefault(id(value), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(value)
+        kind = "array" if is_numpy_array(value) else "device_array"
+        return {kind: number}
+
+
+class _Decoder:
+    """Makes values of what an `_Encoder` returned, on the device that computes."""
+
+    def __init__(self, arrays, xp, device):
+        self._arrays, self._xp, self._device = arrays, xp, device
+        self._moved = {}
+
+    def decode(self, tree):
+        """Return the value."""
+        if isinstance(tree, list):
+            return [self.decode(one) for one in tree]
+        if not isinstance(tree, dict):
+            return tree
+        ((kind, content),) = tree.items()
+        if kind == "float":
+            return float(content)
+        if kind == "dict":
+            return {self.decode(k): self.decode(v) for k, v in content}
+        if kind == "class":
+            name, attributes = content
+            value = object.__new__(_CLASSES[name])
+            vars(value).update(self.decode(attributes))
+            return value
+        array = self._arrays[content]
+        if kind == "device_array":
+            if content not in self._moved:
+                moved = self._xp.asarray(array, device=self._device)
+                self._moved[content] = moved
+            array = self._moved[content]
+        return array

@@ -1,0 +1,146 @@
+"""What users pass that is not in memory: files, Dask arrays and DataFrames."""
+
+from functools import partial
+
+import numpy as np
+
+from ..backend import memory
+from ..backend.dask import DaskRows
+from ..backend.lazy import StoredRows
+
+# The part of the free memory that rows of a file may take to be read as an array: with
+# their rows in another order they take twice as much.
+_PART_OF_MEMORY = 4
+
+
+def is_dask(X):
+    """Whether X is a Dask collection."""
+    return hasattr(X, "__dask_graph__")
+
+
+def is_file(X):
+    """Whether X is a memory map, or an array in an HDF5 or Zarr file."""
+    if isinstance(X, np.memmap):
+        return True
+    package = type(X).__module__.partition(".")[0]
+    return package in ("h5py", "zarr") and hasattr(X, "shape")
+
+
+def lazy_rows(X):
+    """Return rows that are not in memory, or None: X is to become an array.
+
+    Raises
+    ------
+    ValueError
+        If X has not two dimensions, or chunks that can not be used.
+    """
+    if is_dask(X):
+        return _rows_of_dask(X)
+    if not is_file(X) or _fits(X):
+        return None
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"X must have shape (n_samples, n_features); got shape {tuple(X.shape)}"
+        )
+    return StoredRows(X, _float_of(X.dtype))
+
+
+def _fits(X):
+    """Whether the rows of a file are better read as an array."""
+    n_bytes = np.prod(X.shape, dtype=float) * np.dtype(X.dtype).itemsize
+    return _PART_OF_MEMORY * n_bytes <= memory.available(np, "cpu")
+
+
+def _float_of(dtype):
+    """Return the data type that numbers of another are computed in."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"X must hold numbers; got the data type {dtype}")
+    return np.float32 if dtype == np.float32 else np.float64
+
+
+def _rows_of_dask(X):
+    X = _array_of(X, lengths=True)
+    if np.isnan(X.shape[0]):
+        raise ValueError(
+            "X must have chunks of known sizes; got unknown ones: call "
+            "X.compute_chunk_sizes() first"
+        )
+    return DaskRows(X, _float_of(X.dtype))
+
+
+def _array_of(X, lengths=None):
+    """Return a Dask array of rows, its chunks along rows only."""
+    if hasattr(X, "to_dask_array"):  # a DataFrame
+        X = X.to_dask_array(lengths=lengths)
+    if X.ndim != 2:
+        raise ValueError(
+            f"X must have shape (n_samples, n_features); got {X.ndim} dimension(s)"
+        )
+    if len(X.chunks[1]) > 1:
+        raise ValueError(
+            "X must have its features in one chunk; got chunks of "
+            f"{X.chunks[1]} features: call X.rechunk({{1: -1}}) first"
+        )
+    return X
+
+
+def computed(values):
+    """Return values in memory: those of Dask are computed."""
+    return values.compute() if is_dask(values) else values
+
+
+def by_chunks(model, method, X, *args, **options):
+    """Return what a method of a fitted model returns of every chunk, as a Dask array.
+
+    Parameters
+    ----------
+    model : estimator
+    method : str
+    X : Dask array or DataFrame
+    *args, **options
+        Of the method.
+
+    Returns
+    -------
+    dask.array.Array
+        Not computed yet.
+    """
+    from dask import delayed
+    from dask.base import tokenize
+
+    if args or any(options.values()):
+        raise ValueError(
+            f"{method} of a Dask array takes no other parameters: call it on chunks, "
+            "with X.map_blocks"
+        )
+    call = partial(_call, method)
+    names = getattr(X, "columns", None)
+    example = call(np.zeros((1, X.shape[1])), model, names)
+    X = _array_of(X)
+    width = {} if example.ndim == 1 else {"new_axis": [1]}
+    if example.ndim == 2:
+        width["chunks"] = (X.chunks[0], (example.shape[1],))
+    # Of one task the model is a part, and all chunks get it from there.
+    shared = delayed(model, name=f"eigenkern-{tokenize(id(model), vars(model))}")
+    return X.map_blocks(
+        call,
+        shared,
+        names,
+        dtype=example.dtype,
+        drop_axis=[1],
+        meta=example[:0, ...],
+        **width,
+    )
+
+
+def _call(method, X, model, names=None):
+    """Return what a method of a model returns of rows, which may be none."""
+    n = X.shape[0]
+    rows = X if n else np.zeros((1, X.shape[1]), dtype=X.dtype)
+    if names is not None:
+        import pandas as pd
+
+        rows = pd.DataFrame(rows, columns=names)
+    found = getattr(model, method)(rows)
+    return found if n else found[:0, ...]

@@ -1,0 +1,278 @@
+"""Matrices of rows in a Dask array: products are made where the rows are."""
+
+from ..backend.array import move, namespace
+from ..backend.dask import pieces
+from .given import GivenMatrix
+from .matrix import Matrix
+
+
+class DaskMatrix(Matrix):
+    """K(X, Z), or features, of rows X in a Dask array.
+
+    Each worker makes an operator of its own rows, and what is asked of it; the parts of
+    a product are put together, sums over rows are added by a tree. A product sends p l
+    numbers to the workers, and gets n l, or p l, back.
+
+    Parameters
+    ----------
+    local : TiledKernel or CenteredFeatures
+        Whose ``rows(X)`` is the operator of rows.
+    rows : DaskRows
+    remote : list, default=None
+        The handle of `local` where it was sent already.
+    """
+
+    can_be_cached = False
+
+    def __init__(self, local, rows, remote=None):
+        self.xp, self.device, self.dtype = local.xp, local.device, local.dtype
+        self.itemsize, self.row_width = local.itemsize, local.row_width
+        self.kernel, self.factored = getattr(local, "kernel", None), local.factored
+        self.budget = local.budget
+        self.shape = rows.shape[0], local.shape[1]
+        self._local, self._rows = local, rows
+        self._remote = [] if remote is None else remote
+
+    @property
+    def _cluster(self):
+        return self._rows.cluster
+
+    @property
+    def lazy_rows(self):
+        """The rows, not fetched."""
+        return self._rows
+
+    def part(self, start, stop):
+        """Return a range of the rows."""
+        return self._of(self._rows.part(start, stop))
+
+    def _operator(self):
+        """Return the handle of the operator without rows."""
+        if not self._remote:
+            self._remote.append(self._cluster.send(self._local.without_rows()))
+        return self._remote[0]
+
+    def rows(self, X):
+        """Return the matrix of other rows, on the workers or here."""
+        return self._local.rows(X) if not hasattr(X, "cluster") else self._of(X)
+
+    def _of(self, rows):
+        return DaskMatrix(self._local, rows, self._remote)
+
+    def _attempt(self, step, rows):
+        """Return ``step()``, begun anew with all that was sent where some was lost."""
+
+        def forget():
+            self._remote.clear()
+            rows.forget()
+
+        return self._cluster.attempt(step, forget)
+
+    def product(self, A, start=0, stop=None, n_kept=0):
+        """Return rows [start:stop] of K @ A, and of the first columns of K."""
+        rows = self._rows.part(start, stop)
+
+        def step():
+            sent = self._cluster.send(A)
+            return self._cluster.gather(
+                rows.run(_product, self._operator(), sent, n_kept)
+            )
+
+        F, kept = zip(*self._attempt(step, rows), strict=True)
+        return rows.arranged(list(F)), rows.arranged(list(kept))
+
+    def evaluated(self, A):
+        """Return K @ A, and K, each worker's part of which stays there."""
+        held = _HeldMatrix(self, A)
+        return held.values(), held
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of K as an array."""
+        rows, dtype = self._rows.part(start, stop), dtype or self.dtype
+        if rows.shape[0] == 0:
+            width = len(range(self.shape[1])[first:last])
+            return self.xp.empty((0, width), dtype=dtype, device=self.device)
+        parts = self._attempt(
+            lambda: self._cluster.gather(
+                rows.run(_block, self._operator(), first, last, dtype)
+            ),
+            rows,
+        )
+        found = rows.arranged(parts)
+        if out is None:
+            return found
+        out[: found.shape[0], :] = found
+        return out[: found.shape[0], :]
+
+    def row_kernel(self, start, stop):
+        """Return the kernel matrix of some rows with themselves, of features."""
+        return self._fetched(start, stop).row_kernel(0, stop - start)
+
+    def row_gram(self, stop, last):
+        """Return products of the first rows i < stop, j < last, of features."""
+        return self._fetched(0, stop).row_gram(stop, last)
+
+    def _fetched(self, start, stop):
+        return self._local.rows(self._rows[start:stop, :])
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return K' G of the rows [start:stop], shape (p, l)."""
+        rows = self._rows.part(start, stop)
+        return self._sum(rows, _adjoint, by_row=(G,))
+
+    def gram(self, T, weights=None, *, transform=None):
+        """Return C' W C and C' W T in float64, C = K or K @ transform."""
+        return self._sum(self._rows, _gram, transform, by_row=(T, weights))
+
+    def normal_product(self, V, targets=None, weights=None):
+        """Return K' W (K V - targets) in float64."""
+        return self._sum(self._rows, _normal_product, V, by_row=(targets, weights))
+
+    def adjoint_of(self, V, function):
+        """Raise a ValueError: functions of values stay here."""
+        raise ValueError(
+            "loss must be 'squared_error' for rows in a Dask array; got 'log_loss'"
+        )
+
+    def _sum(self, rows, function, *values, by_row):
+        """Return the sum over the workers of a function of their rows."""
+
+        def step():
+            sent = map(self._cluster.send, values)
+            return rows.total(
+                rows.run(function, self._operator(), *sent, by_row=by_row)
+            )
+
+        return self._attempt(step, rows)
+
+
+class _HeldMatrix(DaskMatrix):
+    """A matrix whose rows each worker has computed and keeps, with a product."""
+
+    in_memory = True
+
+    def __init__(self, source, A):
+        vars(self).update(vars(source))
+        self._source, self._A, self._held = source, A, None
+
+    def values(self):
+        """Return K @ A."""
+
+        def step():
+            cluster = self._cluster
+            self._sent = cluster.send(self._A)  # a lost worker's part needs it again
+            self._held = self._rows.run(_evaluated, self._operator(), self._sent)
+            found = [cluster.submit(_first, held) for held in self._held]
+            return self._rows.arranged(list(cluster.gather(found)))
+
+        return self._attempt(step, self._rows)
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return K' G, shape (p, l)."""
+
+        def step():
+            if self._held is None:
+                self.values()
+            held, self._held = self._held, None
+            parts = [
+                self._cluster.submit(_held_adjoint, one, part)
+                for one, part in zip(held, self._rows.parts_of(G), strict=True)
+            ]
+            total = self._rows.total(parts)
+            self._held = held
+            return total
+
+        return self._attempt(step, self._rows)
+
+
+# What runs on a worker: functions of an operator without rows, values, rows.
+
+
+def _operators(local, places, chunks):
+    """Yield ranges of the rows of a group, and operators of them."""
+    for rows, X in pieces(places, chunks):
+        yield rows, local.rows(X)
+
+
+def _here(local, *values):
+    """Return values, of the host perhaps, where an operator computes."""
+    return [v if v is None else move(v, local.xp, local.device) for v in values]
+
+
+def _joined(parts):
+    return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
+
+
+def _product(local, A, n_kept, places, *chunks):
+    (A,) = _here(local, A)
+    found = [K.product(A, n_kept=n_kept) for _, K in _operators(local, places, chunks)]
+    F, kept = zip(*found, strict=True)
+    return _joined(list(F)), _joined(list(kept))
+
+
+def _block(local, first, last, dtype, places, *chunks):
+    return _joined(
+        [
+            K.block(first=first, last=last, dtype=dtype)
+            for _, K in _operators(local, places, chunks)
+        ]
+    )
+
+
+def _adjoint(local, G, places, *chunks):
+    (G,) = _here(local, G)
+    return _total(
+        K.adjoint(G[rows, :]) for rows, K in _operators(local, places, chunks)
+    )
+
+
+def _gram(local, transform, T, weights, places, *chunks):
+    T, weights, transform = _here(local, T, weights, transform)
+    found = [
+        K.gram(
+            T[rows, :],
+            None if weights is None else weights[rows],
+            transform=transform,
+        )
+        for rows, K in _operators(local, places, chunks)
+    ]
+    return tuple(_total(parts) for parts in zip(*found, strict=True))
+
+
+def _normal_product(local, V, targets, weights, places, *chunks):
+    V, targets, weights = _here(local, V, targets, weights)
+    return _total(
+        K.normal_product(
+            V,
+            None if targets is None else targets[rows, :],
+            None if weights is None else weights[rows],
+        )
+        for rows, K in _operators(local, places, chunks)
+    )
+
+
+def _evaluated(local, A, places, *chunks):
+    (A,) = _here(local, A)
+    found = [K.evaluated(A) for _, K in _operators(local, places, chunks)]
+    F, held = zip(*found, strict=True)
+    return _joined(list(F)), [K.block() for K in held]
+
+
+def _first(held):
+    return held[0]
+
+
+def _held_adjoint(held, G):
+    start, parts = 0, []
+    for K in held[1]:
+        end = start + K.shape[0]
+        parts.append(GivenMatrix(K).adjoint(G[start:end, :]))
+        start = end
+    return _total(parts)
+
+
+def _total(parts):
+    total = None
+    for part in parts:
+        total = part if total is None else total + part
+    return total

@@ -1,0 +1,745 @@
+"""Checkpoints: fits that stop at any moment, and go on bit for bit."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from eigenkern import (
+    Checkpoint,
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+    NystromRegressor,
+    RFMRegressor,
+)
+from eigenkern.backend import memory
+from eigenkern.backend.array import to_numpy
+from eigenkern.estimators import checkpoint, learner, training
+from eigenkern.estimators.checkpoint import Keeper
+from eigenkern.kernels import Laplacian
+from eigenkern.solvers.guard import EpochState, Guarded
+from eigenkern.tuning import sizes
+
+N_EPOCHS = 4
+
+
+@pytest.fixture(autouse=True)
+def no_fsync(monkeypatch):
+    """Leave files to the operating system: it takes milliseconds to write each."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def data(rng):
+    """Return 120 rows, noisy targets, and labels of three classes."""
+    X = rng.standard_normal((120, 4))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(120)
+    return X, y, np.digitize(y, [-0.5, 0.7])
+
+
+def every_epoch(folder):
+    """Return a checkpoint after every epoch."""
+    return Checkpoint(folder, seconds=0)
+
+
+def assert_equal_models(one, other):
+    """Compare fitted attributes bit for bit."""
+    one, other = vars(one), vars(other)
+    assert one.keys() == other.keys()
+    for name in one:
+        if name.endswith("_") and not name.startswith("_"):
+            assert_equal_values(one[name], other[name])
+
+
+def assert_equal_values(one, other):
+    """Compare arrays, and what is made of them."""
+    if isinstance(one, np.ndarray):
+        assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_equal_values(one[name], other[name])
+    else:
+        assert one == other or repr(one) == repr(other)
+
+
+@pytest.fixture
+def copies(monkeypatch, tmp_path):
+    """Copy the folder of every checkpoint that is written; return the list of them."""
+    found, keep = [], Keeper.keep
+
+    def kept(self, *args):
+        keep(self, *args)
+        found.append(tmp_path / f"copy {len(found)}")
+        shutil.copytree(self._folder, found[-1])
+
+    monkeypatch.setattr(Keeper, "keep", kept)
+    return found
+
+
+MACHINE = {"algorithm": "eigenpro2", "batch_size": 12}
+MODELS = {
+    "eigenpro1": EigenProRegressor(algorithm="eigenpro1", batch_size=12),
+    "eigenpro2, to the end of the race": EigenProRegressor(**MACHINE),
+    "eigenpro2, float32": EigenProRegressor(**MACHINE),
+    "sgd": EigenProRegressor(algorithm="sgd", early_stopping=False),
+    "eigenpro3": EigenProRegressor(algorithm="eigenpro3", n_centers=40, cache_size=0),
+    "eigenpro3-exact": EigenProRegressor(algorithm="eigenpro3-exact", n_centers=40),
+    "eigenpro4": EigenProRegressor(n_centers=40),
+    "eigenpro4, few rows a step": EigenProRegressor(
+        n_centers=60, batch_size=5, cache_size=0
+    ),
+    "validation": EigenProRegressor(**MACHINE, early_stopping=True),
+    "an absurd step": EigenProRegressor(algorithm="eigenpro2", step_size=1e6),
+    "spared rows": EigenProClassifier(**MACHINE),
+    "spared rows, centers": EigenProClassifier(n_centers=40),
+    "classes, validation": EigenProClassifier(
+        n_centers=40, early_stopping=True, class_weight="balanced"
+    ),
+    "linear": LinearEigenProRegressor(batch_size=12),
+    "linear, validation": LinearEigenProRegressor(early_stopping=True),
+    "linear, sparse": LinearEigenProClassifier(),
+    "udsg": DSGRegressor(batch_size=40, block_size=16),
+    "dsg, without values": DSGRegressor(
+        algorithm="dsg", cache_size=0, batch_size=60, block_size=2, max_features=20
+    ),
+    "cdsg": DSGRegressor(algorithm="cdsg", loss="huber", batch_size=40),
+    "quantiles": DSGRegressor(loss="pinball", quantile=[0.2, 0.8]),
+    "log_loss": DSGClassifier(batch_size=40, block_size=16, max_features=64),
+    "hinge, validation": DSGClassifier(loss="hinge", early_stopping=True),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_goes_on_bit_for_bit(name, data, copies, tmp_path):
+    X, y, labels = data
+    n_epochs = 9 if "race" in name or "absurd" in name else N_EPOCHS
+    model = clone(MODELS[name]).set_params(max_iter=n_epochs, random_state=0)
+    y = labels if hasattr(model, "classes_") or "class_weight" in vars(model) else y
+    if "sparse" in name:
+        X = scipy.sparse.csr_array(np.where(X > 0, X, 0.0))
+    X = X.astype(np.float32) if "float32" in name else X
+    weights = np.linspace(0.5, 2.0, len(y))
+    expected = clone(model).fit(X, y, weights)
+    written = clone(model).fit(X, y, weights, checkpoint=every_epoch(tmp_path / "all"))
+    assert_equal_models(written, expected)
+    assert len(copies) == expected.n_iter_ > 2
+    for copy in list(copies):
+        resumed = clone(model)
+        resumed.fit(X, y, weights, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_models(resumed, expected)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProClassifier(n_centers=30, cache_size=0),
+        DSGClassifier(batch_size=40, block_size=16),
+    ],
+)
+def test_other_array_libraries(model, other_xp, data, copies, tmp_path):
+    X, y, labels = data
+    X = other_xp.asarray(X)
+    y = other_xp.asarray(labels if "class_weight" in vars(model) else y)
+    model = clone(model).set_params(max_iter=3, random_state=0)
+    with config_context(array_api_dispatch=True):
+        expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
+        for copy in list(copies):
+            resumed = clone(model)
+            resumed.fit(X, y, checkpoint=every_epoch(copy), resume=True)
+            coef = model._coef_attribute
+            one, other = (getattr(fitted, coef) for fitted in (resumed, expected))
+            assert type(one) is type(other) is type(X)
+            assert_array_equal(to_numpy(one), to_numpy(other))
+            assert resumed.loss_curve_ == expected.loss_curve_
+
+
+def test_rows_that_are_not_in_memory(data, copies, tmp_path):
+    dask = pytest.importorskip("dask.array")
+    X, y, _ = data
+    rows = dask.from_array(X, chunks=(50, 4))
+    model = EigenProRegressor(n_centers=30, max_iter=3, random_state=0)
+    expected = clone(model).fit(rows, y, checkpoint=every_epoch(tmp_path / "all"))
+    for copy in list(copies):
+        resumed = clone(model).fit(rows, y, checkpoint=every_epoch(copy), resume=True)
+        assert_array_equal(resumed.dual_coef_, expected.dual_coef_)
+    assert_refused(model, rows[::-1], y, tmp_path / "all", "X is DaskRows float64")
+    assert_refused(model, X, y, tmp_path / "all", "X is DaskRows float64")
+
+
+def test_sizes_stay_where_the_machine_would_choose_others(
+    data, copies, tmp_path, monkeypatch
+):
+    X, y, _ = data
+    model = EigenProRegressor(n_centers=40, max_iter=4, random_state=0)
+    monkeypatch.setattr(sizes, "MIN_ROWS", 1)
+    monkeypatch.setattr(sizes, "filling_work", lambda *_: 1e3)
+    monkeypatch.setattr(learner, "MIN_ROWS", 1)
+    expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
+    monkeypatch.setattr(sizes, "filling_work", lambda *_: 1.8e3)
+    assert clone(model).fit(X, y).batch_size_ > expected.batch_size_
+    resumed = clone(model)
+    resumed.fit(X, y, checkpoint=every_epoch(copies[1]), resume=True)
+    assert resumed.max_batch_size_ > expected.max_batch_size_
+    resumed.max_batch_size_ = expected.max_batch_size_
+    assert_equal_models(resumed, expected)
+    monkeypatch.setattr(memory, "available", lambda *_: 1e5)
+    with pytest.warns(ConvergenceWarning, match="not bit for bit.* subsample_size_"):
+        resumed.fit(X, y, checkpoint=every_epoch(copies[2]), resume=True)
+    assert_allclose(resumed.predict(X), expected.predict(X), atol=0.1)
+
+
+def test_a_direct_solution_is_made_again(data, tmp_path):
+    X, y, _ = data
+    model = EigenProRegressor()  # random_state=None
+    expected = clone(model).fit(X, y, checkpoint=tmp_path)
+    assert expected.algorithm_ == "direct"
+    assert_equal_models(
+        clone(model).fit(X, y, checkpoint=tmp_path, resume=True), expected
+    )
+
+
+@pytest.mark.parametrize("random_state", [None, "instance"])
+def test_the_random_state_at_the_start_is_kept(random_state, data, copies, tmp_path):
+    X, _, labels = data
+    start = np.random.RandomState(3)
+    model = EigenProClassifier(**MACHINE, max_iter=4, random_state=random_state)
+    if random_state is not None:
+        model.set_params(random_state=start)
+    expected = clone(model).fit(X, labels, checkpoint=every_epoch(tmp_path / "all"))
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    for copy in list(copies):
+        resumed = clone(model)
+        if random_state is not None:
+            resumed.set_params(random_state=np.random.RandomState(5))
+        resumed.fit(X, labels, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_models(resumed, expected)
+        if random_state is not None:  # as if it had made all draws
+            one, other = (m.random_state.get_state() for m in (resumed, expected))
+            assert_array_equal(one[1], other[1])
+            assert one[2:] == other[2:]
+    if random_state is None:
+        assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+@pytest.fixture
+def fitted(data, tmp_path):
+    """Return a model, its data, and the folder of a fit of it that was finished."""
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=3, random_state=0)
+    model.fit(X, y, checkpoint=tmp_path / "fit")
+    return model, X, y, tmp_path / "fit"
+
+
+def contents(folder):
+    """Return the bytes of all files of a folder."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def assert_refused(model, X, y, folder, match, **options):
+    """Fit; assert that it raises an error and changes neither model nor folder."""
+    before, files = dict(vars(model)), contents(folder)
+    with pytest.raises(ValueError, match=match):
+        model.fit(X, y, checkpoint=folder, **({"resume": True} | options))
+    assert contents(folder) == files
+    assert vars(model) == before
+
+
+def test_two_files_are_kept_and_the_manifest_tells_of_the_fit(fitted):
+    model, _, _, folder = fitted
+    files = contents(folder)
+    assert sorted(files) == ["manifest.json", "state-1.npz"]
+    manifest = json.loads(files["manifest.json"])
+    assert manifest["estimator"] == "EigenProRegressor"
+    assert manifest["parameters"]["batch_size"] == "12"
+    assert manifest["data"]["X"].startswith("float64 (120, 4)")
+    assert manifest["chosen"]["step_size_"] == model.step_size_
+    assert manifest["state"]["n_epochs"] == 3 and manifest["state"]["over"]
+    with np.load(folder / "state-1.npz", allow_pickle=False) as arrays:
+        assert all(arrays[name].dtype.kind in "fiub" for name in arrays.files)
+
+
+def test_a_checkpoint_is_not_overwritten(fitted):
+    model, X, y, folder = fitted
+    assert_refused(model, X, y, folder, "resume=True", resume=False)
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"max_iter": 4}, "max_iter is 3 there and 4 here"),
+        ({"random_state": 1}, "random_state"),
+        ({"kernel": "gaussian"}, "kernel is 'laplacian' there and 'gaussian' here"),
+        ({"kernel": Laplacian(2.0)}, "kernel"),
+        ({"batch_size": 10}, "batch_size"),
+    ],
+)
+def test_other_parameters_are_refused(change, match, fitted):
+    model, X, y, folder = fitted
+    model = clone(model).set_params(**change)
+    assert_refused(model, X, y, folder, f"of another fit: {match}")
+
+
+def test_verbose_may_change(fitted, capsys):
+    model, X, y, folder = fitted
+    again = clone(model).set_params(verbose=1)
+    again.fit(X, y, checkpoint=folder, resume=True)
+    assert_array_equal(again.dual_coef_, model.dual_coef_)
+
+
+def test_other_data_are_refused(fitted):
+    model, X, y, folder = fitted
+    other = X.copy()
+    other[-1, -1] += 1e-12
+    assert_refused(model, other, y, folder, "another fit: X is float64")
+    assert_refused(model, X[:-1], y[:-1], folder, r"X is float64 \(120, 4\)")
+    assert_refused(model, X, -y, folder, "another fit: y is")
+    assert_refused(model, X.astype("f4"), y, folder, "X is float64 .* and float32")
+    weights = np.ones(len(y))
+    assert_refused(model, X, y, folder, "sample_weight", sample_weight=weights)
+
+
+def test_another_estimator_is_refused(fitted):
+    _, X, y, folder = fitted
+    for other in (LinearEigenProRegressor(), DSGRegressor()):
+        assert_refused(other, X, y, folder, "estimator is EigenProRegressor there")
+
+
+def test_a_warm_start_from_another_model_is_refused(data, tmp_path):
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=2, warm_start=True, random_state=0)
+    model.fit(X, y).fit(X, y, checkpoint=tmp_path)
+    assert_refused(model, X, y, tmp_path, "the model of warm_start=True")
+
+
+@pytest.mark.parametrize("name", ["_FORMAT", "version"])
+def test_other_versions_are_refused(name, fitted, monkeypatch):
+    model, X, y, folder = fitted
+    if name == "version":
+        monkeypatch.setattr("eigenkern.__version__", "9.0")
+    else:
+        monkeypatch.setattr(checkpoint, name, 0)
+    assert_refused(model, X, y, folder, "of another fit: the (format|version)")
+
+
+def test_every_byte_is_hashed_in_pieces(tmp_path, monkeypatch):
+    X = np.arange(600.0).reshape(200, 3)
+    X.tofile(tmp_path / "X")
+    told = checkpoint._told_array(X)
+    monkeypatch.setattr(checkpoint, "_HASHED_BYTES", 100)
+    mapped = np.memmap(tmp_path / "X", dtype=np.float64, mode="r", shape=(200, 3))
+    assert checkpoint._told_array(mapped) == told
+    assert checkpoint._told_array(np.asfortranarray(X)) == told
+    sparse = scipy.sparse.csr_array(X)
+    other = sparse.copy()
+    other.indices[0] = 0
+    told = checkpoint._told_array(sparse)
+    assert checkpoint._told_array(other) != told
+
+
+def test_states_survive_as_json():
+    shared = np.arange(3.0)
+    value = {
+        "numbers": [1, 0.1, True, None, "text", float("inf"), float("nan")],
+        0: EpochState(shared, 0.5, np.float64(0.25), 0, counts={"t_": np.int64(3)}),
+        "shared": [shared, np.zeros((0, 2), dtype=np.float32)],
+    }
+    encoder = checkpoint._Encoder()
+    text = json.dumps(encoder.encode(value), sort_keys=True, allow_nan=False)
+    assert len(encoder.arrays) == 2
+    found = checkpoint._Decoder(encoder.arrays, np, "cpu").decode(json.loads(text))
+    assert repr(found) == repr(value).replace("np.float64(0.25)", "0.25").replace(
+        "np.int64(3)", "3"
+    )
+    assert found[0].coef is found["shared"][0]
+
+
+def test_arrays_and_functions_as_parameters(data, tmp_path):
+    X, y, _ = data
+
+    def kernel(A, B):
+        return Laplacian(2.0)(A, B)
+
+    model = EigenProRegressor(kernel, centers=X[:9], max_iter=2, random_state=0)
+    model.fit(X, y, checkpoint=tmp_path)
+    again = clone(model).fit(X, y, checkpoint=tmp_path, resume=True)
+    assert_equal_models(again, model)
+    assert_refused(clone(model).set_params(centers=X[:8]), X, y, tmp_path, "centers")
+    assert_refused(clone(model).set_params(kernel=min), X, y, tmp_path, "builtins.min")
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def edit(path):
+    manifest = json.loads(path.read_text())
+    manifest["state"]["over"] = False
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [
+        ("state-1.npz", truncate),
+        ("state-1.npz", flip),
+        ("state-1.npz", Path.unlink),
+        ("state-1.npz", lambda path: path.write_bytes(b"")),
+        ("manifest.json", truncate),
+        ("manifest.json", flip),
+        ("manifest.json", edit),
+        ("manifest.json", lambda path: path.write_text("[]")),
+        ("manifest.json", lambda path: path.write_text('{"checksum": 1}')),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(name, damage, fitted):
+    model, X, y, folder = fitted
+    damage(folder / name)
+    assert_refused(model, X, y, folder, f"is damaged: {name}")
+
+
+def test_objects_are_not_read(fitted):
+    model, X, y, folder = fitted
+    keeper = Keeper(folder, True, model, model_data(model, X, y))
+    name = keeper._state["file"]
+    np.savez(folder / name, a0=np.array([print], dtype=object))
+    keeper._state["checksum"] = None
+    with pytest.raises(ValueError, match="is damaged"):
+        keeper._read_arrays()
+
+
+def model_data(model, X, y):
+    return model._validate(X, y, None)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_of_other_files_is_refused(resume, fitted, tmp_path):
+    model, X, y, folder = fitted
+    (folder / "manifest.json").unlink()
+    assert_refused(model, X, y, folder, "state-1.npz", resume=resume)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("mine")
+    assert_refused(model, X, y, tmp_path / "notes", "notes.txt", resume=resume)
+
+
+def test_a_job_may_always_resume(data, tmp_path):
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=2, random_state=0)
+    expected = clone(model).fit(X, y)
+    folder = tmp_path / "new" / "folder"
+    assert_equal_models(
+        clone(model).fit(X, y, checkpoint=folder, resume=True), expected
+    )
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "manifest.json.tmp").write_text("{")
+    model.fit(X, y, checkpoint=str(tmp_path / "killed"), resume=True)
+    assert_equal_models(model, expected)
+
+
+def test_wrong_arguments(data, tmp_path):
+    X, y, _ = data
+    model = EigenProRegressor(max_iter=2)
+    with pytest.raises(ValueError, match="resume=True needs"):
+        model.fit(X, y, resume=True)
+    with pytest.raises(ValueError, match="resume must be True or False"):
+        model.fit(X, y, checkpoint=tmp_path, resume="yes")
+    with pytest.raises(ValueError, match=r"checkpoint must be .*; got 3"):
+        model.fit(X, y, checkpoint=3)
+    with pytest.raises(ValueError, match="seconds must be a number >= 0; got -1"):
+        Checkpoint(tmp_path, seconds=-1)
+    with pytest.raises(ValueError, match="epochs must be an integer >= 1; got 0"):
+        Checkpoint(tmp_path, epochs=0)
+    with pytest.raises(ValueError, match="folder must be a path"):
+        Checkpoint(None)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="checkpoint"):
+        NystromRegressor().fit(X, y, checkpoint=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(data, tmp_path):
+    X, y, _ = data
+    (tmp_path / "file").write_text("")
+    model = EigenProRegressor(max_iter=2)
+    for folder in (tmp_path / "file", tmp_path / "file" / "folder"):
+        with pytest.raises(OSError, match=f"{folder}.*cannot (read|write) this folder"):
+            model.fit(X, y, checkpoint=folder)
+    assert not hasattr(model, "dual_coef_")
+
+
+def test_the_intervals(data, tmp_path, monkeypatch):
+    X, y, _ = data
+    written, now = [], [0.0]
+
+    def epochs(**options):
+        written.clear()
+        folder = tmp_path / str(options)
+        model = EigenProRegressor(**MACHINE, tol=0, max_iter=6, random_state=0)
+        model.fit(X, y, checkpoint=Checkpoint(folder, **options))
+        return list(written)
+
+    def write(keeper, solver, rule, over):
+        written.append(len(rule.losses))
+
+    monkeypatch.setattr(Keeper, "_write_state", write)
+    assert epochs(seconds=1e6) == [6]
+    assert epochs(seconds=1e6, epochs=4) == [4, 6]
+    assert epochs(seconds=0) == [1, 2, 3, 4, 5, 6]
+
+    def monotonic():
+        now[0] += 1.0
+        return now[0]
+
+    monkeypatch.setattr("eigenkern.estimators.checkpoint.time.monotonic", monotonic)
+    ticks = epochs(seconds=5)
+    assert 1 < len(ticks) < 5 and ticks[-1] == 6
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("where", ["numpy.savez", "os.fsync", "os.replace"])
+def test_a_full_disk(where, data, copies, tmp_path, monkeypatch):
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=5, random_state=0)
+    expected = clone(model).fit(X, y)
+    keep = Keeper.keep
+
+    def kept(self, solver, rule, over):
+        with monkeypatch.context() as patch:
+            if len(rule.losses) > 2:
+                patch.setattr(where, full_disk)
+            keep(self, solver, rule, over)
+
+    monkeypatch.setattr(Keeper, "keep", kept)
+    folder = tmp_path / "fit"
+    again = clone(model)
+    with pytest.warns(RuntimeWarning, match=f"{folder}.*cannot write.*No space left"):
+        again.fit(X, y, checkpoint=every_epoch(folder))
+    assert_equal_models(again, expected)
+    assert sorted(contents(folder)) == ["manifest.json", "state-2.npz"]
+    monkeypatch.undo()
+    again = clone(model).fit(X, y, checkpoint=folder, resume=True)
+    assert_equal_models(again, expected)
+
+
+def test_a_disk_that_is_full_at_first(data, tmp_path, monkeypatch):
+    X, y, _ = data
+    monkeypatch.setattr("os.fsync", full_disk)
+    model = EigenProRegressor()
+    with pytest.raises(OSError, match=f"{tmp_path}.*cannot write.*No space") as raised:
+        model.fit(X, y, checkpoint=tmp_path)
+    assert raised.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+# Interrupts
+
+
+INTERRUPTED = "was interrupted after {} epochs: the best model so far is kept"
+
+
+@pytest.mark.parametrize("where", ["Plateau.update", "Report.end", "train"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(**MACHINE, early_stopping=True),
+        EigenProClassifier(**MACHINE, max_iter=20),
+        LinearEigenProClassifier(),
+        DSGClassifier(),
+    ],
+)
+def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatch):
+    X, y, labels = data
+    y = labels if "class_weight" in vars(model) else y
+    model, calls = clone(model).set_params(random_state=0, tol=0), []
+
+    def interrupted(function):
+        def run(*args):
+            calls.append(1)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return function(*args)
+
+        return run
+
+    cls, _, method = where.partition(".")
+    if method:
+        cls = getattr(training, cls)
+        monkeypatch.setattr(cls, method, interrupted(getattr(cls, method)))
+        n_epochs = 2 if method == "update" else 3
+    else:  # in the solver
+        monkeypatch.setattr(Guarded, "__next__", interrupted(Guarded.__next__))
+        n_epochs = 2
+    warning = pytest.warns(ConvergenceWarning, match=INTERRUPTED.format(n_epochs))
+    with warning, pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.n_iter_ == len(model.loss_curve_) == n_epochs
+    assert model.score(X, y) > 0.3
+    monkeypatch.undo()
+    if hasattr(model, "predict_proba"):
+        assert_array_equal(model.predict_proba(X).argmax(axis=1), model.predict(X))
+    if model.early_stopping is True:
+        expected = clone(model).set_params(max_iter=n_epochs).fit(X, y)
+        assert_array_equal(model.dual_coef_, expected.dual_coef_)
+
+
+def test_an_interrupt_of_an_inner_estimator_changes_nothing(data, monkeypatch):
+    X, y, _ = data
+    model = RFMRegressor(EigenProRegressor(**MACHINE, max_iter=3), random_state=0)
+    before, update, calls = dict(vars(model)), training.Plateau.update, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return update(*args)
+
+    monkeypatch.setattr(training.Plateau, "update", interrupted)
+    with pytest.warns(ConvergenceWarning, match=r"EigenProRegressor was interrupted"):
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, y)
+    assert vars(model) == before
+
+
+def test_an_interrupt_before_the_first_epoch_changes_nothing(fitted, monkeypatch):
+    model, X, y, _ = fitted
+    before = dict(vars(model))
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eigenkern.estimators.training.Plateau.update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, -y)
+    assert vars(model) == before
+
+
+@pytest.mark.parametrize("n_calls", range(5, 13))
+def test_an_interrupt_while_a_checkpoint_is_written(
+    n_calls, data, tmp_path, monkeypatch
+):
+    X, y, _ = data
+    model = EigenProRegressor(**MACHINE, max_iter=4, random_state=0)
+    expected, calls = clone(model).fit(X, y), []
+
+    def interrupted(function):
+        def run(*args):
+            calls.append(1)
+            if len(calls) == n_calls:
+                raise KeyboardInterrupt
+            return function(*args)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace"):
+            patch.setattr(os, name, interrupted(getattr(os, name)))
+        warning = pytest.warns(ConvergenceWarning, match="was interrupted")
+        with warning, pytest.raises(KeyboardInterrupt):
+            clone(model).fit(X, y, checkpoint=every_epoch(tmp_path))
+    again = clone(model).fit(X, y, checkpoint=tmp_path, resume=True)
+    assert_equal_models(again, expected)
+    assert len(contents(tmp_path)) == 2
+
+
+# A process that forks before it computes: children inherit its imports, and no threads.
+# It kills them at random times and starts others that go on, until a fit is over. Files
+# outlive a process that is killed whether they are brought to the disk or not.
+KILLING = """
+import os, random, signal, sys, time, warnings
+import numpy as np
+from eigenkern import Checkpoint, EigenProRegressor
+from eigenkern.tuning import sizes
+
+warnings.simplefilter("ignore")
+sizes.filling_work = lambda *_: 5e8  # measured once a process, in some time
+os.fsync = lambda _: None
+folder, rng = sys.argv[1], np.random.RandomState(0)
+X = rng.standard_normal((120, 4))
+y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(120)
+
+def path(name):
+    return os.path.join(folder, name)
+
+def start(name):
+    pid = os.fork()
+    if pid:
+        return pid
+    model = EigenProRegressor(
+        algorithm="eigenpro2", batch_size=10, max_iter=15, tol=0, random_state=0
+    )
+    try:
+        model.fit(X, y, checkpoint=Checkpoint(path(name), seconds=0), resume=True)
+    except KeyboardInterrupt:
+        os._exit(2)
+    np.savez(path(name + ".npz"), a=model.dual_coef_, b=model.loss_curve_)
+    os._exit(0)
+
+def end(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+begin = time.monotonic()
+assert end(start("whole")) == 0
+seconds = time.monotonic() - begin
+expected = dict(np.load(path("whole.npz")))
+signals = [signal.SIGKILL] * 14 + [signal.SIGTERM, signal.SIGINT] * 3
+points, n_fits, random = [], 0, random.Random(0)
+while signals:
+    name = f"fit {n_fits}"
+    pid = start(name)
+    time.sleep(random.uniform(0, 0.7 * seconds))
+    os.kill(pid, signals[0])
+    code = end(pid)
+    if code != 0:
+        assert code in (2, -signals.pop(0)), code
+        files = os.listdir(path(name)) if os.path.isdir(path(name)) else []
+        numbers = [file.split("-")[1].split(".")[0] for file in files if "-" in file]
+        points.append(max(map(int, numbers), default=0))
+        if not signals:
+            code = end(start(name))
+    if code == 0:
+        found = np.load(path(name + ".npz"))
+        for key in "ab":
+            np.testing.assert_array_equal(found[key], expected[key])
+        n_fits += 1
+print(n_fits, *points)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fit_that_is_killed_at_20_points_goes_on(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    n_fits, *points = map(int, done.stdout.split())
+    assert n_fits >= 1 and len(points) == 20
+    assert len(set(points)) > 1  # epochs that had been written

@@ -1,0 +1,347 @@
+"""Rows in Dask arrays and DataFrames, with and without the workers of a cluster."""
+
+import os
+import signal
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+from eigenkern import (
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeClassifier,
+    FalkonLikeRegressor,
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroClassifier,
+    NytroRegressor,
+    RandomFourierFeatures,
+    RBFNetworkFeatures,
+    RFMRegressor,
+)
+from eigenkern.backend.array import namespace, to_numpy
+from eigenkern.backend.dask import DaskRows, Here, Workers
+from eigenkern.backend.lazy import in_memory
+from eigenkern.backend.threads import n_blas_threads
+from eigenkern.estimators.lazy import lazy_rows
+
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+# Of the client's own threads and sockets, when it is closed.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+N = 600
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 4))
+X[7] = X[3]  # a copy, in the same chunk
+X[500] = X[5]  # and one in another
+Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
+LABELS = np.array(["a", "b", "c"])[np.digitize(Y, [-0.4, 0.4])]
+BATCHES = {"n_centers": 60, "batch_size": 100, "max_iter": 3}
+
+MODELS = {
+    "eigenpro4": EigenProRegressor(**BATCHES),
+    "eigenpro3": EigenProRegressor(algorithm="eigenpro3", **BATCHES),
+    "eigenpro_held_out": EigenProRegressor(early_stopping=True, **BATCHES),
+    "eigenpro_penalty": EigenProRegressor(alpha=1e-3, **BATCHES),
+    "eigenpro_classes": EigenProClassifier(**BATCHES),
+    "nystrom": NystromRegressor(n_centers=60),
+    "nystrom_path": NystromRegressor(n_centers=60, alpha="path"),
+    "nystrom_loo": NystromRegressor(n_centers=60, alpha="path", selection="loo"),
+    "nystrom_classes": NystromClassifier(n_centers=60),
+    "falkon": FalkonLikeRegressor(n_centers=60, max_iter=100),
+    "falkon_classes": FalkonLikeClassifier(n_centers=60, max_iter=100),
+    "nytro": NytroRegressor(n_centers=60),
+    "nytro_classes": NytroClassifier(n_centers=60),
+    "linear": LinearEigenProRegressor(batch_size=100, max_iter=5),
+    "linear_classes": LinearEigenProClassifier(batch_size=100, max_iter=5),
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def no_client(request, monkeypatch):
+    """Without `client` the chunks are here, though a client may be there."""
+    if "client" not in request.fixturenames:
+        monkeypatch.setattr("eigenkern.backend.dask.cluster", Here)
+
+
+def fitted(name, X, weights=None):
+    model = MODELS[name]
+    y = LABELS if hasattr(model, "predict_proba") or "classes" in name else Y
+    return type(model)(**model.get_params() | {"random_state": 0}).fit(X, y, weights)
+
+
+def assert_same(model, expected):
+    rows = X[:50] + 0.1
+    assert_allclose(values(model, rows), values(expected, rows), rtol=1e-6, atol=1e-7)
+    assert model.intercept_.shape == expected.intercept_.shape
+
+
+def values(model, X):
+    return getattr(model, "decision_function", model.predict)(X)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_without_a_client_it_is_the_same_model(name):
+    assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))
+
+
+@pytest.mark.parametrize(
+    "name", ["eigenpro4", "eigenpro_classes", "nystrom_path", "falkon", "linear"]
+)
+def test_on_workers_it_is_the_same_model(name, client):
+    assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))
+
+
+@pytest.mark.parametrize("library", ["array_api_strict", "torch"])
+@pytest.mark.parametrize("name", ["eigenpro4", "nystrom_path", "falkon", "linear"])
+def test_chunks_of_another_library(name, library, monkeypatch):
+    xp = pytest.importorskip(library)
+
+    def compute_chunks(self, X):
+        return [xp.asarray(chunk) for chunk in chunks_of(self, X)]
+
+    chunks_of = Here.compute_chunks
+    monkeypatch.setattr(Here, "compute_chunks", compute_chunks)
+    found = fitted(name, da.from_array(X, chunks=(170, 4)))
+    assert namespace(found.intercept_) == namespace(xp.zeros(0))
+    with config_context(array_api_dispatch=True):
+        predicted = found.predict(xp.asarray(X[:50]))
+    assert_allclose(to_numpy(predicted), fitted(name, X).predict(X[:50]), atol=1e-7)
+
+
+@pytest.mark.parametrize("chunks", [(600,), (1, 599), (200, 100, 300)])
+def test_any_chunks(chunks):
+    D = da.from_array(X, chunks=(chunks, 4))
+    assert_same(fitted("nystrom", D), fitted("nystrom", X))
+    assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
+
+
+def test_weights(client):
+    weights = RNG.uniform(size=N)
+    weights[::9] = 0
+    D = da.from_array(X, chunks=(170, 4))
+    for name in ("nystrom", "eigenpro4", "linear"):
+        assert_same(fitted(name, D, weights), fitted(name, X, weights))
+    assert_same(
+        fitted("nystrom", D, da.from_array(weights, chunks=100)),
+        fitted("nystrom", X, weights),
+    )
+
+
+def test_single_precision_and_integers():
+    single = fitted("nystrom", da.from_array(X.astype("float32"), chunks=(170, 4)))
+    assert single.dual_coef_.dtype == np.float32
+    whole = np.rint(4 * X).astype(int)
+    assert_same(fitted("nystrom", da.from_array(whole)), fitted("nystrom", whole))
+
+
+def test_targets_may_be_lazy():
+    D, lazy = da.from_array(X, chunks=(170, 4)), da.from_array(Y, chunks=100)
+    model = NystromRegressor(n_centers=60, random_state=0)
+    expected = model.fit(X, Y).predict(X)
+    assert_allclose(model.fit(D, lazy).predict(X), expected, atol=1e-8)
+    assert model.score(D, lazy) == pytest.approx(model.score(X, Y))
+
+
+def test_predictions_are_lazy():
+    D = da.from_array(X, chunks=(170, 4))
+    model = NystromClassifier(n_centers=60, random_state=0).fit(X, LABELS)
+    for method in ("predict", "decision_function", "predict_proba"):
+        found, expected = getattr(model, method)(D), getattr(model, method)(X)
+        assert isinstance(found, da.Array)
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+        assert found.chunks[0] == D.chunks[0]
+        if method == "predict":
+            assert_array_equal(found.compute(), expected)
+        else:
+            assert_allclose(found.compute(), expected, atol=1e-12)
+    assert model.score(D, LABELS) == model.score(X, LABELS)
+
+
+def test_predictions_of_unknown_chunks():
+    model = NystromRegressor(n_centers=60, random_state=0).fit(X, Y)
+    D = da.from_array(X, chunks=(170, 4))
+    D = D[D[:, 0] > 0]  # sizes are unknown
+    assert_allclose(model.predict(D).compute(), model.predict(X[X[:, 0] > 0]))
+    empty = da.from_array(X, chunks=(170, 4))
+    empty = empty[empty[:, 0] > 1e9]
+    assert model.predict(empty).compute().shape == (0,)
+
+
+def test_features(client):
+    D = da.from_array(X, chunks=(170, 4))
+    for features in (
+        RandomFourierFeatures(n_components=20, random_state=0),
+        RBFNetworkFeatures(n_components=20, random_state=0),
+    ):
+        found = features.fit(D).transform(D)
+        assert found.shape == (N, 20)
+        assert_allclose(found.compute(), features.fit(X).transform(X), atol=1e-12)
+
+
+def test_pipeline():
+    D = da.from_array(X, chunks=(170, 4))
+    model = make_pipeline(
+        RandomFourierFeatures(n_components=50, random_state=0),
+        LinearEigenProRegressor(random_state=0),
+    )
+    expected = model.fit(X, Y).predict(X)
+    assert_allclose(model.fit(D, Y).predict(D).compute(), expected, atol=1e-8)
+
+
+def test_data_frames():
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(X, columns=["p", "q", "r", "s"])
+    lazy = dd.from_pandas(frame, npartitions=3)
+    model = NystromRegressor(n_centers=60, random_state=0).fit(lazy, Y)
+    expected = NystromRegressor(n_centers=60, random_state=0).fit(frame, Y)
+    assert list(model.feature_names_in_) == ["p", "q", "r", "s"]
+    assert_allclose(model.predict(lazy).compute(), expected.predict(frame))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(lazy.rename(columns={"p": "x"}))
+
+
+def test_rows_in_any_order():
+    rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
+    index = RNG.permutation(N)[:77]
+    taken = rows.take(index)
+    assert taken.shape == (77, 4)
+    assert_array_equal(in_memory(taken), X[index])
+    assert_array_equal(in_memory(taken.take([3, 1])), X[index[[3, 1]]])
+    assert_array_equal(taken[5:9, :], X[index[5:9]])
+    assert rows.extremes() == (X.min(), X.max())
+
+
+def test_here_or_on_workers(client):
+    D = da.from_array(X, chunks=(170, 4))
+    assert isinstance(lazy_rows(D).cluster, Workers)
+    assert lazy_rows(D).n_machines == 2
+
+
+def test_here():
+    assert isinstance(lazy_rows(da.from_array(X)).cluster, Here)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("when", [2, 9, 17])
+def test_a_worker_that_dies_costs_its_chunks(when, client, monkeypatch):
+    """It dies after some of the steps' products were asked for."""
+    asked, total = [], DaskRows.total
+
+    def kill(rows, handles):
+        asked.append(1)
+        if len(asked) == when:
+            os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
+        return total(rows, handles)
+
+    client.wait_for_workers(2, timeout=120)
+    monkeypatch.setattr(DaskRows, "total", kill)
+    found = fitted("eigenpro4", da.from_array(X, chunks=(170, 4)))
+    assert len(asked) >= 18
+    assert_same(found, fitted("eigenpro4", X))
+
+
+def test_a_task_that_fails(client):
+    def broken(block):
+        raise RuntimeError("no such file")
+
+    D = da.from_array(X, chunks=(170, 4)).map_blocks(broken, dtype=float, meta=X[:0])
+    model = fitted("nystrom", X)
+    with pytest.raises(RuntimeError, match="no such file"):
+        model.fit(D, Y)
+    assert_same(model, fitted("nystrom", X))  # as it was
+
+
+@pytest.mark.parametrize(
+    "D, y, message",
+    [
+        (da.from_array(X, chunks=(170, 2)), Y, "features in one chunk.*rechunk"),
+        (da.from_array(X[:, 0], chunks=170), Y, "X must have shape"),
+        (da.from_array(X, chunks=(170, 4)), Y[:-1], "inconsistent numbers of samples"),
+        (da.from_array(X.astype(complex)), Y, "must hold numbers; got the data type"),
+        (da.from_array(np.where(X == X[9, 0], np.nan, X)), Y, "NaN or infinity"),
+    ],
+    ids=["features", "vector", "lengths", "complex", "nan"],
+)
+def test_wrong_rows(D, y, message):
+    with pytest.raises(ValueError, match=message):
+        NystromRegressor(n_centers=60).fit(D, y)
+
+
+def test_unknown_chunks():
+    D = da.from_array(X, chunks=(170, 4))
+    with pytest.raises(ValueError, match=r"known sizes.*compute_chunk_sizes"):
+        NystromRegressor(n_centers=60).fit(D[D[:, 0] > 0], Y)
+
+
+@pytest.mark.parametrize(
+    "model, advice",
+    [
+        (EigenProRegressor(), "pass n_centers"),
+        (EigenProRegressor(algorithm="eigenpro3-exact", n_centers=9), "pass n_centers"),
+        (NystromRegressor(n_centers=None), "pass n_centers"),
+        (NytroRegressor(n_centers=None), "pass n_centers"),
+        (NystromRegressor(kernel="precomputed"), "pass rows, and another kernel"),
+        (NystromRegressor(n_centers=9, centers="kmeans"), "pass centers='uniform'"),
+        (EigenProRegressor(n_centers=9, centers="kmeans"), "pass centers='uniform'"),
+        (DSGRegressor(), "pass pieces of them to partial_fit"),
+        (RFMRegressor(), "in memory"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_models_that_need_their_rows(model, advice):
+    D = da.from_array(
+        X if model.get_params().get("kernel") != "precomputed" else X @ X.T
+    )
+    with pytest.raises(ValueError, match=advice):
+        model.fit(D, Y)
+
+
+def test_log_loss_is_not_for_workers():
+    model = NystromClassifier(n_centers=20, loss="log_loss", alpha=1e-3)
+    with pytest.raises(ValueError, match="loss must be 'squared_error'"):
+        model.fit(da.from_array(X), LABELS)
+
+
+def test_other_features_than_in_training():
+    model = fitted("nystrom", X)
+    with pytest.raises(ValueError, match="4 features"):
+        model.predict(da.from_array(X[:, :3]))
+
+
+def test_parts_of_the_posterior_are_for_arrays():
+    model = NystromRegressor(n_centers=60).fit(X, Y)
+    with pytest.raises(ValueError, match="map_blocks"):
+        model.predict(da.from_array(X), return_std=True)
+
+
+def test_a_search_on_workers(client):
+    assert set(client.run(n_blas_threads).values()) == {1}
+    grid = {"n_centers": [5, 60]}
+    search = GridSearchCV(NystromRegressor(random_state=0), grid, cv=3)
+    expected = search.fit(X, Y).cv_results_["mean_test_score"]
+    with joblib.parallel_config(backend="dask"):
+        found = search.fit(X, Y).cv_results_["mean_test_score"]
+    assert_allclose(found, expected, atol=1e-9)

@@ -1,0 +1,179 @@
+"""Rows in files that memory does not hold."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    LinearEigenProRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroRegressor,
+    RandomFourierFeatures,
+)
+from eigenkern.backend import lazy, memory
+from eigenkern.backend.lazy import StoredRows, in_memory
+from eigenkern.estimators.lazy import lazy_rows
+
+h5py = pytest.importorskip("h5py")
+zarr = pytest.importorskip("zarr")
+
+N = 3000
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 4))
+Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
+X, Y = X[np.argsort(Y)], np.sort(Y)  # the worst order of a file
+LABELS = (Y > 0).astype(int)
+
+
+def memory_map(X, folder):
+    np.save(folder / "X.npy", X)
+    return np.load(folder / "X.npy", mmap_mode="r")
+
+
+def hdf5(X, folder):
+    file = h5py.File(folder / "X.h5", "w")
+    return file.create_dataset("X", data=X, chunks=(100, X.shape[1]))
+
+
+def zarr_array(X, folder):
+    kind = {"shape": X.shape, "dtype": X.dtype, "chunks": (100, X.shape[1])}
+    array = zarr.create_array(folder / "X.zarr", **kind)
+    array[:] = X
+    return array
+
+
+STORES = [memory_map, hdf5, zarr_array]
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch):
+    """Files that memory does not hold, blocks of 400 rows, sections of 1200."""
+    monkeypatch.setattr("eigenkern.estimators.lazy._fits", lambda X: False)
+    monkeypatch.setattr(lazy, "_BLOCK_BYTES", 400 * 32)
+    monkeypatch.setattr(lazy, "_SECTION_BYTES", 1200 * 32)
+    monkeypatch.setattr(lazy, "_N_FIRST", 500)
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromRegressor(n_centers=80, random_state=0),
+        NystromRegressor(n_centers=80, alpha="path", random_state=0),
+        FalkonLikeRegressor(n_centers=80, random_state=0),
+        NytroRegressor(n_centers=80, random_state=0),
+    ],
+    ids=["nystrom", "path", "falkon", "nytro"],
+)
+def test_the_same_model_in_closed_form(model, store, tmp_path):
+    file = store(X, tmp_path)
+    expected = model.fit(X, Y).predict(X)
+    assert_allclose(model.fit(file, Y).predict(file), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_sorted_file_is_learned_as_well(store, tmp_path):
+    file = store(X, tmp_path)
+    for model in (
+        EigenProRegressor(n_centers=80, max_iter=5, random_state=0),
+        EigenProRegressor(n_centers=80, max_iter=5, early_stopping=True),
+        LinearEigenProRegressor(max_iter=5, random_state=0),
+    ):
+        expected = model.fit(X, Y).score(X, Y)
+        assert model.fit(file, Y).score(file, Y) > expected - 0.01
+
+
+def test_classes(tmp_path):
+    file = hdf5(X, tmp_path)
+    for model in (
+        EigenProClassifier(n_centers=80, max_iter=5, random_state=0),
+        NystromClassifier(n_centers=80, random_state=0),
+    ):
+        expected = model.fit(X, LABELS).score(X, LABELS)
+        assert model.fit(file, LABELS).score(X, LABELS) > expected - 0.01
+        assert_allclose(model.predict_proba(file), model.predict_proba(X))
+
+
+def test_features(tmp_path):
+    file = hdf5(X, tmp_path)
+    features = RandomFourierFeatures(n_components=10, random_state=0)
+    expected = features.fit(X).transform(X)
+    assert_allclose(features.fit(file).transform(file), expected, atol=1e-9)
+
+
+def test_weights(tmp_path):
+    weights = RNG.uniform(size=N)
+    weights[::7] = 0
+    file, model = hdf5(X, tmp_path), NystromRegressor(n_centers=80, random_state=0)
+    expected = model.fit(X, Y, weights).predict(X)
+    assert_allclose(model.fit(file, Y, weights).predict(X), expected, atol=1e-9)
+
+
+def test_rows_in_any_order(tmp_path):
+    rows = StoredRows(hdf5(X, tmp_path), np.float32)
+    index = RNG.permutation(N)[:77]
+    assert_array_equal(in_memory(rows.take(index)), X[index].astype(np.float32))
+    assert_array_equal(rows.take(index)[5:9, 1:3], X[index[5:9], 1:3].astype("f4"))
+    assert in_memory(rows.take([])).shape == (0, 4)
+    assert rows.extremes() == (np.float32(X.min()), np.float32(X.max()))
+
+
+def test_shuffled_rows_are_all_of_them_once(tmp_path):
+    rows, rng = StoredRows(hdf5(X, tmp_path), float), np.random.RandomState(0)
+    some = np.delete(np.arange(N), np.arange(0, N, 10))
+    order = rows.shuffled(some, rng)
+    assert_array_equal(np.sort(order), some)
+    # The first are from everywhere, the others from one section after the other.
+    assert np.ptp(order[:500]) > 0.95 * N
+    assert (np.diff(order[500:] // 1200) != 0).sum() == 2
+    assert abs(np.corrcoef(np.arange(500, 1000), order[500:1000])[0, 1]) < 0.2
+
+
+def test_an_epoch_reads_the_file_once(tmp_path, monkeypatch):
+    file, read = hdf5(X, tmp_path), []
+    rows, rng = StoredRows(file, float), np.random.RandomState(0)
+    order = rows.in_order(rows.shuffled(np.arange(N), rng))
+
+    def counted(self, block, read_block=StoredRows._read):
+        read.append(block not in self._blocks)
+        return read_block(self, block)
+
+    monkeypatch.setattr(StoredRows, "_read", counted)
+    starts = np.arange(0, N, 70)
+    for start in order.shuffled_ranges(starts, rng):
+        found = order[int(start) : int(start) + 70, :]
+        assert found.shape[0] == min(70, N - start)
+    # Eight blocks, those at the ends of the three sections perhaps once more.
+    assert sum(read) <= 8 + 3
+
+
+def test_a_file_that_fits_is_read_as_an_array(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    assert lazy_rows(hdf5(X, tmp_path)) is None
+    monkeypatch.setattr(memory, "available", lambda xp, device: 3.9 * X.nbytes)
+    assert isinstance(lazy_rows(zarr_array(X, tmp_path)), StoredRows)
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+    bad = X.copy()
+    bad[-1, -1] = np.inf
+    with pytest.raises(ValueError, match="X contains NaN or infinity"):
+        NystromRegressor(n_centers=80).fit(hdf5(bad, tmp_path), Y)
+
+
+def test_wrong_files(tmp_path):
+    model = NystromRegressor(n_centers=80)
+    with pytest.raises(ValueError, match=r"shape \(n_samples, n_features\); got shape"):
+        model.fit(memory_map(X[:, None, :], tmp_path), Y)
+    with pytest.raises(ValueError, match="pass n_centers"):
+        EigenProRegressor().fit(memory_map(X, tmp_path), Y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(memory_map(X, tmp_path), Y[:-1])
+    with pytest.raises(ValueError, match="pass centers='uniform'"):
+        NystromRegressor(n_centers=80, centers="rpcholesky").fit(
+            memory_map(X, tmp_path), Y
+        )

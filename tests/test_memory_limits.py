@@ -1,0 +1,105 @@
+"""Fits in processes whose address space is limited: a result, or one clear error."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere such limits don't hold"
+)
+
+# Every process tries several models, each under a limit of so many MB above what is in
+# use then. 4000 rows: their kernel matrix is of 128 MB, or 64 in float32.
+CODE = """
+import resource, sys, warnings
+import numpy as np, psutil
+from sklearn.exceptions import ConvergenceWarning
+from eigenkern import *
+
+warnings.simplefilter("ignore", ConvergenceWarning)
+rng = np.random.default_rng(0)
+X = rng.standard_normal((4000, 10))
+y = np.sin(X[:, 0]) + X[:, 1]
+UNLIMITED = resource.RLIM_INFINITY
+
+def limit(megabytes):
+    used = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(megabytes * 1e6), UNLIMITED))
+
+def attempt(model, megabytes):
+    before = dict(vars(model))
+    limit(megabytes)
+    try:
+        model.fit(X, y)
+        print("fitted", np.mean((model.predict(X) - y) ** 2) < 0.5 * np.var(y))
+    except (ValueError, MemoryError) as error:
+        assert vars(model) == before
+        print(type(error).__name__, error)
+    resource.setrlimit(resource.RLIMIT_AS, (UNLIMITED, UNLIMITED))
+
+"""
+
+
+def outcomes(code):
+    """Return the lines that a process prints, which has to end well."""
+    found = subprocess.run(
+        [sys.executable, "-c", CODE + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
+
+
+def test_a_smaller_subsample_or_cache():
+    lines = outcomes(
+        "options = {'random_state': 0, 'max_iter': 3}\n"
+        "attempt(EigenProRegressor(**options), 120)\n"
+        "attempt(EigenProRegressor(algorithm='sgd', **options), 120)\n"
+        "attempt(EigenProRegressor(n_centers=500, **options), 120)\n"
+        "attempt(LinearEigenProRegressor(**options), 120)\n"
+    )
+    assert lines == ["fitted True"] * 4
+
+
+def test_what_has_to_be_in_memory_says_what_it_needs():
+    lines = outcomes(
+        "for name in ('Nystrom', 'Nytro', 'FalkonLike'):\n"
+        "    cls = globals()[name + 'Regressor']\n"
+        "    attempt(cls(n_centers=2000, random_state=0), 250)\n"
+        "attempt(EigenProRegressor(algorithm='eigenpro3-exact', n_centers=2000), 150)\n"
+        "attempt(EigenProRegressor(cache_size=500, early_stopping=False), 150)\n"
+    )
+    assert len(lines) == 5
+    for line in lines:
+        assert re.match(r"ValueError .* \d+ MB.*, but \d+ MB of memory are free", line)
+        assert re.search(r"pass (a smaller n_centers|cache_size)", line)
+
+
+def test_what_no_plan_foresees_says_what_to_do():
+    lines = outcomes(
+        "features = RandomFourierFeatures(n_components=6000).fit(X)\n"
+        "limit(120)\n"
+        "try:\n"
+        "    features.transform(X)\n"
+        "except MemoryError as error:\n"
+        "    print(error)\n"
+    )
+    assert len(lines) == 1
+    assert re.fullmatch(
+        r"RandomFourierFeatures.transform ran out of memory \(Unable to allocate .*\); "
+        r"\d+ MB are free beside what it holds. .*: fewer rows at a time",
+        lines[0],
+    )
+
+
+def test_too_little_for_any_product():
+    """BLAS would end the process."""
+    lines = outcomes("attempt(EigenProRegressor(), 40)\nattempt(DSGRegressor(), 40)")
+    for line in lines:
+        assert re.match(r"MemoryError .* 80 MB, but \d+ MB .*; raise its limit", line)
+    assert len(lines) == 2

@@ -1,0 +1,99 @@
+"""Fitted models in files of skops: what they ask to be trusted, what they predict."""
+
+import numpy as np
+import pytest
+import skops.io
+from numpy.testing import assert_array_equal
+
+import eigenkern
+from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProRegressor,
+    LinearEigenProClassifier,
+    NystromClassifier,
+    NystromRegressor,
+)
+from eigenkern.kernels import Gaussian
+
+# The types of a fitted model beside its own class and those that skops trusts.
+PARTS = {
+    "eigenkern.kernels.Gaussian",
+    "eigenkern.kernels.Laplacian",
+    "eigenkern.estimators.calibration.Calibration",  # a dataclass of numbers
+}
+FAST = {"DSG": {"max_iter": 3}, "RFM": {"max_rounds": 1}}
+
+
+def public_estimators():
+    """Yield one of every public class."""
+    for name in eigenkern.__all__:
+        cls = getattr(eigenkern, name)
+        if hasattr(cls, "get_params"):
+            yield cls(random_state=0, **FAST.get(name[:3], {}))
+
+
+def data(rng, model):
+    X = rng.standard_normal((120, 3))
+    y = np.sin(X[:, 0]) + X[:, 1]
+    if "Classifier" in type(model).__name__:
+        y = np.array(["low", "middle", "high"])[(y > -0.5).astype(int) + (y > 0.5)]
+    return X, y
+
+
+def assert_round_trip(model, X):
+    """The file trusts public classes only, and predicts the same to the last bit."""
+    dumped = skops.io.dumps(model)
+    untrusted = skops.io.get_untrusted_types(data=dumped)
+    own = {cls for cls in untrusted if cls.startswith("eigenkern.estimators.")}
+    own -= PARTS
+    assert set(untrusted) <= own | PARTS
+    assert {cls.rpartition(".")[2] for cls in own} <= set(eigenkern.__all__)
+    loaded = skops.io.loads(dumped, trusted=untrusted)
+    for method in ("predict", "predict_proba", "decision_function", "transform"):
+        if hasattr(model, method):
+            expected = getattr(model, method)(X)
+            assert_array_equal(getattr(loaded, method)(X), expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    "model", list(public_estimators()), ids=lambda m: type(m).__name__
+)
+def test_every_estimator(model, rng):
+    X, y = data(rng, model)
+    assert_round_trip(model.fit(X, y), X)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(algorithm="eigenpro1", max_iter=2, random_state=0),
+        EigenProRegressor(algorithm="eigenpro4", n_centers=20, random_state=0),
+        EigenProRegressor(Gaussian(2.0), random_state=np.random.RandomState(0)),
+        NystromRegressor(n_centers=20, centers="kmeans", random_state=0),
+        NystromClassifier(loss="log_loss", n_centers=20, random_state=0),
+        DSGRegressor(loss="pinball", quantile=[0.1, 0.9], max_iter=3, random_state=0),
+        DSGClassifier(loss="hinge", max_iter=3, random_state=0),
+    ],
+    ids=["eigenpro1", "eigenpro4", "kernel", "kmeans", "log_loss", "pinball", "hinge"],
+)
+def test_other_attributes(model, rng):
+    X, y = data(rng, model)
+    assert_round_trip(model.fit(X, y), X)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [DSGRegressor(random_state=0), LinearEigenProClassifier(random_state=0)],
+    ids=["dsg", "linear"],
+)
+def test_learning_goes_on_where_it_was(model, rng):
+    X, y = data(rng, model)
+    classes = {"classes": np.unique(y)} if y.dtype.kind == "U" else {}
+    model.partial_fit(X[:60], y[:60], **classes)
+    dumped = skops.io.dumps(model)
+    untrusted = skops.io.get_untrusted_types(data=dumped)
+    loaded = skops.io.loads(dumped, trusted=untrusted)
+    for one in (model, loaded):
+        one.partial_fit(X[60:], y[60:])
+    assert_array_equal(loaded.predict(X), model.predict(X), strict=True)
