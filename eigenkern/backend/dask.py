@@ -28,7 +28,7 @@ _N_PARTS = 2
 class Here:
     """A cluster of one: this process, where there is no client."""
 
-    n_workers = 1
+    n_workers, message_seconds = 1, 0.0
 
     def compute_chunks(self, X):
         """Return the chunks of a Dask array, in order."""
@@ -80,6 +80,16 @@ class Workers:
     def n_workers(self):
         """Threads of all workers."""
         return max(sum(self._client.nthreads().values()), 1)
+
+    @cached_property
+    def message_seconds(self):
+        """Seconds of a message to a worker and back, measured."""
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            self.gather([self.submit(_sum, 0, 0)])
+            seconds.append(time.perf_counter() - start)
+        return min(seconds)
 
     def n_threads(self, place):
         """Return the threads of a worker."""
@@ -219,6 +229,11 @@ class DaskRows(LazyRows):
     def n_machines(self):
         """Threads of all workers."""
         return self.cluster.n_workers
+
+    @property
+    def message_seconds(self):
+        """Seconds of a message to a worker and back."""
+        return self.cluster.message_seconds
 
     def take(self, index):
         """Return other rows."""

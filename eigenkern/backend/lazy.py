@@ -41,6 +41,11 @@ class LazyRows:
         """Machines that compute with the rows."""
         return 1
 
+    @property
+    def message_seconds(self):
+        """Seconds that a step waits for the machines."""
+        return 0.0
+
     def to_device(self, device, stream=None):
         """Return the rows where they are: they move when they are used."""
         return self

@@ -142,10 +142,14 @@ class Learner:
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
         n_learned, cache_size = min(n_rows * n_epochs, _LONG * p), estimator.cache_size
         factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
-        largest = problem.n_machines * max_batch_size(
-            centers, d, n_outputs, n_rows=min(n_rows, 1e9)
+        largest = max_batch_size(
+            centers,
+            d,
+            n_outputs,
+            n_rows=min(n_rows, 1e9),
+            n_machines=problem.n_machines,
+            message_seconds=problem.message_seconds,
         )
-        largest = int(min(largest, n_rows))
         m = estimator.batch_size if batch_size is None else batch_size
         if m == "auto":
             # Fewer centers than rows leave a residual, whose noise larger batches

@@ -2,8 +2,10 @@
 
 from ..backend.array import move, namespace
 from ..backend.dask import pieces
-from .given import GivenMatrix
 from .matrix import Matrix
+
+# Numbers that are gathered from all workers at once, and added here: some 10 ms.
+_FEW = 2e6
 
 
 class DaskMatrix(Matrix):
@@ -81,10 +83,27 @@ class DaskMatrix(Matrix):
         F, kept = zip(*self._attempt(step, rows), strict=True)
         return rows.arranged(list(F)), rows.arranged(list(kept))
 
-    def evaluated(self, A):
-        """Return K @ A, and K, each worker's part of which stays there."""
-        held = _HeldMatrix(self, A)
-        return held.values(), held
+    def gradient(self, A, targets, weights, rates):
+        """Return K A - targets, and K' G of G = rates W (K A - targets)."""
+        rows = self._rows
+
+        def step():
+            sent = map(self._cluster.send, (A, rates))
+            parts = rows.run(
+                _gradient, self._operator(), *sent, by_row=(targets, weights)
+            )
+            if len(parts) * A.shape[0] * A.shape[1] <= _FEW:
+                errors, images = zip(*self._cluster.gather(parts), strict=True)
+                return errors, _total(images)
+            # Of many workers, or coefficients, a tree adds up the second ones.
+            errors, images = (
+                [self._cluster.submit(pick, part) for part in parts]
+                for pick in (_first, _second)
+            )
+            return self._cluster.gather(errors), rows.total(images)
+
+        errors, image = self._attempt(step, rows)
+        return rows.arranged(list(errors)), image
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K as an array."""
@@ -144,45 +163,6 @@ class DaskMatrix(Matrix):
             )
 
         return self._attempt(step, rows)
-
-
-class _HeldMatrix(DaskMatrix):
-    """A matrix whose rows each worker has computed and keeps, with a product."""
-
-    in_memory = True
-
-    def __init__(self, source, A):
-        vars(self).update(vars(source))
-        self._source, self._A, self._held = source, A, None
-
-    def values(self):
-        """Return K @ A."""
-
-        def step():
-            cluster = self._cluster
-            self._sent = cluster.send(self._A)  # a lost worker's part needs it again
-            self._held = self._rows.run(_evaluated, self._operator(), self._sent)
-            found = [cluster.submit(_first, held) for held in self._held]
-            return self._rows.arranged(list(cluster.gather(found)))
-
-        return self._attempt(step, self._rows)
-
-    def adjoint(self, G, start=0, stop=None):
-        """Return K' G, shape (p, l)."""
-
-        def step():
-            if self._held is None:
-                self.values()
-            held, self._held = self._held, None
-            parts = [
-                self._cluster.submit(_held_adjoint, one, part)
-                for one, part in zip(held, self._rows.parts_of(G), strict=True)
-            ]
-            total = self._rows.total(parts)
-            self._held = held
-            return total
-
-        return self._attempt(step, self._rows)
 
 
 # What runs on a worker: functions of an operator without rows, values, rows.
@@ -251,24 +231,22 @@ def _normal_product(local, V, targets, weights, places, *chunks):
     )
 
 
-def _evaluated(local, A, places, *chunks):
-    (A,) = _here(local, A)
-    found = [K.evaluated(A) for _, K in _operators(local, places, chunks)]
-    F, held = zip(*found, strict=True)
-    return _joined(list(F)), [K.block() for K in held]
+def _gradient(local, A, rates, targets, weights, places, *chunks):
+    A, rates, targets, weights = _here(local, A, rates, targets, weights)
+    found = [
+        K.gradient(A, targets[rows, :], weights[rows], rates)
+        for rows, K in _operators(local, places, chunks)
+    ]
+    errors, images = zip(*found, strict=True)
+    return _joined(list(errors)), _total(images)
 
 
-def _first(held):
-    return held[0]
+def _first(pair):
+    return pair[0]
 
 
-def _held_adjoint(held, G):
-    start, parts = 0, []
-    for K in held[1]:
-        end = start + K.shape[0]
-        parts.append(GivenMatrix(K).adjoint(G[start:end, :]))
-        start = end
-    return _total(parts)
+def _second(pair):
+    return pair[1]
 
 
 def _total(parts):

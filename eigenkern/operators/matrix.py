@@ -113,6 +113,28 @@ class Matrix:
         """Return K @ A, and K as an operator that keeps what was computed for it."""
         return self @ A, self
 
+    def gradient(self, A, targets, weights, rates):
+        """Return K A - targets, and K' G of G = rates W (K A - targets).
+
+        Parameters
+        ----------
+        A : array of shape (p, l)
+        targets : array of shape (m, l)
+        weights : array of shape (m,)
+            Diagonal of W.
+        rates : array of shape (l,)
+
+        Returns
+        -------
+        error : array of shape (m, l)
+        image : array of shape (p, l)
+        """
+        # An iterate that diverges may overflow: its error tells.
+        with np.errstate(over="ignore", invalid="ignore"):
+            F, K = self.evaluated(A)
+            error = F - targets
+            return error, K.adjoint(rates * (weights[:, None] * error))
+
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows with themselves, (m, m)."""
         return self.block(start, stop, start, stop)

@@ -154,6 +154,11 @@ class GeneralProblem(Problem):
         return self._X.n_machines if is_lazy(self._X) else 1
 
     @property
+    def message_seconds(self):
+        """Seconds that a step waits for them."""
+        return self._X.message_seconds if is_lazy(self._X) else 0.0
+
+    @property
     def n_coefficients(self):
         """Rows of the `dual_coef_` of a model."""
         return self.center_matrix.shape[0]

@@ -233,19 +233,17 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
     # The iterate itself changes in projections only: it is always a model.
     a = xp.asarray(iterate.coef, copy=True)
     for batch in batches:
-        F, K_b = batch.operator.evaluated(a)
+        targets = batch.targets
         if rows:
             temporary = TiledKernel(centers.kernel, xp.concat(rows))
-            temporary = temporary.rows(batch.rows)
-            F = F - temporary @ xp.concat(steps)
-        error = F - batch.targets
+            targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
+        error, image = batch.operator.gradient(a, targets, batch.weights, rates)
         g = batch.weights[:, None] * error
         zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
         losses, m = xp.sum(g * error, axis=0), error.shape[0]
         if watch.add(losses, float(xp.sum(zero_losses)), m):
             return
         g = rates * g
-        image = K_b.adjoint(g)
         s_b = P.coordinates(image[:c, :])
         P.add_to(a, s_b)
         S, h, n_rows = S + s_b, h - image, n_rows + m

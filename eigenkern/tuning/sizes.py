@@ -9,7 +9,7 @@ from ..backend.array import is_numpy, namespace
 from ..backend.devices import on_gpu
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
-from ..backend.machine import CPU, GPU
+from ..backend.machine import CPU, GPU, machine_of
 from ..backend.threads import n_blas_threads
 from ..kernels import Gaussian
 from ..nystrom.plan import NystromPlan
@@ -104,18 +104,22 @@ def n_sampled_rows(n_rows):
     return min(n_rows, 2 * N_MEASURED)
 
 
-def max_batch_size(operator, n_features, n_columns, n_rows=None):
+def max_batch_size(
+    operator, n_features, n_columns, n_rows=None, *, n_machines=1, message_seconds=0.0
+):
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
     (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory, with n centers;
     besides, a matrix product needs some rows for each thread. At most `n_rows` (None:
-    n).
+    n). On several machines each has as many, and a message is part of the fixed cost.
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
     filling = max(work / (width * n), MIN_ROWS * operator.n_workers)
+    entry = machine_of(operator).kernel_seconds(width, operator.itemsize, 1)
+    filling = n_machines * max(filling, message_seconds / _FIXED_COST / (n * entry))
     free = memory.available(operator.xp, operator.device)
-    holding = free / operator.itemsize / n - width
+    holding = n_machines * free / operator.itemsize / n - width
     return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
 
 
