@@ -7,9 +7,10 @@ import numpy as np
 
 from .array import namespace
 
-# Bytes of a block of rows that is read at once: some 50 ms from a disk, and beside it
-# the seek and the call are nothing. Rows of a section are shuffled; it is what is kept.
-_BLOCK_BYTES, _SECTION_BYTES = 2**26, 2**28
+# Bytes of a block of rows that is read at once: some 30 ms from a disk, and beside it
+# the seek and the call are nothing; three or four are in memory. Bytes of a section,
+# the rows of which are shuffled; two are in memory.
+_BLOCK_BYTES, _SECTION_BYTES = 2**25, 2**28
 # Rows in front that are kept in memory: what bandwidth, step and penalty are chosen by.
 _N_FIRST = 8000
 
@@ -172,6 +173,12 @@ class StoredRows(LazyRows):
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
+        if self._index is None and start // self._block == (stop - 1) // self._block:
+            block = start // self._block
+            rows = self._read(block)
+            return rows[
+                start - block * self._block : stop - block * self._block, key[1]
+            ]
         index = self._places(start, stop)
         out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
         block_of = index // self._block
@@ -184,14 +191,14 @@ class StoredRows(LazyRows):
         """Return a block of rows of the file, one of the last two or read anew."""
         with self._lock:
             rows = self._blocks.pop(block, None)
+            while len(self._blocks) > 1:
+                del self._blocks[next(iter(self._blocks))]
             if rows is None:
                 start = block * self._block
                 rows = np.asarray(self._source[start : start + self._block])
                 rows = rows.astype(self.dtype, copy=False)
                 check_finite_rows(rows)
             self._blocks[block] = rows
-            while len(self._blocks) > 2:
-                del self._blocks[next(iter(self._blocks))]
         return rows
 
     def _in_blocks(self):

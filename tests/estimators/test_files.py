@@ -1,5 +1,8 @@
 """Rows in files that memory does not hold."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -177,3 +180,34 @@ def test_wrong_files(tmp_path):
         NystromRegressor(n_centers=80, centers="rpcholesky").fit(
             memory_map(X, tmp_path), Y
         )
+
+
+LIMITED = """
+import resource, sys
+import h5py, numpy as np
+from eigenkern import NystromRegressor
+from eigenkern.backend.lazy import StoredRows
+from eigenkern.estimators.lazy import lazy_rows
+used = 4096 * int(open("/proc/self/statm").read().split()[5])  # data and stack
+limit = used + 700_000_000  # the rows alone are 500
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+X = h5py.File(sys.argv[1])["X"]
+assert isinstance(lazy_rows(X), StoredRows)
+y = np.arange(len(X)) % 7.0
+model = NystromRegressor(n_centers=20, bandwidth=30.0, random_state=0).fit(X, y)
+print(model.n_centers_)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+def test_in_less_memory_than_the_file(tmp_path):
+    rows = RNG.normal(size=(2000, 500)).astype(np.float32)
+    with h5py.File(tmp_path / "X.h5", "w") as file:  # 0.5 GB
+        stored = file.create_dataset(
+            "X", shape=(250_000, 500), dtype="f4", chunks=(2000, 500)
+        )
+        for start in range(0, len(stored), len(rows)):
+            stored[start : start + len(rows)] = rows + start
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "X.h5")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["20"], done.stderr
