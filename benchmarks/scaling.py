@@ -267,7 +267,7 @@ ZARR = """
 import resource, sys, time
 import numpy as np, zarr
 from eigenkern import NystromRegressor
-limit = 2_000_000_000
+limit = 3_000_000_000  # a part of it is planned with
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 array = zarr.open_array(sys.argv[1], mode="r")
 y = np.load(sys.argv[2])
