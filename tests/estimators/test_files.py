@@ -83,7 +83,9 @@ def test_a_sorted_file_is_learned_as_well(store, tmp_path):
     file = store(X, tmp_path)
     for model in (
         EigenProRegressor(n_centers=80, max_iter=5, random_state=0),
-        EigenProRegressor(n_centers=80, max_iter=5, early_stopping=True),
+        EigenProRegressor(
+            n_centers=80, max_iter=5, early_stopping=True, random_state=0
+        ),
         LinearEigenProRegressor(max_iter=5, random_state=0),
     ):
         expected = model.fit(X, Y).score(X, Y)
