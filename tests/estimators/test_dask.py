@@ -224,6 +224,18 @@ def test_data_frames():
         model.predict(lazy.rename(columns={"p": "x"}))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pandas' of Dask
+def test_parquet(tmp_path):
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(X, columns=["p", "q", "r", "s"])
+    dd.from_pandas(frame, npartitions=3).to_parquet(tmp_path)
+    lazy = dd.read_parquet(tmp_path)
+    model = LinearEigenProRegressor(random_state=0).fit(lazy, Y)
+    expected = LinearEigenProRegressor(random_state=0).fit(frame, Y)
+    assert_allclose(model.coef_, expected.coef_, atol=1e-9)
+    assert_allclose(model.predict(lazy).compute(), expected.predict(frame), atol=1e-9)
+
+
 def test_rows_in_any_order():
     rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
     index = RNG.permutation(N)[:77]
