@@ -1,5 +1,6 @@
 """Rows in Dask arrays and DataFrames, with and without the workers of a cluster."""
 
+import gc
 import os
 import signal
 
@@ -77,6 +78,7 @@ def client():
         distributed.Client(cluster) as client,
     ):
         yield client
+    gc.collect()  # sockets that are left, while their warnings are ignored
 
 
 @pytest.fixture(autouse=True)
