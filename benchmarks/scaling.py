@@ -39,6 +39,7 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
 )
+from eigenkern.backend.linalg import solve_triangular
 from eigenkern.kernels import Laplacian
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.solvers import projected as solver
@@ -96,10 +97,10 @@ class Rates:
 
     Attributes
     ----------
-    entry : float
-        Seconds of one entry of K for each of d features, and of its function.
-    product, solve : float
-        Multiply-adds/s of the product of K with a column, and of triangular solves.
+    evaluation, adjoint : float
+        Seconds of an entry of K, with its product by one column, and of that of K'.
+    solve : float
+        Seconds of a triangular solve over p^2.
     message, byte : float
         Seconds of a message to a worker and back, and of a byte.
     """
@@ -114,8 +115,6 @@ class Rates:
             K = K.block()
             self.adjoint = best(lambda: (a[:1000].T @ K).T) / (1000 * p)
             L = np.tril(np.ones((p, p))) + p * np.eye(p)
-            from eigenkern.backend.linalg import solve_triangular
-
             column = np.ones((p, 1))
             self.solve = best(lambda: solve_triangular(L, column)) / p**2
         self.message = self.byte = 0.0

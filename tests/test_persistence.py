@@ -84,8 +84,12 @@ def test_other_attributes(model, rng):
 
 @pytest.mark.parametrize(
     "model",
-    [DSGRegressor(random_state=0), LinearEigenProClassifier(random_state=0)],
-    ids=["dsg", "linear"],
+    [
+        DSGRegressor(random_state=0),
+        LinearEigenProClassifier(random_state=0),
+        EigenProRegressor(n_centers=20, random_state=0),
+    ],
+    ids=["dsg", "linear", "eigenpro4"],
 )
 def test_learning_goes_on_where_it_was(model, rng):
     X, y = data(rng, model)

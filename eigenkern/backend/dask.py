@@ -15,7 +15,7 @@ import array_api_compat
 import numpy as np
 
 from .array import namespace
-from .lazy import LazyRows, check_finite_rows
+from .lazy import LazyRows, check_finite_rows, rows_at
 
 # Bytes from which values are sent to the workers directly, and once, not with a task.
 _SCATTERED_BYTES = 2**18
@@ -308,7 +308,7 @@ class DaskRows(LazyRows):
             if known is values:
                 return handles
         handles = [
-            self.cluster.send_to(group.place, _rows_of(values, group.position))
+            self.cluster.send_to(group.place, rows_at(values, group.position))
             for group in self.groups
         ]
         self._parts = [*self._parts[-_N_PARTS:], (values, handles)]
@@ -325,7 +325,7 @@ class DaskRows(LazyRows):
         order = np.argsort(np.concatenate([group.position for group in self.groups]))
         xp = namespace(parts[0])
         joined = xp.concat(parts) if len(parts) > 1 else parts[0]
-        return _rows_of(joined, order)
+        return rows_at(joined, order)
 
     def total(self, handles):
         """Return the sum of the values of handles, by a tree of sums."""
@@ -379,16 +379,10 @@ def pieces(places, chunks):
 def rows_of_chunks(places, *chunks):
     """Return the rows of a group as one array."""
     parts = [
-        chunk if place is None else _rows_of(chunk, place)
+        chunk if place is None else rows_at(chunk, place)
         for place, chunk in zip(places, chunks, strict=True)
     ]
     return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
-
-
-def _rows_of(values, index):
-    xp = namespace(values)
-    index = xp.asarray(index, device=array_api_compat.device(values))
-    return xp.take(values, index, axis=0)
 
 
 def _sum(one, other):

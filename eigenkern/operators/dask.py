@@ -1,7 +1,7 @@
 """Matrices of rows in a Dask array: products are made where the rows are."""
 
 from ..backend.array import move, namespace
-from ..backend.dask import pieces
+from ..backend.dask import DaskRows, pieces
 from .matrix import Matrix
 
 # Numbers that are gathered from all workers at once, and added here: some 10 ms.
@@ -12,8 +12,8 @@ class DaskMatrix(Matrix):
     """K(X, Z), or features, of rows X in a Dask array.
 
     Each worker makes an operator of its own rows, and what is asked of it; the parts of
-    a product are put together, sums over rows are added by a tree. A product sends p l
-    numbers to the workers, and gets n l, or p l, back.
+    a product are put together, sums over rows are added, by a tree if they are large. A
+    product sends p l numbers to the workers, and gets n l, or p l, back.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class DaskMatrix(Matrix):
 
     def rows(self, X):
         """Return the matrix of other rows, on the workers or here."""
-        return self._local.rows(X) if not hasattr(X, "cluster") else self._of(X)
+        return self._of(X) if isinstance(X, DaskRows) else self._local.rows(X)
 
     def _of(self, rows):
         return DaskMatrix(self._local, rows, self._remote)

@@ -4,6 +4,7 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import slices
+from ..backend.dask import DaskRows
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from .dask import DaskMatrix
@@ -33,15 +34,9 @@ class CenteredFeatures(Matrix):
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
-        if is_lazy(self._X):  # a few at a time
-            start, stop, _ = slice(start, stop).indices(self.shape[0])
-            parts = [
-                large_product(self._X[start + b.start : start + b.stop, :], A)
-                for b in slices(stop - start, _READ_ROWS)
-            ]
-            F = self.xp.concat(parts) - self._mean @ A
-        else:
-            F = large_product(self._X[start:stop, :], A) - self._mean @ A
+        parts = [large_product(X, A) for _, X in self._read(start, stop)]
+        F = parts[0] if len(parts) == 1 else self.xp.concat(parts)
+        F = F - self._mean @ A
         return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
@@ -51,6 +46,14 @@ class CenteredFeatures(Matrix):
             block = block.toarray()
         block = block - self._mean[first:last]
         return block if dtype is None else self.xp.astype(block, dtype, copy=False)
+
+    def _read(self, start, stop):
+        """Yield ranges of the rows [start:stop], and the rows; of a file not all."""
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        size = _READ_ROWS if is_lazy(self._X) else max(stop - start, 1)
+        for rows in slices(max(stop - start, 1), size):
+            end = min(start + rows.stop, stop)
+            yield rows, self._X[start + rows.start : end, :]
 
     def shuffled_ranges(self, starts, rng):
         """Return the starts of ranges of the rows in random order."""
@@ -64,18 +67,14 @@ class CenteredFeatures(Matrix):
 
     def without_rows(self):
         """Return the matrix of no rows: its `rows` are what others need of it."""
-        return CenteredFeatures(self._mean[None, :][:0, :], self._mean)
+        return CenteredFeatures(self._X[:0, :], self._mean)
 
     def adjoint(self, G, start=0, stop=None):
         """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
         total = self.xp.sum(G, axis=0)
-        if is_lazy(self._X):
-            product = sum(
-                large_product(self._X[start + b.start : start + b.stop, :].T, G[b, :])
-                for b in slices(G.shape[0], _READ_ROWS)
-            )
-        else:
-            product = large_product(self._X[start:stop, :].T, G)
+        product = 0.0
+        for rows, X in self._read(start, stop):
+            product = product + large_product(X.T, G[rows, :])
         return product - self._mean[:, None] * total
 
     def row_gram(self, stop, last):
@@ -119,7 +118,7 @@ class CenteredFeatures(Matrix):
 
 def features_of(X, mean):
     """Return rows less their mean as an operator, where the rows are."""
-    if hasattr(X, "cluster"):
+    if isinstance(X, DaskRows):
         return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean), X)
     return CenteredFeatures(X, mean)
 
