@@ -1,6 +1,6 @@
 """What gradient descent leaves undone on MNIST: the numbers of the page about it.
 
-Run ``python benchmarks/gradient_descent.py --write``: some two minutes on two cores.
+Run ``python benchmarks/gradient_descent.py --write``: some four minutes on two cores.
 
 Spectra of the kernel matrix, and on 10 000 rows (gaussian kernel, bandwidth 5) training
 loss and test error of plain gradient descent and of EigenPro: with all rows in every
