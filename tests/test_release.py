@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def versions(requirements, sign):
     """Return {package: version} of requirements such as "numpy>=2.1"."""
     pairs = [re.sub(r"\s", "", line).split(sign) for line in requirements]
-    return {name: version for name, version in pairs}
+    return dict(pairs)
 
 
 def test_the_oldest_dependencies_are_those_of_the_project():
@@ -59,5 +59,5 @@ def test_import_loads_no_estimator():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'eigenkern' has no attribute 'no'"):
+    with pytest.raises(AttributeError, match="'eigenkern' has no attribute 'no'"):
         eigenkern.no  # noqa: B018
