@@ -49,9 +49,11 @@ from .validation import (
     all_or_nothing,
     check_centers,
     check_kernel_parameters,
+    check_method,
     check_number,
     is_auto,
     publish,
+    warn_of_few_rows,
 )
 
 # Algorithms of kernel machines, and of models with centers of their own.
@@ -185,6 +187,7 @@ class _EigenPro(Streaming, Model):
 
     def _check_general(self):
         """Raise a ValueError unless centers and algorithm suit each other."""
+        check_method(self.centers, METHODS)
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
         if not self._general:
@@ -269,6 +272,8 @@ class _EigenPro(Streaming, Model):
         spared = self._spare(data, train, at_start=self._general)
         held_out = held_out if spared is None else spared.rows
         problem, solver, chosen = prepare(data, train, held_out, spared)
+        if self._n_missing(problem):
+            warn_of_few_rows(self.n_centers, problem.n_coefficients)
         chosen = {"algorithm_": self._algorithm} | chosen
         if chosen["algorithm_"] == "direct":
             return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
@@ -416,11 +421,6 @@ class _EigenPro(Streaming, Model):
         """Return the problem of a model with centers of its own."""
         centers = self._fitted_or_given_centers(data.X)
         p = self.n_centers if centers is None else None
-        if (p or 0) > len(train):
-            raise ValueError(
-                f"n_centers must be at most {len(train)}, the number of training rows; "
-                f"got {p}"
-            )
         return GeneralProblem.chosen(
             data,
             train,
@@ -431,6 +431,14 @@ class _EigenPro(Streaming, Model):
             n_centers=p,
             device=self.device,
         )
+
+    def _n_missing(self, problem):
+        """Return how many centers are fewer than were asked for, for want of rows."""
+        if not self._general or self.n_centers is None or self._given_centers:
+            return 0
+        if self.centers == "rpcholesky":  # it ends where the rows are spanned
+            return 0
+        return max(self.n_centers - problem.n_coefficients, 0)
 
     def _fitted_or_given_centers(self, X):
         """Return the centers that are given, or go on, or None."""
@@ -536,12 +544,13 @@ class _EigenPro(Streaming, Model):
         # Whatever is chosen by them is chosen by rows in random order.
         rows = data.rng.permutation(data.rows_with_weight())
         if fitted is None:
-            if not self._given_centers and self.n_centers > len(rows):
+            problem = self._general_problem(data, rows)
+            if self._n_missing(problem):
                 raise ValueError(
-                    f"n_centers must be at most {len(rows)}, the rows that came first; "
+                    f"n_centers must be at most {problem.n_coefficients}, the distinct "
+                    "rows that came first, for the centers stay; "
                     f"got {self.n_centers}"
                 )
-            problem = self._general_problem(data, rows)
             m = getattr(self, "batch_size_", None)  # that of the pieces so far
             return Learner.make(self, problem, float(self.alpha), batch_size=m)
         problem = GeneralProblem(
