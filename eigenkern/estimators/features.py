@@ -143,21 +143,26 @@ class RandomFourierFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
-        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
-        drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
+        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
     bandwidth : float, "median" or "scale", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
-        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
+        / 2)^1/2.
     n_components : int, default=100
-        D, the number of features. The error of phi(x)' phi(z) has a standard deviation
-        of some sqrt(1 / D) for rows far apart, and a smaller one for near rows.
+        Number of features, D (eigenvectors are another thing, those of EigenPro): more
+        follow the kernel more closely. The error of phi(x)' phi(z) has a standard
+        deviation of some sqrt(1 / D) for rows far apart, and a smaller one for near
+        rows.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise rows are copied there, and their
-        features back.
+        Where to compute. "auto": where X lives. Otherwise rows are copied there, and
+        their features back.
     random_state : int, RandomState instance or None, default=None
-        Frequencies, subsample of the median.
+        What is drawn at random: frequencies, subsample of the median. Pass an int to
+        get the same again.
 
     Attributes
     ----------
@@ -180,7 +185,9 @@ class RandomFourierFeatures(FeatureMap):
     See Also
     --------
     RBFNetworkFeatures : Values of the kernel at centers.
+    LinearEigenProRegressor : Least squares on many features.
     DSGClassifier : Draws features as it goes, and keeps none.
+    EigenProRegressor : The kernel itself, without features.
 
     Notes
     -----
@@ -267,27 +274,31 @@ class RBFNetworkFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="gaussian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial", "linear", an object of `eigenkern.kernels`, or a function
-        ``k(X, Z)`` that returns the kernel matrix of two blocks of rows. The laplacian
-        takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial", "linear", an object of
+        `eigenkern.kernels`, or a function ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median" or "scale", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
-        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
+        / 2)^1/2.
     n_centers : int, default=100
         How many centers, and so features: more follow the kernel more closely, and
         cost as much more. All distinct training rows, with a warning, where they are
         fewer. Not used where `centers` is an array.
     centers : {"uniform", "kmeans"} or array, default="uniform"
-        "uniform": training rows drawn without replacement. "kmeans": means of clusters
-        of the training rows, by scikit-learn's ``MiniBatchKMeans``. An array of shape
-        (n_centers, n_features): the centers themselves.
+        How the centers are chosen. "uniform": training rows drawn without replacement.
+        "kmeans": means of clusters of the training rows, by scikit-learn's
+        ``MiniBatchKMeans``. An array of shape (n_centers, n_features): the centers
+        themselves.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise rows are copied there, and their
-        features back.
+        Where to compute. "auto": where X lives. Otherwise rows are copied there, and
+        their features back.
     random_state : int, RandomState instance or None, default=None
-        Centers, subsample of the median.
+        What is drawn at random: centers, subsample of the median. Pass an int to get
+        the same again.
 
     Attributes
     ----------
@@ -308,6 +319,7 @@ class RBFNetworkFeatures(FeatureMap):
     --------
     RandomFourierFeatures : Features whose plain products stand for the kernel.
     NystromRegressor : Kernel ridge regression on centers, without features in memory.
+    EigenProRegressor : With ``n_centers`` the same model, by iteration.
 
     Notes
     -----

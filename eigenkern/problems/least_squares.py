@@ -195,7 +195,7 @@ class LeastSquares(Problem):
         xp, X = self.xp, self.train.X
         if self.dtype == xp.float64 or is_lazy(X):
             return False
-        rows = self.to_compute(X[:_N_MEASURED, :])
+        rows = self.to_compute(X[: min(_N_MEASURED, X.shape[0]), :])
         size = float(xp.mean(self.kernel.diagonal(rows)))
         return alpha <= rounding(xp, self.dtype, n_columns) * size
 
