@@ -95,7 +95,7 @@ def check_scale(y, dtype, *, small):
     small : bool
         Whether targets may be too small; a piece of a stream may have small ones.
     """
-    low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-15, 1e15)
+    low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
     largest = np.atleast_1d(np.abs(y).max(axis=0))
     wrong = largest[(largest > high) | (small & (largest < low) & (largest > 0))]
     if len(wrong):
