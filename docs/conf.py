@@ -24,10 +24,15 @@ numpydoc_show_class_members = False
 # Methods inherited from scikit-learn refer to labels of its own documentation.
 suppress_warnings = ["ref.ref", "ref.term"]
 
-# Examples named plot_* run when the documentation is built.
+# Examples named plot_* run when the documentation is built. The page of a class or a
+# function shows those that use it.
+SECTIONS = ("start", "tables", "tune", "uncertainty", "large", "inside")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
+    "subsection_order": [f"../examples/{section}" for section in SECTIONS],
+    "doc_module": ("eigenkern",),
+    "backreferences_dir": "generated/backreferences",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"demo\.py$",
     "download_all_examples": False,
