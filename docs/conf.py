@@ -1,5 +1,8 @@
 """Configuration of the documentation; see ``make docs``."""
 
+import re
+from pathlib import Path
+
 import eigenkern
 
 project = "eigenkern"
@@ -37,6 +40,18 @@ sphinx_gallery_conf = {
     "ignore_pattern": r"demo\.py$",
     "download_all_examples": False,
     "show_memory": False,
+}
+
+# For the templates: only what an example uses gets a heading above its examples.
+EXAMPLES = Path(__file__).parents[1] / "examples"
+autosummary_context = {
+    "names_in_examples": sorted(
+        {
+            name
+            for file in EXAMPLES.glob("*/plot_*.py")
+            for name in re.findall(r"\w+", file.read_text(encoding="utf-8"))
+        }
+    )
 }
 
 html_theme = "pydata_sphinx_theme"

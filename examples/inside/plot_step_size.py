@@ -9,8 +9,9 @@ subsample promises, and the step is shorter by as much.
 
 # %%
 # The eigenvectors come from a subsample, here small, so that the difference is plain to
-# see. On these rows q eigenvectors leave the next eigenvalue of the subsample, the lower
-# curve. On other rows more is left over, the upper curve; the two part as q grows.
+# see. On these rows q eigenvectors leave the next eigenvalue of the subsample, the
+# lower curve. On other rows more is left over, the upper curve; the two part as q
+# grows.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_digits
 
@@ -33,9 +34,9 @@ assert results["top_eigenvalue"][-1] > 2 * results["in_sample_eigenvalue"][-1]
 assert model.step_size_ < promised / 1.5
 
 # %%
-# A quarter of the step is slower. Ten times the step diverges at once: the guard notices,
-# goes back and halves it, here until it is near the automatic one, and the fit ends with
-# about the same loss.
+# A quarter of the step is slower. Ten times the step diverges at once: the guard
+# notices, goes back and halves it, here until it is near the automatic one, and the fit
+# ends with about the same loss.
 steps = {
     "automatic": "auto",
     "a quarter of it": model.step_size_ / 4,
@@ -52,6 +53,7 @@ for name, step_size in steps.items():
     ConvergenceDisplay.from_estimator(other, ax=ax, name=name)
 ax.set(ylabel="mean squared residual", ylim=(0.1, 10))
 plt.show()
-print(f"step after halving: {other.step_size_:.1f}")
+halved = other.step_size_ / 2**other.n_step_halvings_
+print(f"ten times the step, halved: {halved:.1f}")
 assert losses["a quarter of it"] > 1.5 * losses["automatic"]
 assert other.n_step_halvings_ > 0

@@ -3,8 +3,8 @@ Learning from changed copies
 ============================
 
 A model that learns from shifted copies of its images is right about shifted images:
-with its size unchanged, it makes less than a third of the errors on them that a model of
-the original images makes.
+with its size unchanged, it makes less than a third of the errors on them that a model
+of the original images makes.
 """
 
 # %%
@@ -63,8 +63,8 @@ print("shifted copies: ", np.round(augmented[-1], 1))
 assert augmented[-1][0] < plain[0] / 3
 
 # %%
-# The images as they are all lie in the middle of their frame. On these the copies do not
-# help: they teach what is not asked.
+# The images as they are all lie in the middle of their frame. On these the copies do
+# not help: they teach what is not asked.
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for name, color, curve, level in zip(tests, ("C1", "C0"), zip(*augmented), plain):
     ax.semilogx(copies, curve, "o-", color=color, label=f"{name}: model of copies")

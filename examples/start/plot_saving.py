@@ -43,8 +43,8 @@ assert np.array_equal(loaded.predict(X_test), model.predict(X_test))
 
 # %%
 # A model keeps its centers, not the rows: with a fixed number of them the file does not
-# grow with the data. `NystromRegressor` also keeps a matrix of all pairs of centers, for
-# ``predict(X, return_std=True)``, so that files of many centers are large.
+# grow with the data. `NystromRegressor` also keeps a matrix of all pairs of centers,
+# for ``predict(X, return_std=True)``, so that files of many centers are large.
 rows = (500, 1000, 2000)
 sizes = {}
 for label, n_centers in (("300 centers", 300), ("all rows are centers", None)):

@@ -2,9 +2,9 @@
 Choosing the bandwidth
 ======================
 
-``bandwidth="auto"`` finds a bandwidth whose error on new rows is within 10 % of the best
-on a fine grid, where the default, the median distance between rows, is several times
-too large.
+``bandwidth="auto"`` finds a bandwidth whose error on new rows is within 10 % of the
+best on a fine grid, where the default, the median distance between rows, is several
+times too large.
 """
 
 # %%

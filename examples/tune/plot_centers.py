@@ -40,9 +40,9 @@ for method in methods:
 assert errors["kmeans"][2] < 0.7 * errors["uniform"][2]
 
 # %%
-# With more centers the choice matters less. "kmeans" costs the most time. The others take
-# rows of the data: they are what remains for a precomputed kernel, where means cannot be
-# formed.
+# With more centers the choice matters less. "kmeans" costs the most time. The others
+# take rows of the data: they are what remains for a precomputed kernel, where means
+# cannot be formed.
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for method, marker in zip(methods, "os^D"):
     ax.loglog(sizes, errors[method], marker + "-", label=f'centers="{method}"')

@@ -2,8 +2,8 @@
 A whole regularization path in one fit
 ======================================
 
-``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. On new rows the one
-that it chooses has an error within 2 % of the best.
+``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. On new rows the
+one that it chooses has an error within 2 % of the best.
 """
 
 # %%
@@ -45,13 +45,13 @@ print(f"error of the chosen model {error(path):.3f}, least error {min(errors):.3
 assert error(path) < 1.02 * min(errors)
 
 # %%
-# Early stopping has a path, too: `NytroRegressor` chooses the number of iterations, here
-# by a fifth of the rows, which it holds out.
+# Early stopping has a path, too: `NytroRegressor` chooses the number of iterations,
+# here by a fifth of the rows, which it holds out.
 stopped = NytroRegressor(**common).fit(X[train], y[train])
 figure, axes = plt.subplots(ncols=2, figsize=(8, 4), sharey=True, layout="constrained")
 RegularizationPathDisplay.from_estimator(path, ax=axes[0], name="chosen")
 RegularizationPathDisplay.from_estimator(stopped, ax=axes[1], name="chosen")
 axes[0].set(title="penalty", ylabel="mean squared error, leave-one-out")
 axes[1].set(title="early stopping", ylabel="mean squared error, held-out rows")
-axes[0].set_ylim(9, 30)
+axes[0].set(xlim=(1e-8, 1), ylim=(9, 18))
 plt.show()
