@@ -50,19 +50,13 @@ def test_links_to_examples_lead_somewhere():
 def test_a_notebook_runs_in_an_empty_folder(tmp_path, monkeypatch):
     pytest.importorskip("sphinx_gallery")
     pyplot = pytest.importorskip("matplotlib.pyplot")
+    from sphinx_gallery.gen_gallery import DEFAULT_GALLERY_CONF
     from sphinx_gallery.notebook import jupyter_notebook
     from sphinx_gallery.py_source_parser import split_code_and_text_blocks
 
     file = ROOT / "examples" / "start" / "plot_quickstart.py"
     blocks = split_code_and_text_blocks(file)[1]
-    conf = {
-        "first_notebook_cell": None,
-        "last_notebook_cell": None,
-        "pypandoc": False,
-        "notebook_images": False,
-        "default_role": None,
-    }
-    notebook = jupyter_notebook(blocks, conf, str(tmp_path))
+    notebook = jupyter_notebook(blocks, DEFAULT_GALLERY_CONF, str(tmp_path))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pyplot, "show", lambda: None)

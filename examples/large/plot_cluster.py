@@ -61,7 +61,9 @@ left.minorticks_off()
 grid = np.stack(np.meshgrid(*2 * [np.linspace(-3, 3, 120)]), axis=-1).reshape(-1, 2)
 image = model.predict(grid).reshape(120, 120)
 shown = right.imshow(image, extent=(-3, 3, -3, 3), origin="lower", cmap="coolwarm")
-right.set(xlabel="first feature", ylabel="second", title="the model of all rows")
+right.set(
+    xlabel="first feature", ylabel="second feature", title="the model of all rows"
+)
 figure.colorbar(shown, ax=right, label="prediction")
 plt.show()
 

@@ -39,7 +39,8 @@ from_memory = model.fit(np.asarray(X).copy(), y).predict(X[:5000])
 assert np.array_equal(from_file, from_memory)
 
 # %%
-# What many rows are good for: more centers pay, as long as there are rows enough.
+# What many rows are good for: a model on many centers gains from them, one on few does
+# not.
 X_test = rng.random((5000, d), dtype=np.float32)
 truth = np.sin(6 * X_test[:, 0]) + X_test[:, 1] ** 2
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
@@ -55,7 +56,6 @@ for n_centers, marker in ((50, "o"), (200, "s"), (600, "^")):
 ax.set(
     xlabel="rows of the file",
     ylabel="root mean squared error on new rows",
-    ylim=(0, None),
 )
 ax.set_xticks(sizes, [f"{size:,}".replace(",", " ") for size in sizes])
 ax.minorticks_off()

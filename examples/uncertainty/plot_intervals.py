@@ -104,7 +104,7 @@ for k, (name, inside) in enumerate(covered.items()):
     print(f"{name:26}: {inside.mean():.1%}, by quarters {np.round(parts, 1)}")
     spread = max(parts) - min(parts)
     assert spread < 5 if name == "return_std" else spread > 15
-ax.axhline(90, color="k", lw=0.8)
+ax.axhline(90, color="k", lw=0.8, label="90 %")
 ax.set_xticks(range(4), ["least", "second", "third", "largest"])
 ax.set(xlabel="quarters of the new rows by standard deviation", ylabel="covered (%)")
 ax.set_ylim(50, 118)
