@@ -1,6 +1,6 @@
 """Configuration of the documentation; see ``make docs``."""
 
-import re
+import ast
 from pathlib import Path
 
 import eigenkern
@@ -27,8 +27,8 @@ numpydoc_show_class_members = False
 # Methods inherited from scikit-learn refer to labels of its own documentation.
 suppress_warnings = ["ref.ref", "ref.term"]
 
-# Examples named plot_* run when the documentation is built. The page of a class or a
-# function shows those that use it.
+# Examples named plot_* run when the documentation is built. The page of a class
+# shows those that use it.
 SECTIONS = ("start", "tables", "tune", "uncertainty", "large", "inside")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -42,14 +42,16 @@ sphinx_gallery_conf = {
     "show_memory": False,
 }
 
-# For the templates: only what an example uses gets a heading above its examples.
+# For the template of classes: those that no example imports get no heading.
 EXAMPLES = Path(__file__).parents[1] / "examples"
 autosummary_context = {
     "names_in_examples": sorted(
         {
-            name
+            alias.name
             for file in EXAMPLES.glob("*/plot_*.py")
-            for name in re.findall(r"\w+", file.read_text(encoding="utf-8"))
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("eigenkern")
+            for alias in node.names
         }
     )
 }
