@@ -19,9 +19,9 @@ from sklearn.preprocessing import StandardScaler
 
 from eigenkern import EigenProRegressor, MetricDisplay, RFMRegressor
 
-X, y = make_friedman1(6000, n_features=10, noise=1.0, random_state=0)
+X, y = make_friedman1(4000, n_features=10, noise=1.0, random_state=0)
 names = [f"x{j}" for j in range(10)]
-X, X_test, y, y_test = train_test_split(X, y, train_size=4000, random_state=0)
+X, X_test, y, y_test = train_test_split(X, y, train_size=2000, random_state=0)
 
 # %%
 # Standardize columns of different units: the first kernel weighs them by their spread.
