@@ -17,6 +17,7 @@ from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
+from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
@@ -34,7 +35,7 @@ from .validation import (
 )
 
 
-class Model(NamesOfSVC, CallbackSupportMixin, BaseEstimator):
+class Model(LinksToDocumentation, NamesOfSVC, CallbackSupportMixin, BaseEstimator):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which

@@ -22,6 +22,7 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
+from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
 from .validation import (
     all_or_nothing,
@@ -39,7 +40,11 @@ _SLAB_BYTES = 256e6
 
 
 class FeatureMap(
-    NamesOfSVC, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    LinksToDocumentation,
+    NamesOfSVC,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Features phi(x) whose products stand for a kernel.
 
