@@ -20,9 +20,8 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from datasets import available, load
+from datasets import TARGETS, available, load
 from kernel_product import processor
-from sklearn.utils.multiclass import type_of_target
 
 import eigenkern
 
@@ -45,7 +44,7 @@ def measured(data, name, dtype, n_rows):
     X = np.ascontiguousarray(X.reshape(len(X), -1)[:n_rows], dtype=dtype)
     y = y[:n_rows]
     family, parameters = FITS[name]
-    classes = type_of_target(y) != "continuous"
+    classes = data not in TARGETS
     kind = "Classifier" if classes else "Regressor"
     model = getattr(eigenkern, family + kind)(random_state=0, **parameters)
     n_classes = len(np.unique(y)) if classes else 1
