@@ -516,7 +516,7 @@ def _add_measuring(fit, N, q):
 def _estimate_general(fit, n, held_out):
     e, k, size = fit.estimator, fit.n_outputs, fit.itemsize
     given = None if isinstance(e.centers, str) else np.asarray(e.centers).shape[0]
-    p = given or e.n_centers
+    p = given or e.n_centers or n
     if p > n and given is None:
         raise ValueError(
             f"n_centers must be at most {n}, the number of training rows; got {p}"
