@@ -13,14 +13,18 @@ BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-gpu torch lint format examples docs-check docs clean
+.PHONY: help demo test test-oldest test-gpu torch types lint format examples docs-check \
+  docs linkcheck clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train a kernel machine and show what was chosen"
 	@echo "make test      run the tests and the doctests; ARGS= goes to pytest"
 	@echo "make torch     install PyTorch, so that its tests run instead of being skipped"
+	@echo "make test-oldest  run the tests with the oldest supported dependencies"
 	@echo "make test-gpu  run the tests that need a CUDA device; CUDA=12 or 13"
+	@echo "make types     check the type hints of what is public"
+	@echo "make linkcheck  check the links of the documentation"
 	@echo "make lint      check style and formatting"
 	@echo "make format    mend style and formatting"
 	@echo "make examples  run every example once"
@@ -37,8 +41,17 @@ test: .venv/.stamp-test
 test-gpu: .venv/.stamp-test .venv/.stamp-cuda$(CUDA)
 	$(TEST) -m gpu $(ARGS)
 
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c .ci/oldest.txt -e ".[test]"
+	SCIPY_ARRAY_API=1 .venv-oldest/bin/python -m pytest -n auto $(ARGS)
+
 torch: .venv/.stamp-test
 	$(PIP) "$(TORCH)"
+
+types: .venv/.stamp-test
+	$(BIN)/python -m mypy tests/typed.py
 
 lint: .venv/.stamp-test
 	$(BIN)/ruff check .
@@ -60,6 +73,10 @@ docs-check: .venv/.stamp-docs
 
 docs: .venv/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# asks the network; the links inside are checked by every build
+linkcheck: .venv/.stamp-docs
+	$(BIN)/python -m sphinx -q -D plot_gallery=0 -b linkcheck docs docs/_build/linkcheck
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache

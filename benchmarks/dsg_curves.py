@@ -19,6 +19,8 @@ errors   test errors on Adult and MNIST (PCA to 100).
 auto     all automatic on every data set (5000 rows), every loss: does it diverge?
 memory   peak of memory of 10^5 and of 10^6 rows streamed by `partial_fit`.
 
+``--report`` runs nothing and draws the pictures of the losses anew from the tables.
+
 Images are brought to 100 features by PCA, other data to mean 0 and deviation 1. The
 kernel is gaussian, with the median distance as bandwidth. Losses are means over 5000
 training rows and leave out the penalty, which lambda = 1e-6 makes small.
@@ -206,25 +208,19 @@ def at(rows, seconds):
     return float(np.exp(np.interp(seconds, rows[:, 0], np.log(rows[:, 2]))))
 
 
-def curves(loss, paper, figure):
-    """Yield lines about the curves of a loss; draw them."""
-    import matplotlib.pyplot as plt
-
+def curves(loss, paper):
+    """Yield lines about the curves of a loss."""
     options, n_seeds, setting = {}, 1, "all automatic"
     if paper:
         options = {"cache_size": 0, "batch_size": 4096, "block_size": BLOCK}
         n_seeds, setting = 2, "no values kept"
-    if figure:
-        picture, axes = plt.subplots(
-            2, len(DATA), figsize=(16, 6), layout="constrained"
-        )
     head = " ".join(f"{a:>9}" for a in ALGORITHMS)
     yield f"\nTraining loss at equal time, {setting}, seeds: {n_seeds}"
     yield (
         f"{'data':>15} {'CPU s':>6} {head} {'features, ' + setting:>29} "
         f"{'halvings':>9} {'baseline':>9} {'its s':>6}"
     )
-    for j, name in enumerate(DATA):
+    for name in DATA:
         data = prepare(name)
         runs = [curves_of(data, loss, seed, options) for seed in range(n_seeds)]
         rows = {a: [run[a][0] for run in runs] for a in ALGORITHMS}
@@ -242,20 +238,49 @@ def curves(loss, paper, figure):
             f"{used[0]:9d} {used[1]:9d} {used[2]:9d} {halvings:9d} "
             f"{value:9.4f} {its:6.1f}"
         )
-        if not figure:
-            continue
-        for i, label in enumerate(("CPU seconds", "features")):
-            ax = axes[i][j]
-            for a in ALGORITHMS:
-                ax.loglog(rows[a][0][:, i], rows[a][0][:, 2], label=a)
-            ax.plot((its, 4 * BLOCK)[i], value, "k*", label="fixed features")
-            ax.set_xlabel(label)
-            ax.xaxis.set_minor_formatter("")  # they would lie upon each other
-        axes[0][j].set_title(f"{name}, {loss}\n{setting}", fontsize=9)
-    if figure:
-        axes[0][0].legend()
-        name = loss if paper else f"{loss}_auto"
-        picture.savefig(RESULTS / f"dsg_{name}.png", dpi=60)
+
+
+def draw(part):
+    """Draw the losses and features of a table, beside those of the direct solver."""
+    import matplotlib.pyplot as plt
+
+    text = (RESULTS / f"dsg_{part}.txt").read_text()
+    clock = "clock" in text.split("Training loss")[0]
+    rows = {
+        cells[0]: np.array(cells[1:], dtype=float)
+        for cells in (line.split() for line in text.splitlines())
+        if cells and cells[0] in DATA
+    }
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(7, 3.4), sharey=True, layout="constrained"
+    )
+    places = np.arange(len(rows))
+    for i, (name, style) in enumerate(zip(ALGORITHMS, ("o", "s", "^"), strict=True)):
+        losses = [row[1 + i] / row[8] for row in rows.values()]
+        used = [row[4 + i] / 1000 for row in rows.values()]
+        for ax, values in ((left, losses), (right, used)):
+            ax.plot(values, places + 0.22 * (i - 1), style, ms=6, label=name.upper())
+    for ax, value in ((left, 1.0), (right, 4 * BLOCK / 1000)):
+        ax.axvline(value, color="0.4", linestyle="--", label="direct solver")
+        ax.grid(axis="x", color="0.9")
+        ax.set_axisbelow(True)
+    loss = "logistic" if part.startswith("log") else "square"
+    left.set_xlabel(f"{loss} loss / that of the direct solver")
+    left.set_yticks(places, rows)
+    left.invert_yaxis()
+    right.set_xlabel("thousands of frequencies (log scale)")
+    right.set_xscale("log")
+    ticks = [1, 2, 5, 10, 20, 50, 100]
+    right.set_xticks(ticks, ticks)
+    right.minorticks_off()
+    seconds = sorted({f"{row[0]:.0f}" for row in rows.values()})
+    kind = "seconds" if clock else "seconds of CPU time"
+    span = " to ".join(dict.fromkeys([seconds[0], seconds[-1]]))
+    figure.suptitle(f"After {span} {kind}", size=11)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=4, loc="outside lower center")
+    figure.savefig(RESULTS / f"dsg_{part}.png", dpi=200)
+    plt.close(figure)
 
 
 def against_svc():
@@ -374,18 +399,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = {}
     for loss in LOSSES:
-        parts |= dict.fromkeys((loss, f"{loss}_auto"))
+        parts[loss] = partial(curves, loss, True)
+        parts[f"{loss}_auto"] = partial(curves, loss, False)
+    drawn = tuple(parts)
     parts |= {"svc": against_svc, "errors": test_errors}
     parts |= {"auto": automatic, "memory": memory}
     parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--write", action="store_true", help="write results/dsg_*")
+    parser.add_argument("--report", action="store_true", help="draw, and run nothing")
     parser.add_argument("--stream", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stream:
         return stream(args.stream)
-    for loss in LOSSES:
-        parts[loss] = partial(curves, loss, True, args.write)
-        parts[f"{loss}_auto"] = partial(curves, loss, False, args.write)
+    if args.report:
+        for part in args.part or drawn:
+            draw(part)
+        return None
     for part in args.part or parts:
         lines = [
             f"python benchmarks/dsg_curves.py {part}; {date.today()}; "
@@ -397,6 +426,9 @@ def main():
             lines.append(line)
         if args.write:
             (RESULTS / f"dsg_{part}.txt").write_text("\n".join(lines) + "\n")
+            if part in drawn:
+                draw(part)
+    return None
 
 
 if __name__ == "__main__":

@@ -401,7 +401,7 @@ def report(rows, text_path, figure_path):
     """Write the summary and the plot of the table."""
     train, val = numbers(rows, "train"), numbers(rows, "val")
     halvings, ratio = numbers(rows, "halvings"), numbers(rows, "ratio")
-    ratio_val, sgd_train = numbers(rows, "ratio_val"), numbers(rows, "sgd_train")
+    ratio_val = numbers(rows, "ratio_val")
     seconds, sgd_seconds = numbers(rows, "seconds"), numbers(rows, "sgd_seconds")
     setup = numbers(rows, "setup")
     exact_val = numbers(rows, "exact_val")
@@ -448,30 +448,46 @@ def report(rows, text_path, figure_path):
     text_path.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
+    draw(rows, figure_path)
+
+
+def draw(rows, path):
+    """Draw the epochs over those of the best step, and the losses beside sgd's."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-    for name, values in (("training loss", ratio), ("validation loss", ratio_val)):
-        values = np.sort(np.minimum(values[grid], 10))
-        left.step(values, np.arange(1, len(values) + 1) / len(values), label=name)
-    left.axvline(1.25, color="grey", linestyle=":")
+    # The size that it has on the page: 700 pixels wide.
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3.4), layout="constrained")
+    for name, field in (("training loss", "ratio"), ("validation loss", "ratio_val")):
+        values = numbers(rows, field)
+        values = np.sort(np.minimum(values[~np.isnan(values)], 10))
+        part = 100 * np.arange(1, len(values) + 1) / len(values)
+        left.step(values, part, where="post", label=name)
+    left.axvline(1.25, color="0.4", linestyle=":", label="1.25 times")
     left.set(
-        xscale="log",
-        xlabel="epochs, automatic step over best of grid",
-        ylabel="part of the cases",
+        xlabel="epochs / epochs of the best step",
+        ylabel=f"part of {len(values)} cases (%)",
+        ylim=(0, 102),
     )
-    left.legend()
-    both = np.isfinite(sgd_train)
-    right.loglog(
-        np.maximum(sgd_train[both], 1e-12), np.maximum(train[both], 1e-12), ".", ms=4
-    )
-    right.plot([1e-12, 1], [1e-12, 1], color="grey", linestyle=":")
+    left.legend(loc="lower right")
+    least = 1e-12
+    for dtype, style in zip(DTYPES, ("o", "x"), strict=True):
+        some = [row for row in rows if row["dtype"] == dtype]
+        losses = (numbers(some, field) for field in ("sgd_train", "train"))
+        losses = (np.maximum(values, least) for values in losses)
+        right.loglog(*losses, style, ms=3.5, alpha=0.6, label=dtype)
+    right.plot([least, 1], [least, 1], color="0.4", linestyle=":", label="equal")
     right.set(
-        xlabel="training loss, sgd",
-        ylabel="training loss, eigenpro2",
-        title=f"{N_EPOCHS} epochs",
+        xlabel="plain gradients: training loss",
+        ylabel="EigenPro 2: training loss",
+        xlim=(least / 3, 3),
+        ylim=(least / 3, 3),
     )
-    figure.savefig(figure_path, dpi=120)
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_ticks(10.0 ** np.arange(-12, 1, 3))
+        axis.set_minor_locator(plt.NullLocator())
+    right.legend(loc="upper left")
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
 
 
 def main():

@@ -701,6 +701,11 @@ def start(name):
 def end(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
+def written(name):
+    files = os.listdir(path(name)) if os.path.isdir(path(name)) else []
+    numbers = [file.split("-")[1].split(".")[0] for file in files if "-" in file]
+    return max(map(int, numbers), default=0)
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 begin = time.monotonic()
 assert end(start("whole")) == 0
@@ -710,15 +715,16 @@ signals = [signal.SIGKILL] * 14 + [signal.SIGTERM, signal.SIGINT] * 3
 points, n_fits, random = [], 0, random.Random(0)
 while signals:
     name = f"fit {n_fits}"
+    epoch = written(name) + random.randint(0, 2)
     pid = start(name)
-    time.sleep(random.uniform(0, 0.7 * seconds))
+    while written(name) < epoch and not os.path.exists(path(name + ".npz")):
+        time.sleep(0.001)
+    time.sleep(random.uniform(0, 0.3 * seconds))
     os.kill(pid, signals[0])
     code = end(pid)
     if code != 0:
         assert code in (2, -signals.pop(0)), code
-        files = os.listdir(path(name)) if os.path.isdir(path(name)) else []
-        numbers = [file.split("-")[1].split(".")[0] for file in files if "-" in file]
-        points.append(max(map(int, numbers), default=0))
+        points.append(written(name))
         if not signals:
             code = end(start(name))
     if code == 0:
