@@ -516,11 +516,7 @@ def _add_measuring(fit, N, q):
 def _estimate_general(fit, n, held_out):
     e, k, size = fit.estimator, fit.n_outputs, fit.itemsize
     given = None if isinstance(e.centers, str) else np.asarray(e.centers).shape[0]
-    p = given or e.n_centers or n
-    if p > n and given is None:
-        raise ValueError(
-            f"n_centers must be at most {n}, the number of training rows; got {p}"
-        )
+    p = given or min(e.n_centers or n, n)
     Z = fit.matrix(p, p, symmetric=True)
     K = fit.matrix(n, p)
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
@@ -621,11 +617,8 @@ def _estimate_centers(fit):
     p = e.n_centers if centers is None else centers.shape[0]
     if is_auto(p):
         p = chosen_n_centers(e, fit.data, kind, holds_out, 0)
-        p = None if p is None else min(p, n_train)
-    if (p or 0) > n_train and centers is None:
-        raise ValueError(
-            f"n_centers must be at most {n_train}, the rows to train with; got {p}"
-        )
+    if p is not None and centers is None:
+        p = min(p, n_train)
     if not logistic and (p is None or (falkon and p == n)):
         return _estimate_rows(fit, kind, n_train)
     p = p or n_train
