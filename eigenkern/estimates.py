@@ -18,7 +18,7 @@ import numpy as np
 from .backend import memory
 from .backend.devices import compute_devices
 from .backend.linalg import large_product
-from .backend.machine import CPU
+from .backend.machine import CPU, MEASURED_TOUCH_BYTES
 from .backend.threads import n_blas_threads
 from .estimators.base import is_precomputed, stops_early
 from .estimators.doubly_stochastic import DSGClassifier, DSGRegressor
@@ -59,6 +59,7 @@ from .tuning.sizes import (
     n_sampled_rows,
 )
 
+# What follows counts what depends on the data; benchmarks/estimates.py shows how well.
 # Epochs, times sides beside the first, that a race of six sides takes: its rules drop
 # most of them early (`solvers.step_search`).
 _RACE_SIDES = 16
@@ -70,8 +71,6 @@ _EIGH_CUBES, _FACTOR_CUBES = 4.0, 0.25
 _N_FACTORS = 4
 # Products with the kernel matrix that refine a direct solution.
 _N_REFINEMENTS = 3
-# Time of a cosine and a sine over that of a kernel's function.
-_WAVES = 1.0
 
 _EIGENPRO = EigenProRegressor, EigenProClassifier
 _NYSTROM = NystromRegressor, NystromClassifier
@@ -320,8 +319,8 @@ class _Fit:
             self.rates = _rates()
             return
         # Few rows of random numbers, on which the kernel is measured.
-        rows = min(self.n, 1024 if self.d > 100 else 2048)
-        sample = rng.standard_normal((rows, self.d)).astype(self.dtype)
+        shape = 1024 if self.d > 100 else 2048, self.d
+        sample = rng.standard_normal(shape).astype(self.dtype)
         word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
         self._kernel = make_kernel(e.kernel, word, sample, rng)
         self._sample = sample[:2]
@@ -361,7 +360,10 @@ class _Fit:
 
     def touches(self, n_bytes):
         """Add the first use of memory."""
-        self.seconds += n_bytes / (memory.touch_rate(n_bytes) * self.n_threads)
+        rate = CPU.touch
+        if n_bytes >= MEASURED_TOUCH_BYTES:
+            rate = memory.touch_rate(n_bytes) * self.n_threads
+        self.seconds += n_bytes / rate
 
     # Memory
 
@@ -756,7 +758,7 @@ def _estimate_dsg(fit):
     blocks = min(n / m, most) if keep else min(total / 2, most)
     values = total * m * F * (1 + blocks)
     fit.products(values * (d + 2 * k), size)
-    fit.seconds += _WAVES * values * CPU.function * size / 4 / fit.n_threads
+    fit.seconds += values * CPU.function * size / 4 / fit.n_threads
     fit.flops += 2 * values
     fit.uses((2 * m * F + 2 * m * k) * size)
     return fit.result(e.algorithm, batch_size=m, n_epochs=e.max_iter)
