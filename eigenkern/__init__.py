@@ -22,7 +22,7 @@ from .estimators.nystrom import NystromClassifier, NystromRegressor
 from .estimators.nytro import NytroClassifier, NytroRegressor
 from .estimators.rfm import RFMClassifier, RFMRegressor
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Checkpoint",

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-USING = ROOT / "docs" / "using"
-PAGES = [ROOT / "README.rst", ROOT / "docs" / "index.rst", *sorted(USING.glob("*.rst"))]
+DOCS = ROOT / "docs"
+GUIDE = [*DOCS.glob("using/*.rst"), *DOCS.glob("user_guide/*.rst")]
+PAGES = [ROOT / "README.rst", DOCS / "index.rst", *sorted(GUIDE)]
 
 # A block of code with its lines, and the comment ".. not run: why" before it, if any.
 BLOCK = re.compile(
