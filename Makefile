@@ -63,7 +63,7 @@ format: .venv/.stamp-test
 
 examples: .venv/.stamp-test
 	EIGENKERN_DATA= $(BIN)/python examples/demo.py > /dev/null
-	@for file in examples/plot_*.py; do \
+	@for file in examples/*/plot_*.py; do \
 	  echo "$$file"; MPLBACKEND=agg $(BIN)/python -W error -W ignore:FigureCanvasAgg:UserWarning $$file > /dev/null || exit 1; \
 	done
 

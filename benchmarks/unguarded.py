@@ -182,7 +182,9 @@ def measure(name):
     *found, model = track.ours(X, Y, algorithm="eigenpro2")
     yield line("EigenPro 2, eigenkern", model.batch_size_, *found)
 
-    Z = X[rng.choice(len(X), min(N_CENTERS, len(X) // 2), replace=False)]
+    distinct = np.unique(X, axis=0)
+    chosen = rng.choice(len(distinct), min(N_CENTERS, len(X) // 2), replace=False)
+    Z = distinct[chosen]
     formulas = Formulas(kernel, X, rng, gamma=1)
     projection = Formulas(kernel, Z, rng, gamma=GAMMA, batch_size=len(Z) // INNER)
     coef = np.zeros((len(Z), Y.shape[1]), Y.dtype)

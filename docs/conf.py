@@ -1,5 +1,8 @@
 """Configuration of the documentation; see ``make docs``."""
 
+import ast
+from pathlib import Path
+
 import eigenkern
 
 project = "eigenkern"
@@ -24,14 +27,33 @@ numpydoc_show_class_members = False
 # Methods inherited from scikit-learn refer to labels of its own documentation.
 suppress_warnings = ["ref.ref", "ref.term"]
 
-# Examples named plot_* run when the documentation is built.
+# Examples named plot_* run when the documentation is built. The page of a class
+# shows those that use it.
+SECTIONS = ("start", "tables", "tune", "uncertainty", "large", "inside")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
+    "subsection_order": [f"../examples/{section}" for section in SECTIONS],
+    "doc_module": ("eigenkern",),
+    "backreferences_dir": "generated/backreferences",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"demo\.py$",
     "download_all_examples": False,
     "show_memory": False,
+}
+
+# For the template of classes: those that no example imports get no heading.
+EXAMPLES = Path(__file__).parents[1] / "examples"
+autosummary_context = {
+    "names_in_examples": sorted(
+        {
+            alias.name
+            for file in EXAMPLES.glob("*/plot_*.py")
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("eigenkern")
+            for alias in node.names
+        }
+    )
 }
 
 html_theme = "pydata_sphinx_theme"

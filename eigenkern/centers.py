@@ -1,15 +1,31 @@
-"""Which rows become the centers of a kernel model."""
+"""Which rows become the centers of a kernel model.
+
+Every estimator with a parameter `centers` takes the names of these functions. Called
+directly, as functions of a kernel and rows X, they return centers to look at, or to
+pass to several models as ``centers=``. Where X has fewer distinct rows than `n_centers`
+asks for, all of them are centers.
+"""
 
 from hashlib import blake2b
+from numbers import Integral
 
 import numpy as np
 from scipy.optimize import brentq
 
 from .backend import memory
-from .backend.array import device_of, move, namespace, slices, to_numpy
+from .backend.array import (
+    as_random_state,
+    device_of,
+    floating,
+    move,
+    namespace,
+    slices,
+    to_numpy,
+)
 from .backend.lazy import is_lazy
 from .backend.linalg import eigh, large_product, solve_triangular
 from .backend.threads import openmp_with_room
+from .kernels import Kernel
 from .operators.tiled import TiledKernel
 
 # Means up to which k-means++ starts. Its time grows with the square of their number
@@ -20,8 +36,193 @@ _MAX_PLUS_PLUS = 1000
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
 
+def uniform(kernel, X, n_centers, *, weights=None, random_state=None):
+    """Choose rows at random: nothing to compute, and a good start.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Not used.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. All rows are drawn alike. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong.
+    """
+    return _chosen("uniform", kernel, X, n_centers, weights, random_state)
+
+
+def kmeans(kernel, X, n_centers, *, weights=None, random_state=None):
+    """Choose the means of clusters of rows.
+
+    They need fewer centers than random rows for the same accuracy, where the rows form
+    clusters. By scikit-learn's ``MiniBatchKMeans``, on the host.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Not used: clusters are those of the Euclidean distance.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,) or None
+        None: means are no rows.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong.
+    """
+    return _chosen("kmeans", kernel, X, n_centers, weights, random_state)
+
+
+def leverage_scores(kernel, X, n_centers, *, weights=None, random_state=None):
+    """Choose rows at random, the more likely the less other rows explain them.
+
+    By approximate ridge leverage scores: rows of sparse regions are not forgotten.
+    Takes up to 2000 columns of the kernel matrix.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Whose matrix the scores are of.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong, the memory does not suffice, or the kernel has no
+        finite and positive k(x, x).
+    """
+    return _chosen("leverage_scores", kernel, X, n_centers, weights, random_state)
+
+
+def rpcholesky(kernel, X, n_centers, *, weights=None, random_state=None):
+    """Choose rows by randomly pivoted Cholesky: the most accurate for their number.
+
+    Each row is drawn with a probability proportional to what the rows before it leave
+    of its k(x, x). Takes time n m^2 and 8 n m bytes.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Whose matrix the rows approximate.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`, fewer
+        where they span all rows up to rounding.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong, the memory does not suffice, or the kernel has no
+        finite and positive k(x, x).
+
+    References
+    ----------
+    Chen, Epperly, Tropp, Webber, "Randomly pivoted Cholesky: practical approximation of
+    a kernel matrix with few entry evaluations", CPAM 2024 (arXiv:2207.06503).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern import NystromRegressor, centers
+    >>> from eigenkern.kernels import Gaussian
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
+    >>> Z, indices = centers.rpcholesky(Gaussian(1.0), X, 30, random_state=0)
+    >>> bool(np.all(Z == X[indices]))
+    True
+    >>> model = NystromRegressor(Gaussian(1.0), centers=Z).fit(X, np.sin(3 * X[:, 0]))
+    >>> model.n_centers_
+    30
+    """
+    return _chosen("rpcholesky", kernel, X, n_centers, weights, random_state)
+
+
+def _chosen(method, kernel, X, n_centers, weights, random_state):
+    """Return centers for rows that need not be distinct, and their places."""
+    right = isinstance(n_centers, Integral) and not isinstance(n_centers, bool)
+    if not right or n_centers < 1:
+        raise ValueError(f"n_centers must be an integer >= 1; got {n_centers!r}")
+    if not isinstance(kernel, Kernel) and method not in ("uniform", "kmeans"):
+        raise ValueError(
+            "kernel must be a kernel object such as "
+            f"eigenkern.kernels.Gaussian(bandwidth=5.0); got {kernel!r}"
+        )
+    X = floating(X)
+    if X.ndim != 2 or not X.shape[0]:
+        raise ValueError(f"X must be rows of shape (n, d); got shape {tuple(X.shape)}")
+    if weights is not None:
+        weights = to_numpy(weights)
+        if weights.shape != (X.shape[0],) or not (weights > 0).all():
+            raise ValueError(
+                f"weights must be {X.shape[0]} positive numbers, one a row of X; got "
+                f"shape {weights.shape}"
+            )
+    xp, (first, which) = namespace(X), distinct_rows(X)
+    rows = xp.take(X, xp.asarray(first, device=device_of(X)), axis=0)
+    totals, rng = np.bincount(which, weights=weights), as_random_state(random_state)
+    centers, indices = choose(method, kernel, rows, n_centers, rng, totals)
+    return centers, None if indices is None else first[indices]
+
+
 def choose(method, kernel, X, n_centers, rng, weights=None):
-    """Return centers for rows, chosen by one of `METHODS`.
+    """Return centers for distinct rows, chosen by one of `METHODS`.
 
     Parameters
     ----------
@@ -31,7 +232,7 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
     X : array of shape (n, d)
         Distinct rows, see `distinct_rows`.
     n_centers : int
-        m, at most n.
+        m; all rows, if there are fewer.
     rng : numpy.random.RandomState
     weights : ndarray of shape (n,), default=None
         How often each row counts; "uniform" takes all rows alike.
@@ -54,10 +255,11 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
     if method not in METHODS:
         names = ", ".join(repr(name) for name in METHODS)
         raise ValueError(f"method must be one of {names}; got {method!r}")
+    n_centers = min(n_centers, X.shape[0])
     if method == "kmeans":
-        return kmeans(X, n_centers, rng, weights), None
+        return cluster_means(X, n_centers, rng, weights), None
     if method == "uniform":
-        indices = uniform(X.shape[0], n_centers, rng)
+        indices = uniform_indices(X.shape[0], n_centers, rng)
     else:
         indices = _by_kernel_matrix(method, kernel, X, n_centers, rng, weights)
     index = namespace(X).asarray(indices, device=device_of(X))
@@ -94,7 +296,7 @@ def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):
             K = TiledKernel(kernel, Z, X).block(dtype=xp.float64)
         return root[:, None] * K * xp.take(root, index)[None, :]
 
-    draw = rpcholesky if method == "rpcholesky" else leverage_scores
+    draw = pivot_indices if method == "rpcholesky" else leverage_indices
     return draw(diagonal * root**2, columns, n_centers, rng)
 
 
@@ -144,7 +346,7 @@ def _keys(rows):
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
-def uniform(n_rows, n_centers, rng):
+def uniform_indices(n_rows, n_centers, rng):
     """Return indices of rows drawn uniformly, without replacement.
 
     Parameters
@@ -164,7 +366,7 @@ def uniform(n_rows, n_centers, rng):
     return np.sort(rng.permutation(n_rows)[:n_centers])
 
 
-def kmeans(X, n_centers, rng, weights=None):
+def cluster_means(X, n_centers, rng, weights=None):
     """Return the means of clusters of rows, by scikit-learn's ``MiniBatchKMeans``.
 
     Batches of 1024 rows: the time grows little with the number of rows. On the host,
@@ -176,28 +378,20 @@ def kmeans(X, n_centers, rng, weights=None):
     X : array of shape (n, d)
         In float32 or float64.
     n_centers : int
-        At most n.
+        All rows are returned if there are fewer.
     rng : numpy.random.RandomState
     weights : ndarray of shape (n,), default=None
         How often each row counts.
 
     Returns
     -------
-    array of shape (n_centers, d)
+    array of shape (min(n_centers, n), d)
         In the library and data type of X, where X lives; distinct if the rows are.
-
-    Raises
-    ------
-    ValueError
-        If there are more centers than rows.
     """
     from sklearn.cluster import MiniBatchKMeans
 
-    if not 1 <= n_centers <= X.shape[0]:
-        raise ValueError(
-            f"n_centers must be at least 1 and at most the number of rows, "
-            f"{X.shape[0]}; got {n_centers}"
-        )
+    if n_centers >= X.shape[0]:
+        return X
     if weights is not None:  # rounded: in any unit the same, to the last bit
         weights = np.maximum((weights / weights.max()).astype(np.float32), 1e-30)
     rows = to_numpy(X)
@@ -244,7 +438,7 @@ def masses(X, centers, weights):
     return np.bincount(nearest, weights=weights, minlength=m)
 
 
-def rpcholesky(diagonal, columns, n_centers, rng):
+def pivot_indices(diagonal, columns, n_centers, rng):
     """Return rows by randomly pivoted Cholesky: an adaptive, nearly optimal choice.
 
     A row is drawn with a probability proportional to what the rows before it leave of
@@ -319,11 +513,11 @@ def _accepted(H, proposed, n_most, floor, rng):
 
 
 def pilot_size(n_rows, n_centers):
-    """Return how many rows `leverage_scores` takes as a pilot."""
+    """Return how many rows `leverage_indices` takes as a pilot."""
     return min(n_rows, max(n_centers, 200), 2000)
 
 
-def leverage_scores(diagonal, columns, n_centers, rng):
+def leverage_indices(diagonal, columns, n_centers, rng):
     """Return rows drawn by approximate ridge leverage scores.
 
     A row is drawn, without replacement, with a probability proportional to its score
@@ -350,7 +544,7 @@ def leverage_scores(diagonal, columns, n_centers, rng):
         Indices in the order of their choice. Rows without a score fill up.
     """
     n = diagonal.shape[0]
-    pilot = uniform(n, pilot_size(n, n_centers), rng)
+    pilot = uniform_indices(n, pilot_size(n, n_centers), rng)
     scores = ridge_leverage_scores(diagonal, columns, pilot, n_centers)
     scores = np.maximum(scores, 1e-300)
     return rng.choice(n, min(n_centers, n), replace=False, p=scores / scores.sum())
@@ -371,7 +565,7 @@ def ridge_leverage_scores(diagonal, columns, pilot, total):
     Parameters
     ----------
     diagonal, columns
-        As for `leverage_scores`.
+        As for `leverage_indices`.
     pilot : ndarray of shape (M,)
         Indices of the rows J.
     total : float

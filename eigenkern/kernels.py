@@ -11,15 +11,18 @@ bandwidth.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
 from .backend.array import (
+    as_random_state,
     cut_off_at_zero,
     device_of,
+    floating,
     has_vector_math,
     in_place,
     is_cupy,
@@ -108,6 +111,28 @@ class Kernel:
         if defined("finish", "left", "encode", "frame", "_scale") < defined("slope"):
             cls.slope = Kernel.slope
 
+    def get_params(self, deep=True):
+        """Return the parameters by name, such as ``{"bandwidth": 1.0}``.
+
+        Estimators offer them as ``kernel__bandwidth``, to search over; setting one
+        gives the estimator a kernel of its own, for kernels never change.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Not used: there are no nested parameters.
+
+        Returns
+        -------
+        params : dict
+        """
+        # A subclass of the user's own need not be a dataclass.
+        known = fields(self) if is_dataclass(self) else ()
+        return {field.name: getattr(self, field.name) for field in known}
+
+    def __sklearn_clone__(self):
+        return deepcopy(self)
+
     def __call__(self, X, Z=None):
         """Return the kernel matrix K(X, Z).
 
@@ -121,10 +146,7 @@ class Kernel:
         -------
         K : array of shape (m, p)
         """
-        xp = namespace(X)
-        X = xp.asarray(X)
-        if not xp.isdtype(X.dtype, "real floating"):
-            X = xp.astype(X, xp.float64)
+        xp, X = namespace(X), floating(X)
         centers = X if Z is None else xp.asarray(Z, dtype=X.dtype)
         frame = self.frame(centers)
         right = self.encode(centers, **frame)
@@ -277,13 +299,18 @@ class _Radial(Kernel):
         xp = namespace(E)
         largest = float(xp.max(E[:, -1])) if E.shape[0] else 0.0
         limit = float(xp.finfo(E.dtype).max) / 8
-        if not max(abs(self._scale), 1.0) * max(largest, 1.0) < limit:
-            raise ValueError(
-                f"bandwidth {self.bandwidth:.3g} is too small, or the rows of X, up to "
-                f"{largest**0.5:.3g} away from their mean, are too large for "
-                f"{E.dtype}: pass float64 data, scale them or pass a larger bandwidth"
-            )
-        return abs(self._scale) * largest
+        scale, away = abs(self._scale), f"up to {largest**0.5:.3g} away from their mean"
+        if max(scale, 1.0) * max(largest, 1.0) < limit:
+            return scale * largest
+        wrong = f"bandwidth {self.bandwidth:.3g} is too small for rows of X {away}, in"
+        if scale >= limit:  # whatever the rows
+            wrong = f"bandwidth {self.bandwidth:.3g} is too small for"
+        elif not largest < limit:
+            wrong = f"the rows of X, {away}, are too large for"
+        raise ValueError(
+            f"{wrong} {E.dtype}: pass float64 data, X in another unit"
+            + ("" if not largest < limit else ", or a larger bandwidth")
+        )
 
     def diagonal(self, X):
         return namespace(X).ones(X.shape[0], dtype=X.dtype, device=device_of(X))
@@ -715,16 +742,24 @@ class CallableKernel(Kernel):
         return E
 
     def evaluate(self, xp, left, right, out=None):
-        K = xp.asarray(self.function(left, right), dtype=left.dtype)
-        expected = (left.shape[0], right.shape[0])
+        found, expected = self.function(left, right), (left.shape[0], right.shape[0])
+        try:
+            K = xp.asarray(found, dtype=left.dtype)
+        except (TypeError, ValueError) as error:
+            raise self._no_matrix(expected, type(found).__name__) from error
         if tuple(K.shape) != expected:
-            raise ValueError(
-                "a callable kernel k(X, Z) must return an array of shape "
-                f"(len(X), len(Z)) = {expected}; got {tuple(K.shape)}"
-            )
+            raise self._no_matrix(expected, f"{tuple(K.shape)}")
         if not bool(xp.all(xp.isfinite(K))):
-            raise ValueError("the callable kernel returned NaN or infinity")
+            raise ValueError(f"kernel={self.function!r} returned NaN or infinity")
         return K
+
+    def _no_matrix(self, expected, found):
+        """Return the error of a function whose result is no kernel matrix."""
+        return ValueError(
+            "kernel must be a function k(X, Z) of two blocks of rows that returns an "
+            f"array of shape (len(X), len(Z)) = {expected}; got {found} from "
+            f"{self.function!r}"
+        )
 
     def diagonal(self, X):
         xp = namespace(X)
@@ -735,23 +770,39 @@ class CallableKernel(Kernel):
         return xp.concat(parts)
 
 
-def median_distance(X, rng, *, n_rows=600):
+def median_distance(X, random_state=None, *, n_rows=600):
     """Return the median Euclidean distance between distinct rows of a subsample.
+
+    The bandwidth that ``bandwidth="median"`` means: a unit for a grid of bandwidths.
 
     Parameters
     ----------
     X : array of shape (n, d)
-    rng : numpy.random.RandomState
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the subsample is drawn by; not used where it is all rows.
     n_rows : int, default=600
         Rows of the subsample.
+
+    Returns
+    -------
+    distance : float
+        In the units of X.
 
     Raises
     ------
     ValueError
         If all rows of the subsample are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import median_distance
+    >>> median_distance(np.array([[0.0], [1.0], [4.0]]))
+    3.0
     """
     n = X.shape[0]
     if n > n_rows:
+        rng = as_random_state(random_state)
         X = rows_at(X, np.sort(rng.choice(n, n_rows, replace=False)))
     # Scaled, so that squares of very large or small values stay finite.
     rows = to_numpy(in_memory(X)).astype(np.float64)

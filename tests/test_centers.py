@@ -7,18 +7,19 @@ from scipy.optimize import brentq
 from scipy.spatial.distance import cdist
 from sklearn import config_context
 
+from eigenkern import centers
 from eigenkern.backend import memory
 from eigenkern.backend.array import namespace, to_numpy
 from eigenkern.centers import (
     METHODS,
     choose,
+    cluster_means,
     distinct_rows,
-    kmeans,
-    leverage_scores,
+    leverage_indices,
     masses,
+    pivot_indices,
     ridge_leverage_scores,
-    rpcholesky,
-    uniform,
+    uniform_indices,
 )
 from eigenkern.kernels import Gaussian, Linear, Polynomial
 
@@ -60,16 +61,16 @@ def test_uniform_is_without_replacement():
     rng = np.random.RandomState(0)
     counts = np.zeros(20)
     for _ in range(500):
-        chosen = uniform(20, 5, rng)
+        chosen = uniform_indices(20, 5, rng)
         assert len(chosen) == len(set(chosen)) == 5
         counts[chosen] += 1
     assert 90 < counts.min() and counts.max() < 165
-    assert_array_equal(uniform(20, 30, rng), np.arange(20))
+    assert_array_equal(uniform_indices(20, 30, rng), np.arange(20))
 
 
 def pivots(K, n_centers, seed):
     rng = np.random.RandomState(seed)
-    return rpcholesky(K.diagonal(), lambda index: K[:, index], n_centers, rng)
+    return pivot_indices(K.diagonal(), lambda index: K[:, index], n_centers, rng)
 
 
 def residual(K, chosen):
@@ -123,7 +124,7 @@ def scores(K, pilot, total):
 
 def leveraged(K, n_centers, seed=0):
     rng = np.random.RandomState(seed)
-    return leverage_scores(K.diagonal(), lambda i: K[:, i], n_centers, rng)
+    return leverage_indices(K.diagonal(), lambda i: K[:, i], n_centers, rng)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_leverage_scores_remember_sparse_regions(rng):
     K = Gaussian(0.7)(X)
     seeds = range(8)
     ours = [leveraged(K, 50, seed) for seed in seeds]
-    others = [uniform(1000, 50, np.random.RandomState(seed)) for seed in seeds]
+    others = [uniform_indices(1000, 50, np.random.RandomState(seed)) for seed in seeds]
     n_far, n_far_uniform = (np.sum(np.stack(c) < 40) / 8 for c in (ours, others))
     assert n_far > 10 * n_far_uniform
     error, error_uniform = (
@@ -266,15 +267,15 @@ def sorted_rows(X):
 
 def test_kmeans_finds_clusters(clusters):
     X, means = clusters
-    found = kmeans(X, 4, np.random.RandomState(0))
+    found = cluster_means(X, 4, np.random.RandomState(0))
     assert_allclose(sorted_rows(found), sorted_rows(means), atol=0.1)
-    assert_array_equal(kmeans(X, 4, np.random.RandomState(0)), found)
+    assert_array_equal(cluster_means(X, 4, np.random.RandomState(0)), found)
 
 
 def test_kmeans_keeps_its_digits_under_an_offset(clusters):
     X = 0.01 * clusters[0].astype(np.float32)
-    found = kmeans(X, 4, np.random.RandomState(0))
-    moved = kmeans(X + np.float32(1000), 4, np.random.RandomState(0))
+    found = cluster_means(X, 4, np.random.RandomState(0))
+    moved = cluster_means(X + np.float32(1000), 4, np.random.RandomState(0))
     assert found.dtype == moved.dtype == np.float32
     assert_allclose(moved - np.float32(1000), found, atol=5e-3)
     assert np.ptp(found, axis=0).min() > 0.05
@@ -282,21 +283,54 @@ def test_kmeans_keeps_its_digits_under_an_offset(clusters):
 
 def test_kmeans_of_another_library(clusters, other_xp):
     X, _ = clusters
-    expected = kmeans(X, 7, np.random.RandomState(0))
+    expected = cluster_means(X, 7, np.random.RandomState(0))
     with config_context(array_api_dispatch=True):
-        found = kmeans(other_xp.asarray(X), 7, np.random.RandomState(0))
+        found = cluster_means(other_xp.asarray(X), 7, np.random.RandomState(0))
     assert namespace(found) == other_xp
     assert_array_equal(to_numpy(found), expected)
 
 
 def test_kmeans_of_distinct_rows_are_distinct(rng):
     X = np.exp(3 * rng.standard_normal((1500, 1)))
-    found = kmeans(X, 1400, np.random.RandomState(0))
+    found = cluster_means(X, 1400, np.random.RandomState(0))
     assert found.shape == (1400, 1)
     assert len(np.unique(found)) == 1400
 
 
-@pytest.mark.parametrize("n_centers", [0, 201])
-def test_kmeans_needs_as_many_rows_as_centers(n_centers, clusters):
-    with pytest.raises(ValueError, match=f"n_centers must be .* 200; got {n_centers}"):
-        kmeans(clusters[0], n_centers, np.random.RandomState(0))
+def test_means_of_as_many_clusters_as_rows_are_the_rows(clusters):
+    found = cluster_means(clusters[0], 201, np.random.RandomState(0))
+    assert_array_equal(found, clusters[0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_functions_of_a_kernel_and_rows(method, rng):
+    X = np.repeat(rng.standard_normal((60, 3)), 2, axis=0)
+    function = getattr(centers, method)
+    found, indices = function(Gaussian(1.0), X, 20, random_state=0)
+    assert len(np.unique(found, axis=0)) == 20
+    if method != "kmeans":
+        assert_array_equal(found, X[indices])
+    first, which = distinct_rows(X)
+    state, totals = np.random.RandomState(0), np.bincount(which)
+    expected = choose(method, Gaussian(1.0), X[first], 20, state, totals)[0]
+    assert_array_equal(found, expected)
+    # All of them, where there are fewer.
+    found, _ = function(Gaussian(1.0), X, 100, random_state=np.random.default_rng(0))
+    assert_allclose(sorted_rows(found), sorted_rows(X[first]))
+
+
+def test_functions_say_what_is_wrong(rng):
+    X = rng.standard_normal((30, 3))
+    for options, message in (
+        ({"n_centers": 0}, "n_centers must be an integer >= 1; got 0"),
+        ({"n_centers": 2.0}, "n_centers must be an integer >= 1; got 2.0"),
+        ({"kernel": "gaussian"}, "kernel must be a kernel object.*got 'gaussian'"),
+        ({"X": X[0]}, r"X must be rows of shape \(n, d\); got shape \(3,\)"),
+        ({"weights": np.zeros(30)}, "weights must be 30 positive numbers"),
+        ({"weights": np.ones(29)}, r"one a row of X; got shape \(29,\)"),
+        ({"random_state": "zero"}, "random_state must be None, an integer .*'zero'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            centers.rpcholesky(
+                **{"kernel": Gaussian(1.0), "X": X, "n_centers": 5, **options}
+            )

@@ -3,25 +3,28 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import eigenkern
 from eigenkern import (
     DSGClassifier,
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
-    FalkonLikeRegressor,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
-    NytroClassifier,
-    NytroRegressor,
-    RandomFourierFeatures,
     RBFNetworkFeatures,
     RFMClassifier,
     RFMRegressor,
 )
 
+#: Every public estimator, as constructed.
+DEFAULTS = [
+    getattr(eigenkern, name)()
+    for name in eigenkern.__all__
+    if hasattr(getattr(eigenkern, name), "get_params")
+]
 STOCHASTIC = (
     DSGClassifier,
     DSGRegressor,
@@ -59,33 +62,18 @@ class OnCenters(EigenProRegressor):
 
 @parametrize_with_checks(
     [
-        DSGClassifier(),
+        *DEFAULTS,
         DSGClassifier(loss="hinge"),
-        DSGRegressor(),
         DSGRegressor(loss="pinball", quantile=0.4),
-        EigenProClassifier(),
-        EigenProRegressor(),
         EigenProRegressor(algorithm="eigenpro1"),
         EigenProClassifier(n_centers=4),
         EigenProRegressor(alpha=0.1, algorithm="eigenpro2"),
         OnCenters(algorithm="eigenpro3-exact"),
         OnCenters(algorithm="eigenpro4"),
-        FalkonLikeClassifier(),
         FalkonLikeClassifier(loss="log_loss", n_centers=4, tol=1e-9),
-        FalkonLikeRegressor(),
-        LinearEigenProClassifier(),
-        LinearEigenProRegressor(),
-        NystromClassifier(),
         NystromClassifier(loss="log_loss"),
-        NystromRegressor(),
         NystromRegressor(alpha="path"),
-        NytroClassifier(),
-        NytroRegressor(),
-        RandomFourierFeatures(n_components=5, random_state=0),
-        RBFNetworkFeatures(n_components=5, random_state=0),
-        RBFNetworkFeatures(n_components=5, centers="kmeans", random_state=0),
-        RFMClassifier(),
-        RFMRegressor(),
+        RBFNetworkFeatures(n_centers=5, centers="kmeans", random_state=0),
         RFMRegressor(NystromRegressor(), max_rounds=2),
     ],
     expected_failed_checks=lambda estimator: (
@@ -94,11 +82,23 @@ class OnCenters(EigenProRegressor):
 )
 # Some of scikit-learn's targets are noise.
 @pytest.mark.filterwarnings("ignore:.* it still falls there")
+@pytest.mark.filterwarnings("ignore:n_centers=100 is more than the")
 def test_sklearn_checks(estimator, check):
     # scikit-learn skips these only where PyTorch was built without CUDA.
     if "cuda" in devices(check) and not cuda_is_available():
         pytest.skip("no CUDA device")
     check(estimator)
+
+
+def test_every_public_estimator_is_checked_as_constructed():
+    assert len(DEFAULTS) == 16
+    families = ["DSG", "EigenPro", "FalkonLike", "LinearEigenPro", "Nystrom", "Nytro"]
+    names = {type(estimator).__name__ for estimator in DEFAULTS}
+    assert names == {
+        *(f + kind for f in [*families, "RFM"] for kind in ("Regressor", "Classifier")),
+        "RBFNetworkFeatures",
+        "RandomFourierFeatures",
+    }
 
 
 def devices(check):

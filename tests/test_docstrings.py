@@ -1,6 +1,7 @@
 """Public docstrings, and what estimators that share a parameter say of it."""
 
 import inspect
+import re
 
 import pytest
 from numpydoc.docscrape import NumpyDocString
@@ -111,13 +112,13 @@ SHARED = {
     "cache_size": (1, 4, "what is kept: kernel matrix, factor, or values"),
     "centers": (1, 3, "features know two methods only; EigenPro refers to a page"),
     "class_weight": (1, 3, "of pieces of the data"),
-    "damping": (2, 2, "inexact eigenvectors of features need some"),
+    "damping": (2, 2, "the paper's values, of kernels and of random features"),
     "device": (1, 3, "kernel matrices may be on several; features come back"),
     "early_stopping": (1, 3, "a penalty that is given, or has no parameter"),
     "kernel": (2, 4, "random features need a spectral law; features use gaussian"),
     "max_iter": (3, 4, "epochs, iterations or steps"),
-    "n_centers": (2, 2, "EigenPro takes all rows unless told otherwise"),
-    "n_components": (2, 4, "eigenvectors, features or centers"),
+    "n_centers": (3, 3, "EigenPro takes all rows, features need some number"),
+    "n_components": (2, 3, "eigenvectors, or features: each says so"),
     "random_state": (1, 8, "what is random"),
     "selection": (1, 2, "leaving one out has a closed form for ridge regression only"),
     "step_size": (1, 4, "of which iteration"),
@@ -127,6 +128,21 @@ SHARED = {
     "verbose": (1, 4, "an epoch, a round or a part of the work; not in partial_fit"),
     "warm_start": (1, 3, "what has to be the same"),
 }
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_descriptions_say_first_what_a_parameter_does(name):
+    symbol = re.compile(r"([a-zA-Z]|lambda|sigma|eta|gamma|tau)([,.] | and )")
+    for parameter, (_, text) in documented(ESTIMATORS[name]).items():
+        assert not symbol.match(text), f"{parameter}: {text}"
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_see_also_leads_to_other_families(name):
+    family = re.sub("Regressor|Classifier", "", name)
+    entries = NumpyDocString(inspect.getdoc(ESTIMATORS[name]))["See Also"]
+    others = {entry[0][0][0] for entry in entries} & set(ESTIMATORS)
+    assert any(not other.startswith(family) for other in others)
 
 
 def test_shared_parameters_say_the_same():

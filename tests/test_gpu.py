@@ -192,8 +192,8 @@ def test_random_features_are_the_same(cache_size, cupy, regression):
     "model",
     [
         RandomFourierFeatures(n_components=101, random_state=0),
-        RBFNetworkFeatures(n_components=60, random_state=0),
-        RBFNetworkFeatures(n_components=20, centers="kmeans", random_state=0),
+        RBFNetworkFeatures(n_centers=60, random_state=0),
+        RBFNetworkFeatures(n_centers=20, centers="kmeans", random_state=0),
     ],
 )
 @pytest.mark.parametrize("dtype, atol", [(np.float32, 1e-5), (np.float64, 1e-10)])

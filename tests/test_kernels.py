@@ -157,10 +157,12 @@ def test_callable_kernel_is_called_on_blocks(rng):
     [
         (lambda X, Z: np.ones(len(X)), r"shape \(len\(X\), len\(Z\)\) = \(4, 3\)"),
         (lambda X, Z: np.ones((len(Z), len(X))), r"got \(3, 4\)"),
+        (lambda X, Z: 1.0, r"kernel must be a function .*; got \(\) from <function"),
+        (lambda X, Z: "one", "kernel must be a function .*; got str from <function"),
         (lambda X, Z: np.full((len(X), len(Z)), np.nan), "NaN or infinity"),
         (lambda X, Z: np.full((len(X), len(Z)), np.inf), "NaN or infinity"),
     ],
-    ids=["vector", "transposed", "nan", "inf"],
+    ids=["vector", "transposed", "scalar", "text", "nan", "inf"],
 )
 def test_callable_kernel_is_checked(function, message):
     with pytest.raises(ValueError, match=message):
@@ -362,6 +364,17 @@ def test_median_distance_of_many_rows_takes_a_subsample():
     estimates = [median_distance(X, np.random.RandomState(seed)) for seed in (0, 0, 1)]
     assert estimates[0] == estimates[1] != estimates[2]
     assert_allclose(estimates, np.median(pdist(X)), rtol=0.05)
+
+
+def test_median_distance_without_a_generator():
+    X = np.random.default_rng(0).standard_normal((1000, 3))
+    expected = median_distance(X, np.random.RandomState(3))
+    assert median_distance(X, 3) == expected
+    assert median_distance(X, np.random.default_rng(3)) == pytest.approx(expected, 0.1)
+    assert median_distance(X) == pytest.approx(expected, 0.1)
+    assert median_distance(X[:50]) == median_distance(X[:50], 1)
+    with pytest.raises(ValueError, match=r"random_state must be None, .*; got 'zero'"):
+        median_distance(X, "zero")
 
 
 def test_median_distance_of_equal_rows():

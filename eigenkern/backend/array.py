@@ -1,5 +1,6 @@
 """Arrays of any library: namespace, device, moving, functions in place."""
 
+import operator
 import sys
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,8 +15,10 @@ from array_api_compat import is_numpy_namespace as is_numpy
 
 __all__ = [
     "Location",
+    "as_random_state",
     "cut_off_at_zero",
     "device_of",
+    "floating",
     "has_vector_math",
     "in_place",
     "is_cupy",
@@ -52,6 +55,36 @@ def move(x, xp, device):
                 x = xp.asarray(x, order="C")
         return array_api_compat.to_device(x, device)
     return xp.asarray(to_numpy(x), device=device)
+
+
+def floating(X):
+    """Return an array as it is, or in float64 if its numbers are no real floats."""
+    xp = namespace(X)
+    X = xp.asarray(X)
+    return X if xp.isdtype(X.dtype, "real floating") else xp.astype(X, xp.float64)
+
+
+def as_random_state(random_state):
+    """Return the generator that `random_state` means, as scikit-learn has it.
+
+    Parameters
+    ----------
+    random_state : int, RandomState instance, Generator or None
+        None: the global generator of NumPy.
+    """
+    if random_state is None:
+        return np.random
+    if isinstance(random_state, np.random.RandomState):
+        return random_state
+    if isinstance(random_state, np.random.Generator):
+        random_state = random_state.integers(2**32)
+    try:
+        return np.random.RandomState(operator.index(random_state))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "random_state must be None, an integer from 0 to 2**32 - 1, a "
+            f"numpy.random.RandomState or a Generator; got {random_state!r}"
+        ) from error
 
 
 def _writes_in_place(xp):

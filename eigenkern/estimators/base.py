@@ -19,6 +19,7 @@ from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
+from .nested import KernelParameters
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -27,6 +28,7 @@ from .validation import (
     check_number,
     check_rows,
     check_same_location,
+    check_verbose,
     check_weights,
     is_auto,
     publish,
@@ -35,7 +37,13 @@ from .validation import (
 )
 
 
-class Model(LinksToDocumentation, NamesOfSVC, CallbackSupportMixin, BaseEstimator):
+class Model(
+    LinksToDocumentation,
+    NamesOfSVC,
+    KernelParameters,
+    CallbackSupportMixin,
+    BaseEstimator,
+):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
@@ -65,6 +73,7 @@ class Model(LinksToDocumentation, NamesOfSVC, CallbackSupportMixin, BaseEstimato
         self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
     ):
         """Validate, prepare, train, publish."""
+        check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, **validation)

@@ -399,17 +399,17 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     Parameters
     ----------
     kernel : str or Kernel, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
-        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
-        drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
+        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
+        the nearest to the median of those that are as good within noise. "scale": that
+        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
@@ -417,53 +417,60 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
-        ``r^2 / 2`` of the residual r; the same up to `epsilon` and linear beyond it;
-        ``max(0, |r| - epsilon)``; or ``max(q r, (q - 1) r)``, for the `quantile` q.
+        What is minimised: the first predicts means, "huber" and "epsilon_insensitive"
+        heed outliers less, "pinball" predicts quantiles. In this order, of the residual
+        r: ``r^2 / 2``; the same up to `epsilon` and linear beyond it; ``max(0, |r| -
+        epsilon)``; ``max(q r, (q - 1) r)``, for the `quantile` q.
     epsilon : float, default=0.1
         Threshold of "huber" and "epsilon_insensitive", in standard deviations of y,
         which are estimated by the median absolute deviation, so that outliers don't
         count.
     quantile : float or sequence of float, default=0.5
-        q of "pinball", between 0 and 1; other losses ignore it. Of several quantiles
-        `predict` returns one column each, in the order given and without crossing; y
-        must be one-dimensional then. With ``early_stopping="auto"`` rows are held
-        out for it: without them the quantiles close in on the training rows, and fewer
-        new rows than q are below.
+        Which quantile "pinball" predicts, q, between 0 and 1; other losses ignore it.
+        Of several quantiles `predict` returns one column each, in the order given and
+        without crossing; y must be one-dimensional then. With ``early_stopping="auto"``
+        rows are held out for it: without them the quantiles close in on the training
+        rows, and fewer new rows than q are below.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
-        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
-        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
-        is more, and where rows are held out, come in pieces, or
-        ``early_stopping=False``.
+        Strength of the penalty: raise it where targets are noisy. It is lambda of
+        ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what it is in
+        `NystromRegressor`. "auto": the one that predicts new rows best in kernel ridge
+        regression on a quarter of the rows, at most 4000, or 1e-6 if that is more, and
+        where rows are held out, come in pieces, or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
-        F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
-        number of rows, 256 where no running values are kept.
+        Random frequencies of a block, each a cosine and a sine: F of the papers. A step
+        changes one block; larger ones make better steps, which take longer. "auto": 32
+        to 128 by the number of rows, 256 where no running values are kept.
     batch_size : int or "auto", default="auto"
-        B, rows of a step. "auto": all of them, as long as their features of one block
-        fit in 128 MB; 4096 where no running values are kept.
+        Rows of a step, B; fewer need less memory. "auto": all of them, as long as their
+        features of one block fit in 128 MB; 4096 where no running values are kept.
     n_new, n_old : int, default=1
-        G and U of "udsg".
+        How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
+        of the paper.
     step_size : float, "auto" or tuple, default="auto"
-        gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
-        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
-        over data that come in pieces. ``("theta/t", theta)`` and
-        ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
-        number stays as it is. All are halved when the iteration diverges.
+        Step of an update, gamma; give one to repeat an experiment. "auto": 0.8 of the
+        longest stable step, measured on up to 2000 rows, which decays as 1 / (1 + c t):
+        slowly in `fit`, with c = alpha gamma, and faster over data that come in pieces.
+        ``("theta/t", theta)`` and ``("1/(1+ct)", c)`` are the schedules of the papers,
+        cut off at that step. A number stays as it is. All are halved when the iteration
+        diverges.
     max_features : int or None, default=None
-        Frequencies, at most: from then on old blocks are drawn. None: no bound.
+        Bound for the size of the model, in frequencies: from then on old blocks are
+        drawn. None: no bound.
     max_iter : int, default=100
-        Epochs, at most. An epoch is a pass over the rows; or several, so that it has 32
-        steps at least.
+        Epochs, at most: more fit the training rows more closely. An epoch is a pass
+        over the rows; or several, so that it has 32 steps at least.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": where `alpha` is "auto", that is chosen. True: hold out rows, score them
-        every epoch, stop when the score no longer improves, and keep the best epoch's
-        coefficients. False: neither.
+        What keeps the model from fitting noise. "auto": where `alpha` is "auto", that
+        is chosen. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out.
+        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
+        of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     cache_size : float or "auto", default="auto"
@@ -472,9 +479,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         what the free memory allows. 0: the algorithms of the papers, whose steps cost
         as many blocks as there are.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        Frequencies, order of the rows, old blocks, validation split.
+        What is drawn at random: frequencies, order of the rows, old blocks, validation
+        split. Pass an int to get the same again.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -531,6 +539,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     See Also
     --------
     DSGClassifier : The same for class labels.
+    EigenProRegressor : Least squares with the kernel itself, in fewer epochs.
+    NystromRegressor : Least squares on centers, in closed form.
+    RandomFourierFeatures : A fixed number of such features.
 
     Notes
     -----
@@ -816,61 +827,67 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     Parameters
     ----------
     kernel : str or Kernel, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
-        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
-        drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
+        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
+        the nearest to the median of those that are as good within noise. "scale": that
+        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
         new ones, then `n_old` old ones drawn at random, in turn: half the features by
         default. "cdsg": an old one if the paper's check finds one that allows a longer
         step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
-        "log_loss": logistic regression, multinomial for more than two classes; gives
-        `predict_proba`. "hinge": a support vector machine, one class against the rest.
-        "squared_error": of -1 and +1, or of one column a class.
+        What is minimised. "log_loss": logistic regression, multinomial for more than
+        two classes; gives `predict_proba`. "hinge": a support vector machine, one class
+        against the rest. "squared_error": of -1 and +1, or of one column a class.
     alpha : float or "auto", default="auto"
-        lambda, of ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what
-        it is in `NystromRegressor`. "auto": the one that predicts new rows best in
-        kernel ridge regression on a quarter of the rows, at most 4000, or 1e-6 if that
-        is more, and where rows are held out, come in pieces, or
-        ``early_stopping=False``.
+        Strength of the penalty: raise it where targets are noisy. It is lambda of
+        ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what it is in
+        `NystromRegressor`. "auto": the one that predicts new rows best in kernel ridge
+        regression on a quarter of the rows, at most 4000, or 1e-6 if that is more, and
+        where rows are held out, come in pieces, or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
-        F, frequencies of a block, each a cosine and a sine. "auto": 32 to 128 by the
-        number of rows, 256 where no running values are kept.
+        Random frequencies of a block, each a cosine and a sine: F of the papers. A step
+        changes one block; larger ones make better steps, which take longer. "auto": 32
+        to 128 by the number of rows, 256 where no running values are kept.
     batch_size : int or "auto", default="auto"
-        B, rows of a step. "auto": all of them, as long as their features of one block
-        fit in 128 MB; 4096 where no running values are kept.
+        Rows of a step, B; fewer need less memory. "auto": all of them, as long as their
+        features of one block fit in 128 MB; 4096 where no running values are kept.
     n_new, n_old : int, default=1
-        G and U of "udsg".
+        How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
+        of the paper.
     step_size : float, "auto" or tuple, default="auto"
-        gamma. "auto": 0.8 of the longest stable step, measured on up to 2000 rows,
-        which decays as 1 / (1 + c t): slowly in `fit`, with c = alpha gamma, and faster
-        over data that come in pieces. ``("theta/t", theta)`` and
-        ``("1/(1+ct)", c)`` are the schedules of the papers, cut off at that step. A
-        number stays as it is. All are halved when the iteration diverges.
+        Step of an update, gamma; give one to repeat an experiment. "auto": 0.8 of the
+        longest stable step, measured on up to 2000 rows, which decays as 1 / (1 + c t):
+        slowly in `fit`, with c = alpha gamma, and faster over data that come in pieces.
+        ``("theta/t", theta)`` and ``("1/(1+ct)", c)`` are the schedules of the papers,
+        cut off at that step. A number stays as it is. All are halved when the iteration
+        diverges.
     max_features : int or None, default=None
-        Frequencies, at most: from then on old blocks are drawn. None: no bound.
+        Bound for the size of the model, in frequencies: from then on old blocks are
+        drawn. None: no bound.
     max_iter : int, default=100
-        Epochs, at most. An epoch is a pass over the rows; or several, so that it has 32
-        steps at least.
+        Epochs, at most: more fit the training rows more closely. An epoch is a pass
+        over the rows; or several, so that it has 32 steps at least.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": where `alpha` is "auto", that is chosen. True: hold out rows, score them
-        every epoch, stop when the score no longer improves, and keep the best epoch's
-        coefficients. False: neither.
+        What keeps the model from fitting noise. "auto": where `alpha` is "auto", that
+        is chosen. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class.
+        Fraction of the rows to hold out, the same of every class. No model is fitted to
+        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
+        the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     class_weight : dict, "balanced" or None, default=None
@@ -882,9 +899,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         what the free memory allows. 0: the algorithms of the papers, whose steps cost
         as many blocks as there are.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        Frequencies, order of the rows, old blocks, validation split.
+        What is drawn at random: frequencies, order of the rows, old blocks, validation
+        split. Pass an int to get the same again.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -943,6 +961,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     See Also
     --------
     DSGRegressor : The same for real targets.
+    EigenProClassifier : Least squares with the kernel itself, in fewer epochs.
+    NystromClassifier : Least squares on centers, in closed form.
+    RandomFourierFeatures : A fixed number of such features.
 
     Notes
     -----

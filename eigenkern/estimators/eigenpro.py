@@ -49,9 +49,11 @@ from .validation import (
     all_or_nothing,
     check_centers,
     check_kernel_parameters,
+    check_method,
     check_number,
     is_auto,
     publish,
+    warn_of_few_rows,
 )
 
 # Algorithms of kernel machines, and of models with centers of their own.
@@ -185,6 +187,7 @@ class _EigenPro(Streaming, Model):
 
     def _check_general(self):
         """Raise a ValueError unless centers and algorithm suit each other."""
+        check_method(self.centers, METHODS)
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
         if not self._general:
@@ -269,6 +272,8 @@ class _EigenPro(Streaming, Model):
         spared = self._spare(data, train, at_start=self._general)
         held_out = held_out if spared is None else spared.rows
         problem, solver, chosen = prepare(data, train, held_out, spared)
+        if self._n_missing(problem):
+            warn_of_few_rows(self.n_centers, problem.n_coefficients)
         chosen = {"algorithm_": self._algorithm} | chosen
         if chosen["algorithm_"] == "direct":
             return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
@@ -416,11 +421,6 @@ class _EigenPro(Streaming, Model):
         """Return the problem of a model with centers of its own."""
         centers = self._fitted_or_given_centers(data.X)
         p = self.n_centers if centers is None else None
-        if (p or 0) > len(train):
-            raise ValueError(
-                f"n_centers must be at most {len(train)}, the number of training rows; "
-                f"got {p}"
-            )
         return GeneralProblem.chosen(
             data,
             train,
@@ -431,6 +431,14 @@ class _EigenPro(Streaming, Model):
             n_centers=p,
             device=self.device,
         )
+
+    def _n_missing(self, problem):
+        """Return how many centers are fewer than were asked for, for want of rows."""
+        if not self._general or self.n_centers is None or self._given_centers:
+            return 0
+        if self.centers == "rpcholesky":  # it ends where the rows are spanned
+            return 0
+        return max(self.n_centers - problem.n_coefficients, 0)
 
     def _fitted_or_given_centers(self, X):
         """Return the centers that are given, or go on, or None."""
@@ -536,12 +544,13 @@ class _EigenPro(Streaming, Model):
         # Whatever is chosen by them is chosen by rows in random order.
         rows = data.rng.permutation(data.rows_with_weight())
         if fitted is None:
-            if not self._given_centers and self.n_centers > len(rows):
+            problem = self._general_problem(data, rows)
+            if self._n_missing(problem):
                 raise ValueError(
-                    f"n_centers must be at most {len(rows)}, the rows that came first; "
+                    f"n_centers must be at most {problem.n_coefficients}, the distinct "
+                    "rows that came first, for the centers stay; "
                     f"got {self.n_centers}"
                 )
-            problem = self._general_problem(data, rows)
             m = getattr(self, "batch_size_", None)  # that of the pieces so far
             return Learner.make(self, problem, float(self.alpha), batch_size=m)
         problem = GeneralProblem(
@@ -689,29 +698,32 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
+        the nearest to the median of those that are as good within noise. "scale": that
+        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
     n_centers : int, default=None
-        p, centers of a model that does not grow with the rows. None: all training rows,
-        a kernel machine, or as many as `centers` has.
+        Centers of a model that does not grow with the rows, p: more are more accurate,
+        and slower. All distinct training rows, with a warning, if they are fewer; data
+        that come in pieces must have as many in the first. None: all training rows, a
+        kernel machine, or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
-        alpha = a is a / n here, and a model on centers of its own is that of
-        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s alpha = a is
+        a / n here, and a model on centers of its own is that of `NystromRegressor`. 0:
+        see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -734,44 +746,49 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
         preconditioner on all rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
-        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
-        Eigenvalues lost to rounding are left out.
+        Eigenvectors in the preconditioner, q (features are another thing, those of
+        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
+        mini-batch gradient descent. Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
-        centers: the centers that carry the preconditioner, at most 2000 or 4000.
+        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
+        grows as s^2 q. In a model on centers: the centers that carry the
+        preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, a little more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
-        m, rows of a step. "auto": as many as keep this machine busy (a short
-        calibration once a process) and fit its memory, at most an eighth of the rows.
+        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
+        busy (a short calibration once a process) and fit its memory, at most an eighth
+        of the rows.
     step_size : float, "auto" or "bound", default="auto"
-        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that is stable in a trial run on up to 4000 rows. In a kernel
-        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race at
-        first, and the best goes on; when the residual of an output stalls, half of the
-        step is tried for an epoch, and kept if that pays. "bound": by
-        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
-        shorter. All are halved when the iteration diverges.
+        Step of the update ``a_b -= eta / m * (f(X_b) - y_b)``, eta; give one to repeat
+        an experiment. "auto": 0.8 of the largest step that is stable in a trial run on
+        up to 4000 rows. In a kernel machine up to six steps of 0.5 to 4 times that,
+        fewer for many outputs, race at first, and the best goes on; when the residual
+        of an output stalls, half of the step is tried for an epoch, and kept if that
+        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors; it
+        is several times shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
-        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
-        down, which regularises.
+        How far the q largest eigenvalues are brought down: 1 is down to the next one,
+        and less is further, which regularises. tau of the paper.
     max_iter : int, default=20
-        Epochs, at most.
+        Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
-        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
-        rows are fitted. True: hold out rows, score them every epoch, stop when the
-        score no longer improves, and keep the best epoch's coefficients. False: the
-        penalty is `alpha`, and the number of epochs regularises.
+        What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
+        is chosen: the one that predicts new rows best in kernel ridge regression on a
+        quarter of the rows, at most 4000; then all rows are fitted. True: hold out
+        rows, score them every epoch, stop when the score no longer improves, and keep
+        the best epoch's coefficients. False: the penalty is `alpha`, and the number of
+        epochs regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out.
+        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
+        of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
@@ -785,10 +802,11 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Order of the rows, subsample, validation split.
+        What is drawn at random: order of the rows, subsample, validation split. Pass an
+        int to get the same again.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -864,6 +882,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     See Also
     --------
     EigenProClassifier : The same for class labels.
+    NystromRegressor : In closed form, with a penalty chosen on its path.
+    DSGRegressor : Streams of any length, and other losses.
+    RFMRegressor : Learns which features matter, by several such fits.
+    LinearEigenProRegressor : The same iteration on explicit features.
 
     Notes
     -----
@@ -937,29 +959,32 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
+        the nearest to the median of those that are as good within noise. "scale": that
+        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
     n_centers : int, default=None
-        p, centers of a model that does not grow with the rows. None: all training rows,
-        a kernel machine, or as many as `centers` has.
+        Centers of a model that does not grow with the rows, p: more are more accurate,
+        and slower. All distinct training rows, with a warning, if they are fewer; data
+        that come in pieces must have as many in the first. None: all training rows, a
+        kernel machine, or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
         How the centers are chosen, see `eigenkern.centers`, or the centers, which need
         not be training rows.
     alpha : float, default=0.0
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s
-        alpha = a is a / n here, and a model on centers of its own is that of
-        `NystromRegressor`. Raise it where targets are noisy. 0: see `early_stopping`.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s alpha = a is
+        a / n here, and a model on centers of its own is that of `NystromRegressor`. 0:
+        see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -982,44 +1007,50 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
         preconditioner on all rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
-        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent.
-        Eigenvalues lost to rounding are left out.
+        Eigenvectors in the preconditioner, q (features are another thing, those of
+        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
+        mini-batch gradient descent. Eigenvalues lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000. Time grows as s^2 q. In a model on
-        centers: the centers that carry the preconditioner, at most 2000 or 4000.
+        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
+        grows as s^2 q. In a model on centers: the centers that carry the
+        preconditioner, at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
         matrix, a little more accurate, in memory for s n numbers.
     batch_size : int or "auto", default="auto"
-        m, rows of a step. "auto": as many as keep this machine busy (a short
-        calibration once a process) and fit its memory, at most an eighth of the rows.
+        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
+        busy (a short calibration once a process) and fit its memory, at most an eighth
+        of the rows.
     step_size : float, "auto" or "bound", default="auto"
-        eta, of the update ``a_b -= eta / m * (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that is stable in a trial run on up to 4000 rows. In a kernel
-        machine up to six steps of 0.5 to 4 times that, fewer for many outputs, race at
-        first, and the best goes on; when the residual of an output stalls, half of the
-        step is tried for an epoch, and kept if that pays. "bound": by
-        theorem 4 of EigenPro 1, which supposes exact eigenvectors; it is several times
-        shorter. All are halved when the iteration diverges.
+        Step of the update ``a_b -= eta / m * (f(X_b) - y_b)``, eta; give one to repeat
+        an experiment. "auto": 0.8 of the largest step that is stable in a trial run on
+        up to 4000 rows. In a kernel machine up to six steps of 0.5 to 4 times that,
+        fewer for many outputs, race at first, and the best goes on; when the residual
+        of an output stalls, half of the step is tried for an epoch, and kept if that
+        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors; it
+        is several times shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
-        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
-        down, which regularises.
+        How far the q largest eigenvalues are brought down: 1 is down to the next one,
+        and less is further, which regularises. tau of the paper.
     max_iter : int, default=20
-        Epochs, at most.
+        Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": where `alpha` is 0, a penalty is chosen: the one that predicts new rows
-        best in kernel ridge regression on a quarter of the rows, at most 4000; then all
-        rows are fitted. True: hold out rows, score them every epoch, stop when the
-        score no longer improves, and keep the best epoch's coefficients. False: the
-        penalty is `alpha`, and the number of epochs regularises.
+        What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
+        is chosen: the one that predicts new rows best in kernel ridge regression on a
+        quarter of the rows, at most 4000; then all rows are fitted. True: hold out
+        rows, score them every epoch, stop when the score no longer improves, and keep
+        the best epoch's coefficients. False: the penalty is `alpha`, and the number of
+        epochs regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class.
+        Fraction of the rows to hold out, the same of every class. No model is fitted to
+        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
+        the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
@@ -1035,10 +1066,11 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
         where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Order of the rows, subsample, validation split.
+        What is drawn at random: order of the rows, subsample, validation split. Pass an
+        int to get the same again.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -1119,6 +1151,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     See Also
     --------
     EigenProRegressor : The same for real targets.
+    NystromClassifier : In closed form, with a penalty chosen on its path.
+    DSGClassifier : Streams of any length, and other losses.
+    RFMClassifier : Learns which features matter, by several such fits.
+    LinearEigenProClassifier : The same iteration on explicit features.
 
     References
     ----------

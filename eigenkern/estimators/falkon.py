@@ -298,40 +298,44 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     alpha : float, default=1e-6
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
-        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge(alpha=a)`` of
+        scikit-learn is alpha = a / n. With X in float32, a penalty that its rounding
+        would drown makes the model float64.
     max_iter : int, default=100
-        Iterations, at most.
+        Iterations, at most; raise it where a warning says so.
     tol : float, default=1e-3
-        An output is done when the norm of its residual is below `tol` times that of its
-        right-hand side, both preconditioned. The test error then is that of the direct
-        solution to some parts in a thousand.
+        When to stop: an output is done when the norm of its residual is below `tol`
+        times that of its right-hand side, both preconditioned. The test error then is
+        that of the direct solution to some parts in a thousand.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
         centers: pass `centers`, or the same X and an int as `random_state`. Where all
@@ -341,10 +345,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         iterations. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, subsample of the median distance.
+        What is drawn at random: centers, subsample of the median distance. Pass an int
+        to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -382,6 +387,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     --------
     FalkonLikeClassifier : The same for class labels.
     NystromRegressor : The same model in closed form, with its path.
+    EigenProRegressor : The same kernels with a preconditioner of eigenvectors.
 
     Notes
     -----
@@ -418,44 +424,48 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        "squared_error": least squares on labels. "log_loss": kernel logistic
-        regression, multinomial for more than two classes, whose probabilities need no
-        calibration; see the notes.
+        What is minimised. "squared_error": least squares on labels. "log_loss": kernel
+        logistic regression, multinomial for more than two classes, whose probabilities
+        need no calibration; see the notes.
     alpha : float, default=1e-6
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error:
-        ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a / n.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge(alpha=a)`` of
+        scikit-learn is alpha = a / n. With X in float32, a penalty that its rounding
+        would drown makes the model float64.
     max_iter : int, default=100
-        Iterations, at most.
+        Iterations, at most; raise it where a warning says so.
     tol : float, default=1e-3
-        An output is done when the norm of its residual is below `tol` times that of its
-        right-hand side, both preconditioned. The test error then is that of the direct
-        solution to some parts in a thousand.
+        When to stop: an output is done when the norm of its residual is below `tol`
+        times that of its right-hand side, both preconditioned. The test error then is
+        that of the direct solution to some parts in a thousand.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit, which must have had the same
         centers: pass `centers`, or the same X and an int as `random_state`. Where all
@@ -467,10 +477,11 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         iterations. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, subsample of the median distance.
+        What is drawn at random: centers, subsample of the median distance. Pass an int
+        to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -514,6 +525,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     --------
     FalkonLikeRegressor : The same for real targets.
     NystromClassifier : The same model in closed form, with its path.
+    EigenProClassifier : The same kernels with a preconditioner of eigenvectors.
 
     Notes
     -----

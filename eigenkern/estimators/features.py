@@ -12,7 +12,7 @@ from ..backend.array import device_of, location_of, move, namespace
 from ..backend.devices import compute_device
 from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
-from ..centers import kmeans, uniform
+from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..operators.fourier import fourier_features
 from ..operators.linear import features_of
 from ..operators.tiled import TiledKernel
@@ -24,6 +24,7 @@ from ..problems.parameters import (
 )
 from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
+from .nested import KernelParameters
 from .validation import (
     all_or_nothing,
     check_centers,
@@ -33,6 +34,7 @@ from .validation import (
     on_its_device,
     publish,
     validated,
+    warn_of_few_rows,
 )
 
 # Bytes of features that are computed at a time on another device than that of X.
@@ -42,6 +44,7 @@ _SLAB_BYTES = 256e6
 class FeatureMap(
     LinksToDocumentation,
     NamesOfSVC,
+    KernelParameters,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     BaseEstimator,
@@ -54,6 +57,8 @@ class FeatureMap(
     """
 
     _accept_sparse = False
+    #: The parameter that says how many features there are.
+    _size = "n_components"
 
     def fit(self, X, y=None):
         """Choose the features.
@@ -81,7 +86,7 @@ class FeatureMap(
     @all_or_nothing
     def _fit(self, X):
         check_bandwidth(self.bandwidth, targets=False)
-        check_number("n_components", self.n_components, 1, integer=True)
+        check_number(self._size, getattr(self, self._size), 1, integer=True)
         self._check_parameters()
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
@@ -99,7 +104,7 @@ class FeatureMap(
 
         Returns
         -------
-        phi : array of shape (n_samples, n_components)
+        phi : array of shape (n_samples, n_features_out)
             In the library and data type of X.
         """
         X = in_memory(check_rows(self, X))
@@ -140,21 +145,26 @@ class RandomFourierFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52" or such
-        an object of `eigenkern.kernels`: a function of x - z, whose frequencies can be
-        drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
+        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
     bandwidth : float, "median" or "scale", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
-        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
+        / 2)^1/2.
     n_components : int, default=100
-        D, the number of features. The error of phi(x)' phi(z) has a standard deviation
-        of some sqrt(1 / D) for rows far apart, and a smaller one for near rows.
+        Number of features, D (eigenvectors are another thing, those of EigenPro): more
+        follow the kernel more closely. The error of phi(x)' phi(z) has a standard
+        deviation of some sqrt(1 / D) for rows far apart, and a smaller one for near
+        rows.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise rows are copied there, and their
-        features back.
+        Where to compute. "auto": where X lives. Otherwise rows are copied there, and
+        their features back.
     random_state : int, RandomState instance or None, default=None
-        Frequencies, subsample of the median.
+        What is drawn at random: frequencies, subsample of the median. Pass an int to
+        get the same again.
 
     Attributes
     ----------
@@ -177,7 +187,9 @@ class RandomFourierFeatures(FeatureMap):
     See Also
     --------
     RBFNetworkFeatures : Values of the kernel at centers.
+    LinearEigenProRegressor : Least squares on many features.
     DSGClassifier : Draws features as it goes, and keeps none.
+    EigenProRegressor : The kernel itself, without features.
 
     Notes
     -----
@@ -264,33 +276,38 @@ class RBFNetworkFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="gaussian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial", "linear", an object of `eigenkern.kernels`, or a function
-        ``k(X, Z)`` that returns the kernel matrix of two blocks of rows. The laplacian
-        takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial", "linear", an object of
+        `eigenkern.kernels`, or a function ``k(X, Z)`` that returns the kernel matrix of
+        two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median" or "scale", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 rows. "scale": that of ``SVC(gamma="scale")``,
-        for radial kernels (n_features X.var() / 2)^1/2. A kernel object brings its own.
-    n_components : int, default=100
-        D, the number of centers, at most that of the training rows. Not used where
-        `centers` is an array.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600 rows.
+        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
+        / 2)^1/2.
+    n_centers : int, default=100
+        How many centers, and so features: more follow the kernel more closely, and
+        cost as much more. All distinct training rows, with a warning, where they are
+        fewer. Not used where `centers` is an array.
     centers : {"uniform", "kmeans"} or array, default="uniform"
-        "uniform": training rows drawn without replacement. "kmeans": means of clusters
-        of the training rows, by scikit-learn's ``MiniBatchKMeans``. An array of shape
-        (n_components, n_features): the centers themselves.
+        How the centers are chosen. "uniform": training rows drawn without replacement.
+        "kmeans": means of clusters of the training rows, by scikit-learn's
+        ``MiniBatchKMeans``. An array of shape (n_centers, n_features): the centers
+        themselves.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise rows are copied there, and their
-        features back.
+        Where to compute. "auto": where X lives. Otherwise rows are copied there, and
+        their features back.
     random_state : int, RandomState instance or None, default=None
-        Centers, subsample of the median.
+        What is drawn at random: centers, subsample of the median. Pass an int to get
+        the same again.
 
     Attributes
     ----------
-    centers_ : array of shape (n_components, n_features)
+    centers_ : array of shape (n_centers, n_features)
         In the data type of X.
-    center_indices_ : array of shape (n_components,) or None
-        Training rows that are centers, increasing; None unless centers="uniform".
+    center_indices_ : array of shape (n_centers,) or None
+        Training rows that are centers, increasing; None where means or an array are.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float or None
@@ -304,6 +321,7 @@ class RBFNetworkFeatures(FeatureMap):
     --------
     RandomFourierFeatures : Features whose plain products stand for the kernel.
     NystromRegressor : Kernel ridge regression on centers, without features in memory.
+    EigenProRegressor : With ``n_centers`` the same model, by iteration.
 
     Notes
     -----
@@ -330,20 +348,21 @@ class RBFNetworkFeatures(FeatureMap):
     """
 
     _coef_attribute = "centers_"
+    _size = "n_centers"
 
     def __init__(
         self,
         kernel="gaussian",
         *,
         bandwidth="median",
-        n_components=100,
+        n_centers=100,
         centers="uniform",
         device="auto",
         random_state=None,
     ):
         self.kernel = kernel
         self.bandwidth = bandwidth
-        self.n_components = n_components
+        self.n_centers = n_centers
         self.centers = centers
         self.device = device
         self.random_state = random_state
@@ -353,29 +372,30 @@ class RBFNetworkFeatures(FeatureMap):
 
     def _fitted(self, X, rng):
         centers = check_centers(self.centers, X, ("uniform", "kmeans"))
-        if centers is None and self.n_components > X.shape[0]:
-            raise ValueError(
-                "n_components must be at most the number of training rows, "
-                f"{X.shape[0]}, with centers={self.centers!r}; got {self.n_components}"
-            )
+        if centers is None and self.centers == "kmeans":
+            check_in_memory(X, "centers='uniform', or an array as centers")
         kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
         indices = None
         if centers is not None:
             centers = _like(X, centers)
-        elif self.centers == "kmeans":
-            check_in_memory(X, "centers='uniform', or an array as centers")
-            centers = kmeans(X, self.n_components, rng)
         else:
-            xp = namespace(X)
-            indices = uniform(X.shape[0], self.n_components, rng)
-            centers = rows_at(X, indices)
-            indices = xp.asarray(indices, device=device_of(X))
+            centers, indices = self._chosen(X, rng)
         return {
             "kernel_": kernel,
             "bandwidth_": getattr(kernel, "bandwidth", None),
             "centers_": centers,
             "center_indices_": indices,
         }
+
+    def _chosen(self, X, rng):
+        """Return centers for the distinct rows of X, and their places or None."""
+        first = np.sort(distinct_rows(X)[0])
+        if self.n_centers < len(first) and self.centers == "kmeans":
+            return cluster_means(X, self.n_centers, rng), None
+        warn_of_few_rows(self.n_centers, len(first))
+        chosen = uniform_indices(len(first), self.n_centers, rng)
+        indices, xp = first[chosen], namespace(X)
+        return rows_at(X, indices), xp.asarray(indices, device=device_of(X))
 
     def _features(self, X):
         return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()

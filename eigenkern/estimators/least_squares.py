@@ -18,6 +18,7 @@ from .validation import (
     check_flag,
     check_number,
     is_auto,
+    warn_of_few_rows,
     warn_user,
 )
 
@@ -88,15 +89,14 @@ def make_problem(
         validated = held_out is not None or data.validation is not None
         n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
         n_centers = None if n_centers is None else min(n_centers, len(train))
-    if centers is None and (n_centers or 0) > len(train):
-        raise ValueError(
-            "n_centers must be at most the number of training rows with weight"
-            + (" that are not held out" if held_out is not None else "")
-            + f", {len(train)}; got {n_centers}"
-        )
-    if kind.startswith("falkon") and centers is None and n_centers == data.X.shape[0]:
-        n_centers = None  # the same model by one factor
+    elif centers is None and n_centers is not None:
+        warn_of_few_rows(n_centers, len(data.distinct(train)[0]))
+    if kind.startswith("falkon") and centers is None:
+        if (n_centers or 0) >= data.X.shape[0]:
+            n_centers = None  # the same model by one factor
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
+    alpha = getattr(estimator, "alpha", 0.0)
+    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train

@@ -350,51 +350,58 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent,
-        n_features or more are all of them. Those lost to rounding are left out.
+        Eigenvectors in the preconditioner, q (features are another thing, those of
+        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
+        mini-batch gradient descent, n_features or more are all of them. Those lost to
+        rounding are left out.
     subsample_size : int or "auto", default="auto"
-        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000; of fewer features than that, eight
-        rows a feature.
+        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; of
+        fewer features than that, eight rows a feature.
     batch_size : int or "auto", default="auto"
-        m, rows of a step. "auto": as many as keep this machine busy, 256 at least; of
-        fewer rows than features, and of a piece of the data, an eighth at most.
+        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
+        busy, 256 at least; of fewer rows than features, and of a piece of the data, an
+        eighth at most.
     step_size : float, "auto" or "bound", default="auto"
-        eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that is stable in a trial run on up to 4000 rows. In `fit` up
-        to six steps of 0.5 to 4 times that, fewer for many outputs, race at first,
-        and the best goes on; when the residual of an output stalls, half of the step is
-        tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
-        which supposes exact eigenvectors. All are halved when the iteration diverges.
+        Step of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``, eta; give one to
+        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
+        run on up to 4000 rows. In `fit` up to six steps of 0.5 to 4 times that, fewer
+        for many outputs, race at first, and the best goes on; when the residual of an
+        output stalls, half of the step is tried for an epoch, and kept if that pays.
+        "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All are
+        halved when the iteration diverges.
     damping : float in (0, 1], default=0.25
-        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
-        down, against inexact eigenvectors.
+        How far the q largest eigenvalues are brought down: 1 is down to the next one,
+        and less is further, against inexact eigenvectors. tau of the paper, which has
+        1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
     fit_intercept : bool, default=True
         Whether the model has an intercept; features and targets are centered for it,
         and a sparse X stays sparse.
     max_iter : int, default=20
-        Epochs, at most.
+        Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": no rows are held out, but a penalty ``alpha_ |w|^2`` is chosen: the one
-        that predicts new rows best in ridge regression on a quarter of the rows, at
-        most 4000. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: the number of
-        epochs is what regularises.
+        What keeps the model from fitting noise. "auto": no rows are held out, but a
+        penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
+        regression on a quarter of the rows, at most 4000. True: hold out rows, score
+        them every epoch, stop when the score no longer improves, and keep the best
+        epoch's coefficients. False: the number of epochs is what regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out.
+        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
+        of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
         Go on from the coefficients of the previous fit; preconditioner and step are
         made anew.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        Order of the rows, eigenvectors, validation split.
+        What is drawn at random: order of the rows, eigenvectors, validation split. Pass
+        an int to get the same again.
     verbose : int, default=0
         1 shows a line of progress of a fit: epoch, loss, score, time.
 
@@ -451,6 +458,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     --------
     LinearEigenProClassifier : The same for class labels.
     RandomFourierFeatures : Features that make it a kernel machine.
+    EigenProRegressor : The kernel machine itself.
 
     References
     ----------
@@ -516,42 +524,49 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        q, eigenvectors in the preconditioner; 0 is plain mini-batch gradient descent,
-        n_features or more are all of them. Those lost to rounding are left out.
+        Eigenvectors in the preconditioner, q (features are another thing, those of
+        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
+        mini-batch gradient descent, n_features or more are all of them. Those lost to
+        rounding are left out.
     subsample_size : int or "auto", default="auto"
-        s, rows that the eigenvectors are computed from. "auto": all of up to 1000 rows,
-        at most 2000 below 100000 rows, else 4000; of fewer features than that, eight
-        rows a feature.
+        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; of
+        fewer features than that, eight rows a feature.
     batch_size : int or "auto", default="auto"
-        m, rows of a step. "auto": as many as keep this machine busy, 256 at least; of
-        fewer rows than features, and of a piece of the data, an eighth at most.
+        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
+        busy, 256 at least; of fewer rows than features, and of a piece of the data, an
+        eighth at most.
     step_size : float, "auto" or "bound", default="auto"
-        eta, of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``. "auto": 0.8 of the
-        largest step that is stable in a trial run on up to 4000 rows. In `fit` up
-        to six steps of 0.5 to 4 times that, fewer for many outputs, race at first,
-        and the best goes on; when the residual of an output stalls, half of the step is
-        tried for an epoch, and kept if that pays. "bound": by theorem 3 of the paper,
-        which supposes exact eigenvectors. All are halved when the iteration diverges.
+        Step of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``, eta; give one to
+        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
+        run on up to 4000 rows. In `fit` up to six steps of 0.5 to 4 times that, fewer
+        for many outputs, race at first, and the best goes on; when the residual of an
+        output stalls, half of the step is tried for an epoch, and kept if that pays.
+        "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All are
+        halved when the iteration diverges.
     damping : float in (0, 1], default=0.25
-        tau. 1 brings the q largest eigenvalues down to the next one; with less, further
-        down, against inexact eigenvectors.
+        How far the q largest eigenvalues are brought down: 1 is down to the next one,
+        and less is further, against inexact eigenvectors. tau of the paper, which has
+        1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
     fit_intercept : bool, default=True
         Whether the model has an intercept; features and targets are centered for it,
         and a sparse X stays sparse.
     max_iter : int, default=20
-        Epochs, at most.
+        Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
         Stop when the training loss, as a fraction of that of the first epoch (with
         early stopping: the validation score), has not improved by `tol` in
         `n_iter_no_change` epochs.
     early_stopping : bool or "auto", default="auto"
-        "auto": no rows are held out, but a penalty ``alpha_ |w|^2`` is chosen: the one
-        that predicts new rows best in ridge regression on a quarter of the rows, at
-        most 4000. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: the number of
-        epochs is what regularises.
+        What keeps the model from fitting noise. "auto": no rows are held out, but a
+        penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
+        regression on a quarter of the rows, at most 4000. True: hold out rows, score
+        them every epoch, stop when the score no longer improves, and keep the best
+        epoch's coefficients. False: the number of epochs is what regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class.
+        Fraction of the rows to hold out, the same of every class. No model is fitted to
+        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
+        the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
@@ -560,9 +575,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`. "balanced" is for `fit` only.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
-        "auto" computes where X lives; otherwise X is copied there for the computation.
+        Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        Order of the rows, eigenvectors, validation split.
+        What is drawn at random: order of the rows, eigenvectors, validation split. Pass
+        an int to get the same again.
     verbose : int, default=0
         1 shows a line of progress of a fit: epoch, loss, score, time.
 
@@ -624,6 +640,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     --------
     LinearEigenProRegressor : The same for real targets.
     RandomFourierFeatures : Features that make it a kernel machine.
+    EigenProClassifier : The kernel machine itself.
 
     References
     ----------

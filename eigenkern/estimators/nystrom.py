@@ -263,36 +263,40 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     alpha : float or "path", default=1e-6
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
-        diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
-        is alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
-        `alphas`, then fitted to all rows.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: alpha n on the diagonal of the
+        kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a /
+        n. 0: least squares by the pseudo-inverse. "path": the best of `alphas`, then
+        fitted to all rows. With X in float32, a penalty that its rounding would drown
+        makes the model float64.
     alphas : array-like or None, default=None
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
@@ -305,17 +309,20 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         and safer where the data to come may be others than those held out.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
+        The model is fitted to all rows in the end: more than the 0.1 of
+        `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`.
+        Whether to keep `coef_path_`, the other models of the path.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory for
         ``selection="loo"``, which reads it twice. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, validation rows, subsample of the median distance.
+        What is drawn at random: centers, validation rows, subsample of the median
+        distance. Pass an int to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -364,6 +371,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     NystromClassifier : The same for class labels.
     NytroRegressor : Early stopping in place of a penalty.
     FalkonLikeRegressor : The same model by conjugate gradients, for many centers.
+    EigenProRegressor : By iteration, for more rows or centers.
+    DSGRegressor : Streams, and other losses.
+    RFMRegressor : Learns which features matter, by several such fits.
 
     Notes
     -----
@@ -467,40 +477,44 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        "squared_error": least squares on labels. "log_loss": kernel logistic
-        regression, multinomial for more than two classes, whose probabilities need no
-        calibration; see the notes.
+        What is minimised. "squared_error": least squares on labels. "log_loss": kernel
+        logistic regression, multinomial for more than two classes, whose probabilities
+        need no calibration; see the notes.
     alpha : float or "path", default=1e-6
-        lambda, of ``lambda |f|^2`` beside the *mean* squared error: alpha n on the
-        diagonal of the kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn
-        is alpha = a / n. 0: least squares by the pseudo-inverse. "path": the best of
-        `alphas`, then fitted to all rows.
+        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
+        ``lambda |f|^2`` beside the *mean* squared error: alpha n on the diagonal of the
+        kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a /
+        n. 0: least squares by the pseudo-inverse. "path": the best of `alphas`, then
+        fitted to all rows. With X in float32, a penalty that its rounding would drown
+        makes the model float64.
     alphas : array-like or None, default=None
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
@@ -512,10 +526,11 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         within one standard error of the least. It is as good as the best one can tell,
         and safer where the data to come may be others than those held out.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows with
-        equal targets stay together.
+        Fraction of the rows to hold out, the same of every class. Equal rows with equal
+        targets stay together. The model is fitted to all rows in the end: more than the
+        0.1 of `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`.
+        Whether to keep `coef_path_`, the other models of the path.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"
@@ -523,10 +538,11 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         ``selection="loo"``, which reads it twice. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, validation rows, subsample of the median distance.
+        What is drawn at random: centers, validation rows, subsample of the median
+        distance. Pass an int to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -573,6 +589,9 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     --------
     NystromRegressor : The same for real targets.
     NytroClassifier : Early stopping in place of a penalty.
+    EigenProClassifier : By iteration, for more rows or centers.
+    DSGClassifier : Streams, and other losses.
+    RFMClassifier : Learns which features matter, by several such fits.
 
     Notes
     -----

@@ -455,58 +455,65 @@ class NytroRegressor(RegressionTargets, _Nytro):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     max_iter : int or "auto", default="auto"
-        t, iterations at most. "auto": until more of them change nothing, which costs
-        the same in closed form; 500 where memory is too small for that, or nothing is
-        selected. All are tried up to 500, then each time a tenth more.
+        Iterations at most, t of the paper. "auto": until more of them change nothing,
+        which costs the same in closed form; 500 where memory is too small for that, or
+        nothing is selected. All are tried up to 500, then each time a tenth more.
     step_size : float or "auto", default="auto"
-        gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
-        paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
+        Step of gradient descent, gamma; give one to repeat an experiment. "auto": 1
+        over the largest eigenvalue of the problem, several times the paper's ``1 / max
+        k(x, x)``. A larger one than twice "auto" diverges and raises.
     tol : float or None, default=None
-        None: the iteration with the least error. Otherwise the first one that lowers
-        the error by less than this fraction of it, as in the paper.
+        When to call later iterations no better. None: the iteration with the least
+        error. Otherwise the first one that lowers the error by less than this fraction
+        of it, as in the paper.
     selection : {"holdout", "gcv", None}, default="holdout"
         What the number of iterations is selected by: the error on rows held out (or on
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
+        The model is fitted to all rows in the end: more than the 0.1 of
+        `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`.
+        Whether to keep `coef_path_`, the other models of the path.
     cache_size : float or "auto", default="auto"
         MB of kernel matrix to keep in memory between
         iterations. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, validation rows, subsample of the median distance.
+        What is drawn at random: centers, validation rows, subsample of the median
+        distance. Pass an int to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -550,6 +557,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
     --------
     NytroClassifier : The same for class labels.
     NystromRegressor : A penalty in place of early stopping.
+    EigenProRegressor : By iteration, for more rows or centers.
 
     Notes
     -----
@@ -583,50 +591,55 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        "gaussian" (alias "rbf"), "laplacian", "cauchy", "matern32", "matern52",
-        "polynomial" (of degree 3), "linear", "precomputed", an object of
-        `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
+        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
+        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
+        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
     bandwidth : float, "median", "scale" or "auto", default="median"
-        sigma of a kernel given by name, in the units of X. "median": the median
-        distance on a subsample of 600 distinct rows. "auto": of 1/4, 1/2, ..., 16 times
-        that, the one with the least exact leave-one-out error of kernel ridge
-        regression on a subsample of 800 distinct rows, or the nearest to the median of
-        those that are as good within noise. "scale": that of
-        ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2. A
-        kernel object brings its own.
+        Length over which a kernel given by name decays, in the units of X: longer for
+        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
+        object brings its own. "median": the median distance on a subsample of 600
+        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
+        exact leave-one-out error of kernel ridge regression on a subsample of 800
+        distinct rows, or the nearest to the median of those that are as good within
+        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
+        X.var() / 2)^1/2.
     n_centers : int, "auto" or None, default="auto"
-        m, how many of the distinct training rows become centers, or all if they are
-        fewer. "auto": all rows while that is fast (up to some 16 000 rows on two
-        cores, 11000 for a path), then 5 n^1/2 log n, or as many as a minute and half of
-        the free memory allow; as many as are given, if centers are. None: all rows.
+        How many of the distinct training rows become centers, m: more are more
+        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
+        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
+        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
+        allow; as many as are given, if centers are. None: all rows.
     centers : str or array, default="uniform"
-        How they are chosen. "uniform": rows at random. "rpcholesky": rows by randomly
-        pivoted Cholesky, which needs fewer centers for the same accuracy where the data
-        are unevenly spread, and time n m^2. "leverage_scores": rows at random, by
-        approximate ridge leverage scores, for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or the centers themselves, shape (n_centers,
-        n_features); they need not be rows of X. For kernel="precomputed" neither means
-        nor an array.
+        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
+        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
+        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
+        by approximate ridge leverage scores, for the same data, in as much time.
+        "kmeans": means of clusters of rows. Or the centers themselves, shape
+        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
+        neither means nor an array.
     max_iter : int or "auto", default="auto"
-        t, iterations at most. "auto": until more of them change nothing, which costs
-        the same in closed form; 500 where memory is too small for that, or nothing is
-        selected. All are tried up to 500, then each time a tenth more.
+        Iterations at most, t of the paper. "auto": until more of them change nothing,
+        which costs the same in closed form; 500 where memory is too small for that, or
+        nothing is selected. All are tried up to 500, then each time a tenth more.
     step_size : float or "auto", default="auto"
-        gamma. "auto": 1 over the largest eigenvalue of the problem, several times the
-        paper's ``1 / max k(x, x)``. A larger one than twice "auto" diverges and raises.
+        Step of gradient descent, gamma; give one to repeat an experiment. "auto": 1
+        over the largest eigenvalue of the problem, several times the paper's ``1 / max
+        k(x, x)``. A larger one than twice "auto" diverges and raises.
     tol : float or None, default=None
-        None: the iteration with the least error. Otherwise the first one that lowers
-        the error by less than this fraction of it, as in the paper.
+        When to call later iterations no better. None: the iteration with the least
+        error. Otherwise the first one that lowers the error by less than this fraction
+        of it, as in the paper.
     selection : {"holdout", "gcv", None}, default="holdout"
         What the number of iterations is selected by: the error on rows held out (or on
         `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows with
-        equal targets stay together.
+        Fraction of the rows to hold out, the same of every class. Equal rows with equal
+        targets stay together. The model is fitted to all rows in the end: more than the
+        0.1 of `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`.
+        Whether to keep `coef_path_`, the other models of the path.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, times `sample_weight`.
     cache_size : float or "auto", default="auto"
@@ -634,10 +647,11 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         iterations. "auto": what really fits, where
         it pays. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
-        "auto" computes where X lives. "cuda" computes on a GPU, X may stay on the host;
-        a list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
     random_state : int, RandomState instance or None, default=None
-        Centers, validation rows, subsample of the median distance.
+        What is drawn at random: centers, validation rows, subsample of the median
+        distance. Pass an int to get the same again.
     verbose : int, default=0
         1 shows lines of progress.
 
@@ -686,6 +700,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     --------
     NytroRegressor : The same for real targets.
     NystromClassifier : A penalty in place of early stopping.
+    EigenProClassifier : By iteration, for more rows or centers.
 
     References
     ----------

@@ -627,9 +627,9 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         for None. `DSGRegressor` needs another kernel than its laplacian, whose random
         features have gradients of no bounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
-        "diagonal": a weight for each feature. "full": any linear map of the features,
-        where directions matter that are no axes. "auto": both are tried, but for more
-        than 1000 features only "diagonal".
+        What is learned. "diagonal": a weight for each feature. "full": any linear map
+        of the features, where directions matter that are no axes. "auto": both are
+        tried, but for more than 1000 features only "diagonal".
     max_rounds : int, default=5
         How often the metric of each kind is learned anew, at most. A kind is given up
         after two rounds that have not improved the error on the rows held out.
@@ -640,9 +640,11 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         of learning it does not grow with the data beyond. Only the last fit takes all
         rows.
     validation_fraction : float, default=0.2
-        Fraction of these rows to hold out, the same of every class.
+        Fraction of these rows to hold out, the same of every class. The model is fitted
+        to all rows in the end: more than the 0.1 of `EigenProRegressor`, which is not.
     random_state : int, RandomState instance or None, default=None
-        Rows that are drawn and held out; seed of an estimator without one.
+        What is drawn at random: rows to learn on, and to hold out; seed of an estimator
+        without one. Pass an int to get the same again.
     verbose : int, default=0
         1 shows a line for each round.
 
@@ -676,6 +678,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     EigenProRegressor : The kernel machine with the metric as it is.
     eigenkern.inspection.average_gradient_outer_product : M of any model on kernels.
     MetricDisplay : Plots of the metric.
+    NystromRegressor : Another model to learn a metric with.
 
     Notes
     -----
@@ -738,9 +741,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         for None. `DSGClassifier` needs another kernel than its laplacian, whose random
         features have gradients of no bounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
-        "diagonal": a weight for each feature. "full": any linear map of the features,
-        where directions matter that are no axes. "auto": both are tried, but for more
-        than 1000 features only "diagonal".
+        What is learned. "diagonal": a weight for each feature. "full": any linear map
+        of the features, where directions matter that are no axes. "auto": both are
+        tried, but for more than 1000 features only "diagonal".
     max_rounds : int, default=5
         How often the metric of each kind is learned anew, at most. A kind is given up
         after two rounds that have not improved the error on the rows held out.
@@ -751,9 +754,11 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         of learning it does not grow with the data beyond. Only the last fit takes all
         rows.
     validation_fraction : float, default=0.2
-        Fraction of these rows to hold out, the same of every class.
+        Fraction of these rows to hold out, the same of every class. The model is fitted
+        to all rows in the end: more than the 0.1 of `EigenProRegressor`, which is not.
     random_state : int, RandomState instance or None, default=None
-        Rows that are drawn and held out; seed of an estimator without one.
+        What is drawn at random: rows to learn on, and to hold out; seed of an estimator
+        without one. Pass an int to get the same again.
     verbose : int, default=0
         1 shows a line for each round.
 
@@ -791,6 +796,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     EigenProClassifier : The kernel machine with the metric as it is.
     eigenkern.inspection.average_gradient_outer_product : M of any model on kernels.
     MetricDisplay : Plots of the metric.
+    NystromClassifier : Another model to learn a metric with.
 
     Notes
     -----

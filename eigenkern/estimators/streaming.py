@@ -16,6 +16,7 @@ from .training import Plateau
 from .validation import (
     all_or_nothing,
     check_same_location,
+    check_verbose,
     check_weights,
     publish,
     total_weights,
@@ -226,6 +227,7 @@ class Streaming:
 
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
+        check_verbose(self.verbose)
         self._check_parameters()
         weights = getattr(self, "class_weight", None)
         if isinstance(weights, str) and not self._balances_pieces:

@@ -38,6 +38,7 @@ class RegressionTargets(RegressorMixin):
             reset=reset,
         )
         y = to_numpy(y).astype(np.float64)
+        check_scale(y, X.dtype, small=reset)
         if reset:
             self._one_dimensional = y.ndim == 1
         return X, y.reshape(len(y), -1), y
@@ -81,6 +82,27 @@ class RegressionTargets(RegressorMixin):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def check_scale(y, dtype, *, small):
+    """Raise a ValueError unless the squares of targets are numbers of a data type.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,) or (n, l)
+    dtype : data type
+        Of X.
+    small : bool
+        Whether targets may be too small; a piece of a stream may have small ones.
+    """
+    low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
+    largest = np.atleast_1d(np.abs(y).max(axis=0))
+    wrong = largest[(largest > high) | (small & (largest < low) & (largest > 0))]
+    if len(wrong):
+        raise ValueError(
+            f"y must be scaled: its largest target must be between {low:.0e} and "
+            f"{high:.0e} with X in {dtype}; got {wrong[0]:.3g}"
+        )
 
 
 def _has_probabilities(model):

@@ -81,6 +81,22 @@ def check_flag(name, value, *, or_auto=False):
     raise ValueError(f"{name} must be {allowed}; got {value!r}")
 
 
+def check_verbose(verbose):
+    """Raise a ValueError unless `verbose` is an integer >= 0, or True or False."""
+    if not isinstance(verbose, bool | np.bool_):
+        check_number("verbose", verbose, 0, integer=True)
+
+
+def warn_of_few_rows(n_centers, n_distinct):
+    """Warn if there are fewer distinct rows than centers were asked for."""
+    if n_centers > n_distinct:
+        warn_user(
+            f"n_centers={n_centers} is more than the {n_distinct} distinct rows to "
+            f"choose from: all {n_distinct} are centers",
+            UserWarning,
+        )
+
+
 def warn_user(message, category=ConvergenceWarning):
     """Give a warning that points to the caller of the package."""
     level, frame = 1, sys._getframe()
@@ -99,6 +115,19 @@ def check_kernel_parameters(estimator):
         check_number("cache_size", estimator.cache_size, 0)
 
 
+def check_method(centers, methods):
+    """Return whether `centers` is one of `methods`; raise a ValueError if no array."""
+    if isinstance(centers, str) and centers in methods:
+        return True
+    if centers is None or isinstance(centers, str):
+        names = ", ".join(repr(name) for name in methods)
+        raise ValueError(
+            f"centers must be {names} or an array of shape "
+            f"(n_centers, n_features); got {centers!r}"
+        )
+    return False
+
+
 def check_centers(centers, X, methods):
     """Return the centers that the parameter `centers` gives, or None for a method.
 
@@ -107,14 +136,8 @@ def check_centers(centers, X, methods):
     ValueError
         Unless it is one of `methods`, or an array of rows with the features of X.
     """
-    if isinstance(centers, str) and centers in methods:
+    if check_method(centers, methods):
         return None
-    if centers is None or isinstance(centers, str):
-        names = ", ".join(repr(name) for name in methods)
-        raise ValueError(
-            f"centers must be {names} or an array of shape "
-            f"(n_centers, n_features); got {centers!r}"
-        )
     centers = check_array(
         centers, dtype=floats(centers, "centers"), input_name="centers"
     )

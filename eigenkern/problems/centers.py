@@ -7,7 +7,7 @@ import numpy as np
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.lazy import check_in_memory, is_lazy, rows_at
 from ..backend.linalg import large_product, solve_triangular
-from ..centers import choose, masses, uniform
+from ..centers import choose, masses, uniform_indices
 from ..nystrom.moments import Moments
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import left_out_of_centers, n_left_out, scales
@@ -32,7 +32,7 @@ class CenterProblem(LeastSquares):
 
     Parameters
     ----------
-    device, data, train, held_out, kernel, bandwidth
+    device, data, train, held_out, kernel, bandwidth, alpha
         As for `LeastSquares`.
     n_centers : int or None
         At most that many of the distinct training rows; None where centers are given.
@@ -62,11 +62,19 @@ class CenterProblem(LeastSquares):
         bandwidth,
         n_centers,
         centers,
+        alpha=0.0,
         cache_size=0,
         n_passes=1,
     ):
         super().__init__(
-            device, data, train, held_out, kernel=kernel, bandwidth=bandwidth
+            device,
+            data,
+            train,
+            held_out,
+            kernel=kernel,
+            bandwidth=bandwidth,
+            alpha=alpha,
+            n_columns=n_centers if isinstance(centers, str) else centers.shape[0],
         )
         self._cache_size, self._n_passes = cache_size, n_passes
         self._centers = self.center_indices = self._center_weights = None
@@ -85,7 +93,7 @@ class CenterProblem(LeastSquares):
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         alike = method == "uniform" or n_centers >= len(first)
         if alike:
-            chosen = uniform(len(first), n_centers, self.rng)
+            chosen = uniform_indices(len(first), n_centers, self.rng)
         else:
             X = take(self.train.X, first)
             if self.kernel is None:

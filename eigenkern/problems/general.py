@@ -306,7 +306,10 @@ class GeneralProblem(Problem):
 
 
 def _chosen(method, p, kernel, X, train, weights, rng):
-    """Return centers among the rows `train`: all distinct ones if `p` is None."""
+    """Return centers among the rows `train`: all distinct ones if `p` is None.
+
+    Or if there are no more than p.
+    """
     n = len(train)
     if method != "uniform" or p is None:
         check_in_memory(X, "centers='uniform' and n_centers, or an array as centers")
@@ -314,26 +317,17 @@ def _chosen(method, p, kernel, X, train, weights, rng):
         first, which = choice_of_centers.distinct_rows(rows)
         if p is None:
             return take(rows, np.sort(first))
-        _check_distinct(p, len(first))
         totals = np.bincount(which, weights=weights)
         rows = take(rows, first)
         return choice_of_centers.choose(method, kernel, rows, p, rng, totals)[0]
     # The last ones, for the step is measured on the first. Copies add nothing. In the
     # order of a file the last ones are neighbours.
     order = rng.permutation(train) if isinstance(X, StoredRows) else train
-    found, taken = (), p
+    found, taken = (), min(p, n)
     while len(found) < p and taken < 2 * n:
         last = order[max(n - taken, 0) :]
         first = choice_of_centers.distinct_rows(in_memory(take(X, last)))[0]
         found, taken = last[np.sort(first)[-p:]], 2 * taken
-    _check_distinct(p, len(found))
+    if len(found) < p:  # all of them, in an order that does not change
+        found = last[first]
     return in_memory(take(X, found))
-
-
-def _check_distinct(n_centers, n_distinct):
-    """Raise a ValueError if there are more centers than distinct rows."""
-    if n_centers > n_distinct:
-        raise ValueError(
-            f"n_centers must be at most {n_distinct}, the number of distinct rows to "
-            f"train with; got {n_centers}"
-        )

@@ -24,6 +24,24 @@ _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 300, 500
 _MOST_HELD_OUT = 2000
 
 
+# Rows that tell the mean of k(x, x).
+_N_MEASURED = 1000
+
+
+def rounding(xp, dtype, n):
+    """Return the rounding error of an n x n kernel matrix over its trace.
+
+    Errors of the entries are as good as random: their norm grows as n^1/2, that of the
+    matrix as n.
+    """
+    return 10 * float(xp.finfo(dtype).eps) / n**0.5
+
+
+def _double(X):
+    """Return rows in float64."""
+    return namespace(X).astype(X, namespace(X).float64)
+
+
 def n_sets_left_out(n_rows):
     """Return how many of the distinct rows are left out, one at a time."""
     return min(n_rows, max(_LEAST_LEFT_OUT, min(n_rows // 20, _MOST_LEFT_OUT)))
@@ -112,6 +130,11 @@ class LeastSquares(Problem):
     kernel : str, Kernel or callable
         Not used where the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
+    alpha : float, default=0.0
+        Penalty that should count: where rounding of float32 values would drown it, the
+        rows are taken, and the model is, in float64.
+    n_columns : int, default=None
+        Centers that the kernel matrix has. None: all rows.
 
     Attributes
     ----------
@@ -134,7 +157,18 @@ class LeastSquares(Problem):
 
     n_centers = None
 
-    def __init__(self, device, data, train, held_out, *, kernel, bandwidth):
+    def __init__(
+        self,
+        device,
+        data,
+        train,
+        held_out,
+        *,
+        kernel,
+        bandwidth,
+        alpha=0.0,
+        n_columns=None,
+    ):
         super().__init__(device, data.X)
         self._data, self.rng = data, data.rng
         X = self.to_compute_if_small(data.X)
@@ -153,6 +187,25 @@ class LeastSquares(Problem):
         self.kernel = None
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+            if alpha > 0 and self._drowns(alpha, n_columns or len(train)):
+                self._go_on_in_double_precision()
+
+    def _drowns(self, alpha, n_columns):
+        """Whether float32 values of the kernel drown a penalty."""
+        xp, X = self.xp, self.train.X
+        if self.dtype == xp.float64 or is_lazy(X):
+            return False
+        rows = self.to_compute(X[: min(_N_MEASURED, X.shape[0]), :])
+        size = float(xp.mean(self.kernel.diagonal(rows)))
+        return alpha <= rounding(xp, self.dtype, n_columns) * size
+
+    def _go_on_in_double_precision(self):
+        """Take all rows in float64."""
+        self.dtype = self.xp.float64
+        X, same = _double(self.all.X), self.all.X is self._X
+        self._X, self.all = X if same else _double(self._X), self.all._replace(X=X)
+        self.train = self.all.part(0, len(self.train.index))
+        self.validation = self._validation_rows()
 
     @staticmethod
     def _intercept_of(targets, weights):

@@ -27,7 +27,7 @@ class LogisticProblem(CenterProblem):
 
     Parameters
     ----------
-    device, data, train, held_out, kernel, bandwidth, centers
+    device, data, train, held_out, kernel, bandwidth, centers, alpha
         As for `CenterProblem`.
     n_centers : int or None
         None where centers are given, or for all rows: rows held out are centers then

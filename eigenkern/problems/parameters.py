@@ -111,7 +111,13 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
         known = Polynomial if isinstance(made, Polynomial) else Gaussian
         like = known.from_gamma(scale_gamma(X if every_row is None else every_row))
         return replace(made, bandwidth=like.bandwidth)
-    made = replace(made, bandwidth=median_distance(X, rng))
+    median = median_distance(X, rng)
+    if not 1e-150 < median < 1e150:
+        raise ValueError(
+            f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "
+            f"{median:.3g}, whose square is no float"
+        )
+    made = replace(made, bandwidth=median)
     if bandwidth == "median":
         return made
     chosen = auto_bandwidth(made, X, targets, weights, rng)

@@ -12,7 +12,7 @@ from ..nystrom.posterior import left_out_of_kernel, n_left_out, scales
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
-from .least_squares import LeastSquares
+from .least_squares import LeastSquares, rounding
 from .problem import scatter, take
 
 
@@ -64,11 +64,9 @@ class RowProblem(LeastSquares):
     # Normal equations
 
     def _weighted_kernel(self, rows):
-        # Errors of the entries are as good as random: their norm grows as n^1/2, that
-        # of K as n.
-        rounding = 10 * float(self.xp.finfo(self.dtype).eps) / self.n_coefs**0.5
         matrix = partial(self._new_array, rows)
-        return WeightedKernel(matrix, rows.targets, rows.weights, rounding)
+        error = rounding(self.xp, self.dtype, self.n_coefs)
+        return WeightedKernel(matrix, rows.targets, rows.weights, error)
 
     def _new_array(self, rows):
         """Return K(X, X) of some rows in float64, in an array of its own."""

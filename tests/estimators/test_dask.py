@@ -197,7 +197,7 @@ def test_features(client):
     D = da.from_array(X, chunks=(170, 4))
     for features in (
         RandomFourierFeatures(n_components=20, random_state=0),
-        RBFNetworkFeatures(n_components=20, random_state=0),
+        RBFNetworkFeatures(n_centers=20, random_state=0),
     ):
         found = features.fit(D).transform(D)
         assert found.shape == (N, 20)

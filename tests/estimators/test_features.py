@@ -32,6 +32,8 @@ KERNELS = [
     kernels.Matern(1.5, nu=2.5),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+# What says how many features there are.
+SIZE = {RandomFourierFeatures: "n_components", RBFNetworkFeatures: "n_centers"}
 both = pytest.mark.parametrize("cls", [RandomFourierFeatures, RBFNetworkFeatures])
 
 
@@ -103,9 +105,7 @@ def test_columns(n_components, vector_math, rng, monkeypatch):
 def test_values_at_centers(kernel, centers, rng):
     X, new = rng.standard_normal((300, 4)), rng.standard_normal((1100, 4))
     given = rng.standard_normal((30, 4)) if centers == "array" else centers
-    features = RBFNetworkFeatures(
-        kernel, n_components=30, centers=given, random_state=0
-    )
+    features = RBFNetworkFeatures(kernel, n_centers=30, centers=given, random_state=0)
     phi = features.fit(X).transform(new)
     Z = features.centers_
     if callable(kernel):
@@ -125,7 +125,7 @@ def test_values_at_centers(kernel, centers, rng):
 
 def test_ridge_on_the_features_is_nystrom_regression(regression):
     X, y, X_test, _ = regression
-    features = RBFNetworkFeatures(n_components=40, random_state=0).fit(X)
+    features = RBFNetworkFeatures(n_centers=40, random_state=0).fit(X)
     Z = features.centers_
     R = np.linalg.inv(np.linalg.cholesky(features.kernel_(Z))).T
     ridge = Ridge(alpha=1e-4 * len(X), fit_intercept=False)
@@ -150,7 +150,7 @@ def test_the_median_is_the_bandwidth(rng):
 @pytest.mark.parametrize("n_components", [60, 61])
 def test_other_libraries(cls, n_components, dtype, atol, rng, other_xp, monkeypatch):
     X = rng.standard_normal((200, 5)).astype(dtype)
-    features = cls("laplacian", n_components=n_components, random_state=0)
+    features = cls("laplacian", **{SIZE[cls]: n_components}, random_state=0)
     expected = features.fit_transform(X)
     there = other_xp.asarray(X)
     with config_context(array_api_dispatch=True):
@@ -209,7 +209,7 @@ def test_files_and_clones(cls, rng):
     features = cls(random_state=0).fit(X)
     expected = features.transform(X)
     # What was fitted holds, whatever becomes of parameters and generator.
-    features.set_params(n_components=3, random_state=1)
+    features.set_params(**{SIZE[cls]: 3}, random_state=1)
     again = pickle.loads(pickle.dumps(features))
     assert_array_equal(again.transform(X), expected)
     copy = clone(features)
@@ -221,7 +221,7 @@ def test_names_and_frames(rng):
     pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame(rng.standard_normal((30, 2)), columns=["first", "second"])
     for cls in (RandomFourierFeatures, RBFNetworkFeatures):
-        features = cls(n_components=3, random_state=0)
+        features = cls(**{SIZE[cls]: 3}, random_state=0)
         expected = features.fit_transform(X)
         assert isinstance(expected, np.ndarray)
         assert_array_equal(features.feature_names_in_, ["first", "second"])
@@ -238,9 +238,9 @@ def test_in_a_search(cls, regression):
     X, y, X_test, y_test = regression
     name = cls.__name__.lower()
     pipeline = make_pipeline(cls(random_state=0), Ridge(alpha=1e-3))
-    grid = {f"{name}__bandwidth": [0.01, 1.5], f"{name}__n_components": [3, 100]}
+    grid = {f"{name}__bandwidth": [0.01, 1.5], f"{name}__{SIZE[cls]}": [3, 100]}
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(X, y)
-    best = {f"{name}__bandwidth": 1.5, f"{name}__n_components": 100}
+    best = {f"{name}__bandwidth": 1.5, f"{name}__{SIZE[cls]}": 100}
     assert search.best_params_ == best
     assert search.score(X_test, y_test) > 0.8
 
@@ -248,9 +248,6 @@ def test_in_a_search(cls, regression):
 BAD_FOR_BOTH = [
     ({"bandwidth": 0}, "bandwidth must be positive and finite; got 0"),
     ({"bandwidth": "mean"}, "bandwidth must be .* 'median' or 'scale' .*; got 'mean'"),
-    ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
-    ({"n_components": 2.0}, "n_components must be an integer >= 1; got 2.0"),
-    ({"n_components": None}, "n_components must be an integer >= 1; got None"),
     ({"device": "gpu"}, "device must be 'auto', 'cpu', .*; got 'gpu'"),
 ]
 NO_SPECTRAL_LAW = [
@@ -267,6 +264,11 @@ BAD_PARAMETERS = [
     *((RandomFourierFeatures, *case) for case in BAD_FOR_BOTH),
     *((RBFNetworkFeatures, *case) for case in BAD_FOR_BOTH),
     *(
+        (cls, {name: value}, f"{name} must be an integer >= 1; got {value}")
+        for cls, name in SIZE.items()
+        for value in (0, 2.0, None)
+    ),
+    *(
         (
             RandomFourierFeatures,
             {"kernel": kernel},
@@ -279,16 +281,6 @@ BAD_PARAMETERS = [
         RBFNetworkFeatures,
         {"kernel": "precomputed"},
         r"kernel must be one of 'gaussian', [^(]*'linear', a kernel .*'precomputed'",
-    ),
-    (
-        RBFNetworkFeatures,
-        {"n_components": 31},
-        "n_components must be at most .*rows, 30, with centers='uniform'; got 31",
-    ),
-    (
-        RBFNetworkFeatures,
-        {"n_components": 31, "centers": "kmeans"},
-        "n_components must be at most .*rows, 30, with centers='kmeans'; got 31",
     ),
     (
         RBFNetworkFeatures,
@@ -305,10 +297,23 @@ BAD_PARAMETERS = [
 ]
 
 
+@pytest.mark.parametrize("centers", ["uniform", "kmeans"])
+def test_all_rows_are_centers_where_they_are_few(centers, rng):
+    X = np.repeat(rng.standard_normal((30, 2)), 2, axis=0)
+    features = RBFNetworkFeatures(centers=centers, random_state=0)
+    message = "n_centers=100 is more than the 30 distinct rows .* all 30 are centers"
+    with pytest.warns(UserWarning, match=message):
+        phi = features.fit_transform(X)
+    assert phi.shape == (60, 30)
+    assert_array_equal(features.centers_, X[::2])
+    features.set_params(n_centers=30).fit(X)  # no warning
+    assert_array_equal(features.centers_, X[::2])
+
+
 @pytest.mark.parametrize("cls, parameters, message", BAD_PARAMETERS)
 def test_bad_parameters(cls, parameters, message, rng):
     X = rng.standard_normal((30, 2))
-    features = cls(n_components=10, random_state=0).fit(X)
+    features = cls(**{SIZE[cls]: 10}, random_state=0).fit(X)
     expected = features.transform(X)
     old = features.get_params()
     with pytest.raises(ValueError, match=message):
@@ -320,7 +325,7 @@ def test_bad_parameters(cls, parameters, message, rng):
 @both
 def test_bad_data(cls, rng):
     X = rng.standard_normal((30, 2))
-    features = cls(n_components=1)
+    features = cls(**{SIZE[cls]: 1})
     with pytest.raises(NotFittedError):
         features.transform(X)
     with pytest.raises(ValueError, match="minimum of 2 is required"):
@@ -342,7 +347,7 @@ def test_bandwidths_that_are_too_small_for_the_type(rng):
 @both
 def test_memory_is_that_of_the_features(cls, rng):
     X = rng.standard_normal((20_000, 5)).astype(np.float32)
-    features = cls(n_components=400, bandwidth=2.0, random_state=0).fit(X)
+    features = cls(**{SIZE[cls]: 400}, bandwidth=2.0, random_state=0).fit(X)
     tracemalloc.start()
     try:
         with threadpool_limits(2, user_api="blas"):
@@ -356,7 +361,7 @@ def test_memory_is_that_of_the_features(cls, rng):
 @both
 def test_threads_and_order_of_rows_change_nothing(cls, rng):
     X = rng.standard_normal((1500, 5))
-    features = cls("cauchy", n_components=700, random_state=0).fit(X)
+    features = cls("cauchy", **{SIZE[cls]: 700}, random_state=0).fit(X)
     with threadpool_limits(1, user_api="blas"):
         expected = features.transform(X)
     assert_allclose(features.transform(X), expected, atol=1e-13)

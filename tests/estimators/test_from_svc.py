@@ -34,7 +34,7 @@ MODELS = [
     NystromClassifier(alpha="path"),
     NytroClassifier(),
     RandomFourierFeatures(),
-    RBFNetworkFeatures(n_components=10),
+    RBFNetworkFeatures(n_centers=10),
 ]
 with_bandwidth = pytest.mark.parametrize(
     "cls",

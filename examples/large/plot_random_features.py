@@ -3,13 +3,13 @@ A kernel machine by random features
 ===================================
 
 Random Fourier features turn a linear model into an approximate kernel machine whose
-size does not depend on the number of rows. How many are needed, and what does the
-preconditioner of EigenPro add?
+size does not depend on the number of rows. With 50 or 100 features EigenPro has, after
+ten epochs, at most four fifths of the errors of gradient descent.
 """
 
 # %%
-# A checkerboard: its edges need all frequencies, and a gaussian kernel has few that
-# gradient descent learns soon. Every model gets ten epochs.
+# A checkerboard: its sharp edges are what gradient descent learns last. Every model
+# gets ten epochs.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.pipeline import make_pipeline
@@ -42,13 +42,16 @@ for size in sizes:
 kernel_machine = error(EigenProClassifier(kernel, **options))
 
 # %%
-# With twenty features both end at what these can express. EigenPro has the error of the
-# kernel machine from a hundred on. Plain gradient descent is held up by a few large
-# eigenvalues of the covariance: in ten epochs it needs several times as many features.
-figure, ax = plt.subplots(layout="constrained")
+# Twenty features are too few for either. With a hundred EigenPro is near the kernel
+# machine; gradient descent needs about two hundred. From there on the two are alike.
+for i in (1, 2):
+    assert preconditioned[i] < 0.8 * plain[i]
+figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 ax.semilogx(sizes, plain, "o-", label="gradient descent on features")
 ax.semilogx(sizes, preconditioned, "o-", label="EigenPro on features")
 ax.axhline(kernel_machine, color="black", ls="--", label="EigenPro, the kernel itself")
 ax.set(xlabel="random features", ylabel="test error (%)", ylim=(0, None))
+ax.set_xticks(sizes, [str(size) for size in sizes])
+ax.minorticks_off()
 ax.legend()
 plt.show()

@@ -2,18 +2,13 @@
 Probabilities that can be trusted
 =================================
 
-A kernel machine fits its training rows far better than new ones, and probabilities that
-are calibrated on these rows promise too much. `predict_proba` is calibrated on values
-out of sample: here each of 300 rows has the value of the model without it, exact, from
-the factor that the fit has made.
+``predict_proba`` is calibrated on rows that the model has not seen. Its log loss on new
+rows is less than 80 % of that of probabilities calibrated on the training rows, which
+promise too much.
 """
 
 # %%
-# Kinds of forest, if the folder named by ``EIGENKERN_DATA`` has ``covtype_sub93k.npz``,
-# or else two made-up classes with wrong labels among them.
-import os
-from pathlib import Path
-
+# Two made-up classes; a fifth of the labels is drawn at random.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.calibration import calibration_curve
@@ -25,15 +20,9 @@ from sklearn.preprocessing import StandardScaler
 
 from eigenkern import NystromClassifier
 
-file = Path(os.environ.get("EIGENKERN_DATA", "")) / "covtype_sub93k.npz"
-if file.is_file():
-    with np.load(file) as arrays:
-        names = [n for n in ("X", "X_train") if n in arrays]
-        X, y = arrays[names[0]], arrays[names[0].replace("X", "y")] == 2
-else:
-    X, y = make_classification(
-        8000, 10, n_informative=6, flip_y=0.2, class_sep=0.7, random_state=0
-    )
+X, y = make_classification(
+    8000, 10, n_informative=6, flip_y=0.2, class_sep=0.7, random_state=0
+)
 X, X_test, y, y_test = train_test_split(
     X, y, train_size=3000, test_size=5000, random_state=0
 )
@@ -41,7 +30,9 @@ scaler = StandardScaler().fit(X)
 X, X_test = scaler.transform(X), scaler.transform(X_test)
 
 # %%
-# One model, and two ways to make probabilities of its values.
+# One model, and two ways to turn its decision values into probabilities.
+# ``predict_proba`` uses, for 300 training rows, the exact value of the model fitted
+# without each.
 model = NystromClassifier(alpha=1e-5, random_state=0).fit(X, y)
 in_sample = LogisticRegression(C=np.inf).fit(model.decision_function(X)[:, None], y)
 P = {
@@ -54,13 +45,12 @@ losses = {name: log_loss(y_test, p) for name, p in P.items()}
 for name, loss in losses.items():
     print(f"{name:28}: log loss {loss:.3f}")
 print(f"of new rows {100 * model.score(X_test, y_test):.1f} % are right")
-print(model.calibration_)
 assert losses["predict_proba"] < 0.8 * losses["values of the training rows"]
 
 # %%
-# Of the rows with a probability of 0.8, 80 % should be of the class. The fit of the
-# training rows is too sure of itself, the calibration out of sample is not.
-figure, (left, right) = plt.subplots(ncols=2, figsize=(9, 4), layout="constrained")
+# Of the rows with a probability of 0.8, 80 % should be of the class. What was
+# calibrated on training rows is too sure of itself.
+figure, (left, right) = plt.subplots(ncols=2, figsize=(8, 4), layout="constrained")
 left.plot([0, 1], [0, 1], color="0.7", label="perfect")
 gaps = {}
 for name, p in P.items():
@@ -68,8 +58,10 @@ for name, p in P.items():
     gaps[name] = np.abs(part - mean).mean()
     left.plot(mean, part, "o-", label=name)
     right.hist(p, bins=25, range=(0, 1), histtype="step", label=name)
-left.set(xlabel="probability", ylabel="part of the class")
+left.set(xlabel="probability", ylabel="share of the class")
 right.set(xlabel="probability", ylabel="test rows")
-left.legend()
+right.legend(fontsize="small", loc="upper center")
+right.set_ylim(0, 1.3 * right.get_ylim()[1])
+left.legend(fontsize="small")
 assert gaps["predict_proba"] < 0.05 < gaps["values of the training rows"]
 plt.show()

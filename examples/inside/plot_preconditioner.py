@@ -2,18 +2,14 @@
 Why EigenPro takes large steps
 ==============================
 
-Gradient descent on a kernel machine moves along the eigenvectors of the kernel matrix,
-and the step must suit the largest eigenvalue: the others, thousands of times smaller,
-hardly move. EigenPro brings the q largest eigenvalues down to the next one, so
-that the step can grow, and the solution stays the same.
-
-Here the same regression problem is fitted with more and more eigenvectors. Everything
-else is chosen automatically; the step is measured, mostly on rows outside the subsample
-that the eigenvectors come from.
+The largest eigenvalue of the kernel matrix limits the step of gradient descent.
+EigenPro brings the q largest eigenvalues down to the next one: the step becomes more
+than a thousand times as long, and after 20 epochs the residual is less than a fiftieth.
 """
 
 # %%
-# Data: the ten-dimensional function of Friedman, with little noise.
+# Data: the ten-dimensional function of Friedman, with little noise. Only q differs
+# between the models.
 import matplotlib.pyplot as plt
 from sklearn.datasets import make_friedman1
 
@@ -43,9 +39,11 @@ for q in (0, 5, 20, 80, "auto"):
     )
 
 # %%
-# On the left the leading eigenvalues; the preconditioner with q eigenvectors cuts them
-# off at the height of the q-th. On the right what that does for the residual.
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+# On the left the leading eigenvalues; a preconditioner with q eigenvectors cuts them
+# off at its dotted line. On the right what that does for the residual.
+assert models["auto"].step_size_ > 1000 * models[0].step_size_
+assert models["auto"].loss_curve_[-1] < models[0].loss_curve_[-1] / 50
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
 eigenvalues = models[80].eigenvalues_
 left.loglog(range(1, len(eigenvalues) + 1), eigenvalues, color="black")
 left.set(xlabel="index j", ylabel="eigenvalue", title="Spectrum of the subsample")
@@ -54,7 +52,9 @@ for color, (q, model) in zip(plt.rcParams["axes.prop_cycle"], models.items()):
     label = f"auto: q = {model.n_components_}" if q == "auto" else f"q = {q}"
     right.semilogy(range(1, 21), model.loss_curve_, color=color, label=label)
     if q not in ("auto", 0):
-        left.axhline(model.eigenvalues_[-1], color=color, linestyle=":")
+        left.axhline(model.eigenvalues_[-1], color=color, linestyle=":", label=label)
 right.set(xlabel="epoch", ylabel="mean squared residual", title="Training")
-right.legend(loc="lower left", ncols=2)
+right.set(ylim=(2e-3, None), xticks=[1, 5, 10, 15, 20])
+right.legend(loc="lower left", ncols=2, fontsize="small")
+left.legend(loc="lower left")
 plt.show()

@@ -2,10 +2,9 @@
 What gradient descent cannot reach
 ==================================
 
-A step function on the circle, 1 on one half and -1 on the other, is the simplest
-classification problem. A gaussian kernel can fit it as closely as one likes; gradient
-descent on that kernel cannot, in any number of iterations that one would wait for. Ma
-and Belkin (NIPS 2017) show this in a picture. Here it is, with EigenPro beside it.
+Ten iterations of EigenPro fit a step function on the circle more closely than ten
+thousand of gradient descent, with the same Gaussian kernel (after a picture of Ma and
+Belkin, NIPS 2017).
 """
 
 # %%
@@ -58,6 +57,7 @@ long_descent = fit("sgd", 10_000, **kernel)
 small = fit("eigenpro2", 1000, n_components=16, **kernel)
 short_eigenpro = fit("eigenpro2", 10, **kernel)
 long_eigenpro = fit("eigenpro2", 1000, **kernel)
+assert short_eigenpro.score(X, y) > long_descent.score(X, y)
 
 # %%
 # All of them go to the same solution, that of a direct solver without a penalty. The
@@ -90,7 +90,7 @@ for model in (small, long_eigenpro):
 # ten, and the fit ends where rounding errors outweigh the progress.
 figure, axes = plt.subplot_mosaic(
     [["first", "residual"], ["second", "residual"], ["third", "residual"]],
-    figsize=(9, 5),
+    figsize=(8, 5),
     layout="constrained",
 )
 grid = np.linspace(0, 2 * np.pi, 1000)
