@@ -8,6 +8,7 @@ from .display import (
     RegularizationPathDisplay,
     SpectrumDisplay,
 )
+from .estimates import estimate
 from .estimators.checkpoint import Checkpoint
 from .estimators.doubly_stochastic import DSGClassifier, DSGRegressor
 from .estimators.eigenpro import EigenProClassifier, EigenProRegressor
@@ -45,6 +46,7 @@ __all__ = [
     "RandomFourierFeatures",
     "RegularizationPathDisplay",
     "SpectrumDisplay",
+    "estimate",
     "inspection",
     "kernels",
     "show_versions",

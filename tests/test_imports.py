@@ -24,7 +24,7 @@ LAYERS = [
     {"tuning"},
     {"problems"},
     {"estimators"},
-    {"display", "inspection"},
+    {"display", "estimates", "inspection"},
     {"__init__"},
 ]
 

@@ -17,6 +17,7 @@ from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
+from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
 from .nested import KernelParameters
 from .training import EpochRule, ProgressLine, Report, train
@@ -36,7 +37,13 @@ from .validation import (
 )
 
 
-class Model(NamesOfSVC, KernelParameters, CallbackSupportMixin, BaseEstimator):
+class Model(
+    LinksToDocumentation,
+    NamesOfSVC,
+    KernelParameters,
+    CallbackSupportMixin,
+    BaseEstimator,
+):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which

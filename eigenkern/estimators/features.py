@@ -22,6 +22,7 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
+from .documentation import LinksToDocumentation
 from .names import NamesOfSVC
 from .nested import KernelParameters
 from .validation import (
@@ -41,6 +42,7 @@ _SLAB_BYTES = 256e6
 
 
 class FeatureMap(
+    LinksToDocumentation,
     NamesOfSVC,
     KernelParameters,
     ClassNamePrefixFeaturesOutMixin,

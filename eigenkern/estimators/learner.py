@@ -16,7 +16,7 @@ from ..solvers.projection import (
     make_projection,
     projection_interval,
 )
-from ..tuning.sizes import MIN_ROWS, check_at_most, max_batch_size
+from ..tuning.sizes import MIN_ROWS, auto_batch_size, check_at_most, max_batch_size
 from ..tuning.step import Tuning, tune_on_centers
 from .streaming import WORSE, are_unlike
 from .training import EpochRule
@@ -154,7 +154,7 @@ class Learner:
         if m == "auto":
             # Fewer centers than rows leave a residual, whose noise larger batches
             # lower. Of a stream as many as of the rows that come first.
-            m = min(largest, max(problem.n_rows // 8, min(problem.n_rows, MIN_ROWS)))
+            m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
         else:
             check_at_most("batch_size", m, n_rows, "training rows")
         interval = 1

@@ -180,11 +180,30 @@ class _LinearEigenPro(Streaming, Model):
 
     def _tune(self, problem, alpha=0.0, *, batch_size=None):
         """Choose preconditioner and step; of pieces where `batch_size` is given."""
-        (n, d), n_columns = problem.operator.shape, problem.targets.shape[1]
-        work = filling_work(problem.xp, problem.device, problem.operator.dtype)
-        narrow = machine_of(problem).narrow_product_work
+        n, n_columns = problem.operator.shape[0], problem.targets.shape[1]
+        largest, m, s = self._sizes(problem.operator, n_columns, alpha, batch_size)
+        q = self.n_components
+        if not is_auto(q):
+            q = min(q, s - 1)  # there are no more eigenvectors
+        return tune(
+            problem.operator,
+            min(largest, n),
+            make_preconditioner=partial(LinearSpectral.of, rng=problem.rng),
+            weights=problem.weights,
+            subsample_size=s,
+            n_components=q,
+            batch_size=m,
+            step_size=self.step_size,
+            damping=self.damping,
+        )
+
+    def _sizes(self, features, n_columns, alpha, batch_size=None):
+        """Return the largest batch that is useful, m and s, of n rows of features."""
+        n, d = features.shape
+        work = filling_work(features.xp, features.device, features.dtype)
+        narrow = machine_of(features).narrow_product_work
         largest = max(int(work / (narrow * d * n_columns)), MIN_ROWS)
-        in_pieces, q = batch_size is not None, self.n_components
+        in_pieces = batch_size is not None
         m = batch_size if in_pieces else self.batch_size
         if in_pieces and not is_auto(m):
             m = min(m, n)  # later pieces may be larger
@@ -201,19 +220,7 @@ class _LinearEigenPro(Streaming, Model):
                 s = min(max(s, _ROWS_A_FEATURE * d), n)
         elif in_pieces:
             s = min(s, n)
-        if not is_auto(q):
-            q = min(q, s - 1)  # there are no more eigenvectors
-        return tune(
-            problem.operator,
-            min(largest, n),
-            make_preconditioner=partial(LinearSpectral.of, rng=problem.rng),
-            weights=problem.weights,
-            subsample_size=s,
-            n_components=q,
-            batch_size=m,
-            step_size=self.step_size,
-            damping=self.damping,
-        )
+        return largest, m, s
 
     def _chosen(self, tuning, problem):
         """Return the fitted attributes that tell what was chosen."""

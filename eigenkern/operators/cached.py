@@ -65,17 +65,10 @@ def kept(operators, cache_size, n_epochs, n_features):
     ValueError
         If `cache_size` allows a matrix that the free memory does not hold.
     """
-
-    def pays(operator):
-        return cache_size != "auto" or (
-            not operator.factored and cache_pays(n_epochs, n_features, operator)
-        )
-
-    budget = total = cache_budget(cache_size, operators[0])
-    found = []
-    for operator in operators:
-        size = cached_bytes(operator)
-        if size > budget or not pays(operator):
+    found, total = [], 0
+    sizes = kept_bytes(operators, cache_size, n_epochs, n_features)
+    for operator, size in zip(operators, sizes, strict=True):
+        if size is None:
             found.append(operator)
             continue
         free = memory.available(operator.xp, operator.device)
@@ -86,8 +79,27 @@ def kept(operators, cache_size, n_epochs, n_features):
                 "memory are free; pass cache_size='auto' or a smaller number"
             )
         found.append(cached(operator))
-        budget -= size
-    return found, (total - budget) / 1e6
+        total += size
+    return found, total / 1e6
+
+
+def kept_bytes(operators, cache_size, n_epochs, n_features):
+    """Return the bytes of each operator whose matrix `kept` keeps, None of the others.
+
+    The parameters are those of `kept`.
+    """
+
+    def pays(operator):
+        return cache_size != "auto" or (
+            not operator.factored and cache_pays(n_epochs, n_features, operator)
+        )
+
+    budget, sizes = cache_budget(cache_size, operators[0]), []
+    for operator in operators:
+        size = cached_bytes(operator)
+        sizes.append(size if size <= budget and pays(operator) else None)
+        budget -= sizes[-1] or 0
+    return sizes
 
 
 def _is_kept(operator):

@@ -182,13 +182,18 @@ def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
     cache_size : float or "auto"
         As in the estimators: the factor counts.
     """
+    pays = factor_pays(centers, n_features, n_columns, n_rows, cache_size)
+    return CenterFactor(centers) if pays else None
+
+
+def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
+    """Whether `factor_if_cheaper`, of the same parameters, makes a factor."""
     p, machine = centers.shape[0], machine_of(centers)
     # The factor, and the matrix beside it where a library does not work in place.
     if 16.0 * p * p > cache_budget(cache_size, centers):
-        return None
+        return False
     width = n_features + n_columns + machine.function_work
-    iterating = _N_PRODUCTS * p * width * n_rows
-    return CenterFactor(centers) if machine.factor_work(p) <= iterating else None
+    return machine.factor_work(p) <= _N_PRODUCTS * p * width * n_rows
 
 
 def make_projection(centers, factor, P, n_features, n_rows, cache_size):
@@ -212,9 +217,15 @@ def projection_interval(centers, factor, m, n_features, n_columns):
     """
     p, machine = centers.shape[0], machine_of(centers)
     width = n_features + 2 * n_columns + machine.function_work
-    if factor is not None:
-        cost = p * p * (machine.factor_reading_work + n_columns)
-    else:
-        cost = _N_PRODUCTS * p * p * width
+    cost = projection_work(centers, factor, n_features, n_columns)
     best = (2.0 * cost / (m * m * width)) ** 0.5
     return int(max(1, min(round(best), p // m)))
+
+
+def projection_work(centers, factor, n_features, n_columns):
+    """Return the multiply-adds in the time of a projection."""
+    p, machine = centers.shape[0], machine_of(centers)
+    if factor is not None:
+        return p * p * (machine.factor_reading_work + n_columns)
+    width = n_features + 2 * n_columns + machine.function_work
+    return _N_PRODUCTS * p * p * width

@@ -52,9 +52,14 @@ def auto_ridge(K, y, weights=None):
     n = K.shape[0]
     if n < _LEAST_ROWS:
         return 0.0
-    s = min(n // _PART, _MOST_FITTED)
-    s, judges = _that_fit(K, s, s)
+    s, judges = n_ridge_rows(K)
     return _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights)
+
+
+def n_ridge_rows(K):
+    """Return how many rows `auto_ridge` fits, and by how many others it judges."""
+    s = min(K.shape[0] // _PART, _MOST_FITTED)
+    return _that_fit(K, s, s)
 
 
 def _auto_ridge(block, y, weights):

@@ -16,6 +16,9 @@ from ..nystrom.plan import NystromPlan
 from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
 
+# Rows for each center that tell all eigenfunctions in the span of the centers; with
+# fewer, the last ones fit the noise of the rows.
+_ROWS_A_CENTER = 40
 # Part of a step's time that its fixed cost may be.
 _FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed. A
@@ -36,7 +39,7 @@ _DIRECT_ROWS = 8000
 # 1.16.
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
-_FALKON_ITERATIONS = 20
+FALKON_ITERATIONS = 20
 # Bytes that r rows take to measure: half the free memory may be six matrices of r x r
 # in float64.
 _BYTES_A_SQUARE = 2 * 6 * 8
@@ -81,7 +84,7 @@ def default_n_centers(
 
     def too_many(p):
         """Whether p centers take too long, or too much memory."""
-        n_passes = _FALKON_ITERATIONS if kind.startswith("falkon") else 1
+        n_passes = FALKON_ITERATIONS if kind.startswith("falkon") else 1
         seconds, needed = costs(kind, p, n_passes)
         if centers == "rpcholesky":  # the columns of the centers, and their factor
             seconds += machine.product_seconds(n * p**2, 8, n_threads)
@@ -94,6 +97,14 @@ def default_n_centers(
         return None
     most = min(n, int(_CENTERS_FACTOR * n**0.5 * math.log(n)))
     return max(1, bisect_right(range(1, most + 1), False, key=too_many))
+
+
+def auto_batch_size(largest, n_rows, least=1):
+    """Return m: as many rows as keep the machine busy, at most an eighth of them.
+
+    But `least`, where there are as many.
+    """
+    return min(largest, max(n_rows // 8, min(n_rows, least)))
 
 
 def n_sampled_rows(n_rows):
@@ -214,6 +225,21 @@ def default_subsample_size(n):
     if n <= 1000:
         return n
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
+
+
+def default_subsample_of_centers(p, n_rows, n_affordable):
+    """Return c, the centers that carry the preconditioner, of p."""
+    return min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
+
+
+def max_components_on_centers(c, n_rows, n_measured):
+    """Return the most eigenvectors to try on c centers, by `n_measured` rows."""
+    q = min(c - 1, max(n_measured // 4, 1), 500)
+    # The last eigenfunctions of many centers are fitted to the rows: on others they
+    # are much larger, on a few of them enormous.
+    if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
+        q = min(q, max(c // 4, 1))
+    return q
 
 
 def max_components(n, s, weights):

@@ -14,19 +14,19 @@ from ..preconditioners.eigenpro2 import Spectral
 from .sizes import (
     N_MEASURED,
     affordable_rows,
+    auto_batch_size,
     check_at_most,
     check_sizes,
+    default_subsample_of_centers,
     default_subsample_size,
     max_components,
+    max_components_on_centers,
 )
 from .spectrum import HeldOutSpectrum
 
 # theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
 # epochs on problems of the kind of benchmarks/robustness.py.
 SAFETY = 0.8
-# Rows for each center that tell all eigenfunctions in the span of the centers; with
-# fewer, the last ones fit the noise of the rows.
-_ROWS_A_CENTER = 40
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def tune(
     if s == "auto":
         s = max(min(default_subsample_size(n), n_affordable), 1)
     check_sizes(n, s, n_components, batch_size)
-    m = min(largest_batch, max(n // 8, 1)) if batch_size == "auto" else batch_size
+    m = auto_batch_size(largest_batch, n) if batch_size == "auto" else batch_size
     weights_s = None if weights is None else weights[:s]
     q = max_components(n, s, weights_s) if n_components == "auto" else n_components
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
@@ -210,16 +210,12 @@ def tune_on_centers(
     n_affordable = max(affordable_rows(centers), 1)
     c = subsample_size
     if c == "auto":
-        c = min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
+        c = default_subsample_of_centers(p, n_rows, n_affordable)
     check_at_most("subsample_size", c, p, "centers")
     n_measured = min(n_sampled, N_MEASURED, n_affordable)
     q = n_components
     if q == "auto":
-        q = min(c - 1, max(n_measured // 4, 1), 500)
-        # The last eigenfunctions of many centers are fitted to the rows: on others they
-        # are much larger, on a few of them enormous.
-        if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
-            q = min(q, max(c // 4, 1))
+        q = max_components_on_centers(c, n_rows, n_measured)
     elif q >= c:
         raise ValueError(
             "n_components must be less than subsample_size, which is at most the "

@@ -1,0 +1,210 @@
+"""What a fit is said to take, against what it chooses and takes."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+
+import eigenkern
+from eigenkern import (
+    DSGClassifier,
+    DSGRegressor,
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeRegressor,
+    LinearEigenProRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroRegressor,
+    RandomFourierFeatures,
+    RFMRegressor,
+    estimate,
+)
+from eigenkern.kernels import Gaussian
+
+ITEMS = [
+    "data copy",
+    "centers",
+    "kernel matrix",
+    "preconditioner",
+    "workspace",
+    "total",
+]
+
+
+def data(rng, n, d, dtype="float64"):
+    X = rng.standard_normal((n, d)).astype(dtype)
+    return X, np.sin(X[:, 0]) + 0.3 * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=2),
+        EigenProRegressor(algorithm="eigenpro1", max_iter=1),
+        EigenProRegressor(algorithm="sgd", max_iter=2, early_stopping=True),
+        EigenProRegressor(algorithm="eigenpro2", max_iter=1, cache_size=0),
+        EigenProRegressor(n_centers=300, max_iter=3),
+        EigenProRegressor(n_centers=300, max_iter=1, cache_size=0),
+        EigenProRegressor(n_centers=50, max_iter=3, algorithm="eigenpro3-exact"),
+        FalkonLikeRegressor(n_centers=200),
+        LinearEigenProRegressor(max_iter=3),
+        LinearEigenProRegressor(max_iter=3, early_stopping=False),
+        DSGRegressor(max_iter=2),
+        NystromRegressor(n_centers=150),
+        NystromRegressor(),
+        NytroRegressor(n_centers=150),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_sizes_are_those_that_a_fit_chooses(model, rng):
+    X, y = data(rng, 1000, 6)
+    told = estimate(model, *X.shape)
+    model.set_params(random_state=0).fit(X, y)
+    for name in ("batch_size", "n_centers"):
+        chosen = getattr(model, f"{name}_", None)
+        if chosen is not None:
+            assert getattr(told, name) == chosen
+    if hasattr(model, "cache_size_") and told.method not in ("direct", "udsg"):
+        kept = model.cache_size_
+        assert told.memory["kernel matrix"] == pytest.approx(kept, rel=1e-6)
+    if hasattr(model, "algorithm_"):
+        assert told.method == model.algorithm_
+        assert told.n_epochs >= model.n_iter_
+        assert told.n_centers == model.dual_coef_.shape[0]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(algorithm="eigenpro2", max_iter=1),
+        EigenProRegressor(),
+        EigenProRegressor(n_centers=800, max_iter=1),
+        NystromRegressor(n_centers=1000),
+        NystromRegressor(n_centers=1000, alpha="path"),
+        NystromRegressor(n_centers=None),
+    ],
+    ids=str,
+)
+def test_memory_is_what_a_fit_allocates(model, rng):
+    X, y = data(rng, 3000, 6)
+    told = estimate(model, *X.shape).memory
+    assert list(told) == ITEMS
+    assert_allclose(sum(told.values()), 2 * told["total"])
+    tracemalloc.start()
+    try:
+        model.set_params(random_state=0).fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+    # Tiles stay with the process after they were freed, and are not in that peak.
+    assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+
+
+def test_work_grows_as_it_should():
+    def flops(n, d=20, k=1, **parameters):
+        return estimate(EigenProRegressor(**parameters), n, d, k).flops
+
+    many = {"algorithm": "eigenpro2", "cache_size": 0, "early_stopping": False}
+    # Kernel entries of 20 epochs.
+    assert flops(100_000, **many) / (20 * 100_000**2 * 2 * 21) < 1.3
+    assert flops(200_000, **many) / flops(100_000, **many) == pytest.approx(4, rel=0.1)
+    twice = {**many, "max_iter": 40}
+    assert flops(50_000, **twice) / flops(50_000, **many) == pytest.approx(2, rel=0.1)
+
+
+def test_single_precision_takes_half():
+    model = EigenProRegressor(algorithm="eigenpro2", cache_size=3000)
+    single, double = (
+        estimate(model, 15_000, 10, dtype=dtype) for dtype in ("float32", "float64")
+    )
+    assert double.memory["kernel matrix"] == 2 * single.memory["kernel matrix"] > 900
+    assert 0.4 < single.memory["total"] / double.memory["total"] < 0.6
+    assert 0 < single.seconds < double.seconds
+
+
+@pytest.mark.parametrize(
+    "model, sizes",
+    [
+        (EigenProClassifier(Gaussian(2.0)), (60_000, 784, 10)),
+        (EigenProClassifier(lambda X, Z: X @ Z.T, n_centers=20), (500, 3)),
+        (EigenProRegressor("precomputed", max_iter=2, batch_size=50), (500, 500)),
+        (NystromClassifier(loss="log_loss", n_centers=20), (500, 3, 4)),
+        (NystromClassifier(), (2_000_000, 20)),
+        (NystromRegressor("precomputed", n_centers=20), (500, 500)),
+        (NystromRegressor(centers=np.eye(3)), (500, 3)),
+        (NytroRegressor(n_centers=None, max_iter=3), (500, 3)),
+        (FalkonLikeRegressor(), (500, 3)),
+        (DSGClassifier(cache_size=0), (2_000_000, 20)),
+    ],
+    ids=str,
+)
+def test_every_kind_of_fit(model, sizes):
+    told = estimate(model, *sizes)
+    assert told.seconds > 0 and told.flops > 0
+    assert all(np.isfinite(mb) and mb >= 0 for mb in told.memory.values())
+    if told.n_centers is not None and getattr(model, "n_centers", None) == 20:
+        assert told.n_centers == 20
+    assert not hasattr(model, "n_features_in_")
+
+
+def test_table():
+    told = estimate(EigenProRegressor(n_centers=200, max_iter=5), 4000, 3)
+    lines = repr(told).splitlines()
+    assert lines[0] == "EigenProRegressor on 4000 x 3 float64, 1 output"
+    rows = dict(line.strip().split("  ", 1) for line in lines[1:])
+    assert rows["centers"].strip() == "200" and rows["epochs assumed"].strip() == "5"
+    assert rows["memory: total"].strip().endswith(" MB")
+    html = told._repr_html_()
+    assert html.count("<tr>") == len(lines) - 1
+    assert html.startswith("<table>") and "<th" in html and ">200</td>" in html
+
+
+@pytest.mark.parametrize(
+    "name, call, message",
+    [
+        ("other", lambda: estimate(Ridge(), 10, 2), "got Ridge"),
+        ("class", lambda: estimate(EigenProRegressor, 10, 2), "must be an instance of"),
+        ("map", lambda: estimate(RandomFourierFeatures(), 10, 2), "got RandomFou"),
+        ("rfm", lambda: estimate(RFMRegressor(), 10, 2), "got RFMRegressor"),
+        (
+            "pipeline",
+            lambda: estimate(make_pipeline(EigenProRegressor()), 10, 2),
+            "got Pipeline",
+        ),
+        ("rows", lambda: estimate(EigenProRegressor(), 0, 2), "n_samples must be"),
+        ("columns", lambda: estimate(EigenProRegressor(), 9, 0), "n_features must be"),
+        ("outputs", lambda: estimate(EigenProRegressor(), 9, 2, 0), "n_outputs must"),
+        ("float", lambda: estimate(EigenProRegressor(), 9.5, 2), "n_samples must be"),
+        (
+            "dtype",
+            lambda: estimate(EigenProRegressor(), 9, 2, dtype="int8"),
+            "dtype must be",
+        ),
+        (
+            "gpu",
+            lambda: estimate(EigenProRegressor(device="cuda"), 9, 2),
+            "device must",
+        ),
+        (
+            "parameters",
+            lambda: estimate(EigenProRegressor(max_iter=0), 9, 2),
+            "max_iter must",
+        ),
+    ],
+)
+def test_errors(name, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_measured_once(monkeypatch):
+    estimate(NystromRegressor(n_centers=10), 100, 4)
+    monkeypatch.setattr(eigenkern.estimates, "_best_seconds", None)
+    first = estimate(NystromRegressor(n_centers=10), 1000, 4)
+    assert first.seconds == estimate(NystromRegressor(n_centers=10), 1000, 4).seconds
