@@ -21,6 +21,9 @@ exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 default_role = "literal"
 
+# Docstrings say more of a type than the hints.
+autodoc_typehints = "none"
+
 # numpydoc renders the sections of a docstring; the template lists the methods.
 numpydoc_show_class_members = False
 

@@ -8,6 +8,7 @@ asks for, all of them are centers.
 
 from hashlib import blake2b
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,6 +23,7 @@ from .backend.array import (
     slices,
     to_numpy,
 )
+from .backend.hints import ArrayLike, KernelLike, RandomState
 from .backend.lazy import is_lazy
 from .backend.linalg import eigh, large_product, solve_triangular
 from .backend.threads import openmp_with_room
@@ -36,7 +38,14 @@ _MAX_PLUS_PLUS = 1000
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
 
-def uniform(kernel, X, n_centers, *, weights=None, random_state=None):
+def uniform(
+    kernel: KernelLike,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: RandomState = None,
+) -> Any:
     """Choose rows at random: nothing to compute, and a good start.
 
     Parameters
@@ -68,7 +77,14 @@ def uniform(kernel, X, n_centers, *, weights=None, random_state=None):
     return _chosen("uniform", kernel, X, n_centers, weights, random_state)
 
 
-def kmeans(kernel, X, n_centers, *, weights=None, random_state=None):
+def kmeans(
+    kernel: KernelLike,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: RandomState = None,
+) -> Any:
     """Choose the means of clusters of rows.
 
     They need fewer centers than random rows for the same accuracy, where the rows form
@@ -103,7 +119,14 @@ def kmeans(kernel, X, n_centers, *, weights=None, random_state=None):
     return _chosen("kmeans", kernel, X, n_centers, weights, random_state)
 
 
-def leverage_scores(kernel, X, n_centers, *, weights=None, random_state=None):
+def leverage_scores(
+    kernel: KernelLike,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: RandomState = None,
+) -> Any:
     """Choose rows at random, the more likely the less other rows explain them.
 
     By approximate ridge leverage scores: rows of sparse regions are not forgotten.
@@ -139,7 +162,14 @@ def leverage_scores(kernel, X, n_centers, *, weights=None, random_state=None):
     return _chosen("leverage_scores", kernel, X, n_centers, weights, random_state)
 
 
-def rpcholesky(kernel, X, n_centers, *, weights=None, random_state=None):
+def rpcholesky(
+    kernel: KernelLike,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: RandomState = None,
+) -> Any:
     """Choose rows by randomly pivoted Cholesky: the most accurate for their number.
 
     Each row is drawn with a probability proportional to what the rows before it leave

@@ -1,8 +1,11 @@
 """Plots of fitted models, in scikit-learn's Display convention."""
 
+from typing import Any, Self
+
 import numpy as np
 
 from .backend.array import to_numpy
+from .backend.hints import ArrayLike
 from .estimators.validation import check_has_fitted
 
 __all__ = [
@@ -71,7 +74,15 @@ class SpectrumDisplay:
     >>> display = SpectrumDisplay.from_estimator(model.fit(X, y))
     """
 
-    def __init__(self, *, n_components, in_sample, held_out, chosen, name=None):
+    def __init__(
+        self,
+        *,
+        n_components: int | str,
+        in_sample: Any,
+        held_out: Any,
+        chosen: Any,
+        name: str | None = None,
+    ) -> None:
         self.n_components = n_components
         self.in_sample = in_sample
         self.held_out = held_out
@@ -79,7 +90,9 @@ class SpectrumDisplay:
         self.name = name
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, name=None):
+    def from_estimator(
+        cls, estimator: Any, *, ax: Any = None, name: str | None = None
+    ) -> Self:
         """Plot what a fit measured.
 
         Parameters
@@ -109,7 +122,7 @@ class SpectrumDisplay:
             name=type(estimator).__name__ if name is None else name,
         ).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the curves.
 
         Parameters
@@ -175,15 +188,23 @@ class ConvergenceDisplay:
     >>> display = ConvergenceDisplay.from_estimator(model.fit(X, y))
     """
 
-    def __init__(self, *, loss_curve, validation_scores=None, name=None):
+    def __init__(
+        self, *, loss_curve: Any, validation_scores: Any = None, name: str | None = None
+    ) -> None:
         self.loss_curve = loss_curve
         self.validation_scores = validation_scores
         self.name = name
 
     @classmethod
     def from_estimator(
-        cls, estimator, *, ax=None, score_ax=None, name=None, **line_kwargs
-    ):
+        cls,
+        estimator: Any,
+        *,
+        ax: Any = None,
+        score_ax: Any = None,
+        name: str | None = None,
+        **line_kwargs: Any,
+    ) -> Self:
         """Plot the epochs of a fit.
 
         Parameters
@@ -214,7 +235,7 @@ class ConvergenceDisplay:
             name=type(estimator).__name__ if name is None else name,
         ).plot(ax=ax, score_ax=score_ax, **line_kwargs)
 
-    def plot(self, ax=None, *, score_ax=None, **line_kwargs):
+    def plot(self, ax: Any = None, *, score_ax: Any = None, **line_kwargs: Any) -> Self:
         """Draw the curves.
 
         Parameters
@@ -290,14 +311,14 @@ class RegularizationPathDisplay:
     def __init__(
         self,
         *,
-        values,
-        errors,
-        chosen,
-        parameter,
-        criterion="holdout",
-        name=None,
-        measure="mean squared error",
-    ):
+        values: ArrayLike,
+        errors: Any,
+        chosen: Any,
+        parameter: Any,
+        criterion: Any = "holdout",
+        name: str | None = None,
+        measure: Any = "mean squared error",
+    ) -> None:
         self.values = values
         self.errors = errors
         self.chosen = chosen
@@ -307,7 +328,14 @@ class RegularizationPathDisplay:
         self.measure = measure
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, name=None, **line_kwargs):
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        ax: Any = None,
+        name: str | None = None,
+        **line_kwargs: Any,
+    ) -> Self:
         """Plot the path of a fit.
 
         Parameters
@@ -352,7 +380,7 @@ class RegularizationPathDisplay:
             measure="log loss" if logistic else "mean squared error",
         ).plot(ax=ax, **line_kwargs)
 
-    def plot(self, ax=None, **line_kwargs):
+    def plot(self, ax: Any = None, **line_kwargs: Any) -> Self:
         """Draw the curve.
 
         Parameters
@@ -426,8 +454,14 @@ class MetricDisplay:
     """
 
     def __init__(
-        self, *, values, kind="importances", shape=None, feature_names=None, name=None
-    ):
+        self,
+        *,
+        values: ArrayLike,
+        kind: str = "importances",
+        shape: tuple[int, ...] | None = None,
+        feature_names: ArrayLike | None = None,
+        name: str | None = None,
+    ) -> None:
         self.values = values
         self.kind = kind
         self.shape = shape
@@ -436,8 +470,14 @@ class MetricDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, *, kind="importances", shape=None, ax=None, name=None
-    ):
+        cls,
+        estimator: Any,
+        *,
+        kind: str = "importances",
+        shape: tuple[int, ...] | None = None,
+        ax: Any = None,
+        name: str | None = None,
+    ) -> Self:
         """Plot what a fitted model looks at.
 
         Parameters
@@ -477,7 +517,7 @@ class MetricDisplay:
             name=type(estimator).__name__ if name is None else name,
         ).plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax: Any = None) -> Self:
         """Draw the bars, the matrix or the image.
 
         Parameters

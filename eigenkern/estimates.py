@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from inspect import isclass
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,14 @@ _LINEAR = LinearEigenProRegressor, LinearEigenProClassifier
 _DSG = DSGRegressor, DSGClassifier
 
 
-def estimate(estimator, n_samples, n_features, n_outputs=1, *, dtype="float64"):
+def estimate(
+    estimator: Any,
+    n_samples: int,
+    n_features: int,
+    n_outputs: int = 1,
+    *,
+    dtype: Any = "float64",
+) -> "Estimate":
     """Return what a fit of an estimator would take on this machine.
 
     Nothing is fitted. The number of centers, the batch and whether a kernel matrix is

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -31,6 +31,7 @@ from .backend.array import (
     run_cuda,
     to_numpy,
 )
+from .backend.hints import ArrayLike, RandomState
 from .backend.lazy import in_memory, rows_at
 
 __all__ = [
@@ -133,7 +134,7 @@ class Kernel:
     def __sklearn_clone__(self):
         return deepcopy(self)
 
-    def __call__(self, X, Z=None):
+    def __call__(self, X: ArrayLike, Z: ArrayLike = None) -> Any:
         """Return the kernel matrix K(X, Z).
 
         Parameters
@@ -347,7 +348,7 @@ class Gaussian(_Radial):
     cuda = "k = exp(t)"
 
     @classmethod
-    def from_gamma(cls, gamma):
+    def from_gamma(cls, gamma: float) -> Self:
         """Return the kernel exp(-gamma r^2), scikit-learn's "rbf".
 
         Parameters
@@ -435,7 +436,7 @@ class Laplacian(_Radial):
     cuda = "k = exp(-sqrt(t < T(0) ? T(0) : t))"
 
     @classmethod
-    def from_gamma(cls, gamma):
+    def from_gamma(cls, gamma: float) -> Self:
         """Return the kernel exp(-gamma r).
 
         It is not ``laplacian_kernel(X, Z, gamma)`` of scikit-learn, whose distance is
@@ -622,7 +623,7 @@ class Polynomial(Kernel):
             raise ValueError(f"coef0 must not be negative; got {self.coef0!r}")
 
     @classmethod
-    def from_gamma(cls, gamma, degree=3, coef0=1.0):
+    def from_gamma(cls, gamma: float, degree: int = 3, coef0: float = 1.0) -> Self:
         """Return the kernel (gamma x . z + coef0)^degree, as scikit-learn has it.
 
         Parameters
@@ -770,7 +771,9 @@ class CallableKernel(Kernel):
         return xp.concat(parts)
 
 
-def median_distance(X, random_state=None, *, n_rows=600):
+def median_distance(
+    X: ArrayLike, random_state: RandomState = None, *, n_rows: int = 600
+) -> float:
     """Return the median Euclidean distance between distinct rows of a subsample.
 
     The bandwidth that ``bandwidth="median"`` means: a unit for a grid of bandwidths.

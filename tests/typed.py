@@ -33,12 +33,13 @@ def dot(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return A @ B.T
 
 
-DSGRegressor(dot, loss="pinball", quantile=[0.1, 0.9], tol=None).fit(X, y)
+DSGRegressor(dot, loss="pinball", quantile=[0.1, 0.9], tol=1e-3).fit(X, y)
 RFMRegressor(ridge, max_rounds=3).fit(X, y)
 RandomFourierFeatures(n_components=100, random_state=0).fit(X).transform(X)
 assert_type(median_distance(X), float)
 assert_type(Gaussian(1.0).bandwidth, float)
 assert_type(eigenkern.show_versions(), None)
+print(eigenkern.estimate(model, 10_000, 20).seconds)
 
 # What is wrong has to be found: mypy says so where an ignored error is none.
 EigenProClassifier(bandwidt=3.0)  # type: ignore[call-arg]

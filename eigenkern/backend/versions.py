@@ -26,7 +26,7 @@ _PACKAGES = (
 )
 
 
-def show_versions():
+def show_versions() -> None:
     """Print versions, the BLAS in use with its kernel and threads, devices, memory.
 
     Says so where OpenBLAS does not recognise AVX-512 and runs at half speed.

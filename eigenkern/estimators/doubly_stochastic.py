@@ -1,12 +1,16 @@
 """Doubly stochastic gradients: kernel models of any convex loss by random features."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 from sklearn.metrics import d2_pinball_score
 
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..backend.transfer import StreamedRows
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
 from ..operators.fourier import FourierBlocks
@@ -20,6 +24,7 @@ from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
 from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from ..tuning.penalty import auto_ridge
 from .base import Model, check_epochs, split, stops_early
+from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule
@@ -591,30 +596,30 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        algorithm="udsg",
-        loss="squared_error",
-        epsilon=0.1,
-        quantile=0.5,
-        alpha="auto",
-        block_size="auto",
-        batch_size="auto",
-        n_new=1,
-        n_old=1,
-        step_size="auto",
-        max_features=None,
-        max_iter=100,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        algorithm: str = "udsg",
+        loss: str = "squared_error",
+        epsilon: float = 0.1,
+        quantile: float | Sequence[float] = 0.5,
+        alpha: float | str = "auto",
+        block_size: int | str = "auto",
+        batch_size: int | str = "auto",
+        n_new: int = 1,
+        n_old: int = 1,
+        step_size: float | str = "auto",
+        max_features: int | None = None,
+        max_iter: int | str = 100,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,
@@ -640,7 +645,15 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.epsilon = epsilon
         self.quantile = quantile
 
-    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Fit the model anew.
 
         Parameters
@@ -682,7 +695,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Go on with a piece of the data: one pass over its rows, in their order.
 
         Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
@@ -791,7 +806,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         return float(np.mean(scores))
 
     @on_its_device
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> Any:
         """Predict the targets of the rows of X.
 
         Parameters
@@ -997,29 +1012,29 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        algorithm="udsg",
-        loss="log_loss",
-        alpha="auto",
-        block_size="auto",
-        batch_size="auto",
-        n_new=1,
-        n_old=1,
-        step_size="auto",
-        max_features=None,
-        max_iter=100,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        class_weight=None,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        algorithm: str = "udsg",
+        loss: str = "log_loss",
+        alpha: float | str = "auto",
+        block_size: int | str = "auto",
+        batch_size: int | str = "auto",
+        n_new: int = 1,
+        n_old: int = 1,
+        step_size: float | str = "auto",
+        max_features: int | None = None,
+        max_iter: int | str = 100,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        class_weight: Mapping[Any, float] | str | None = None,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,
@@ -1050,7 +1065,15 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
 
-    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Fit the model anew.
 
         Parameters
@@ -1092,7 +1115,13 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Go on with a piece of the data: one pass over its rows, in their order.
 
         Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the

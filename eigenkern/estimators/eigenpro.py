@@ -1,13 +1,17 @@
 """EigenPro estimators: preconditioned gradient descent on kernel machines."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from ..backend.array import to_numpy
 from ..backend.devices import working_device
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..backend.threads import single_threaded_blas
 from ..centers import METHODS, distinct_rows
 from ..nystrom.descent import State
@@ -39,6 +43,7 @@ from .base import (
     split,
     stops_early,
 )
+from .checkpoint import Checkpoint
 from .learner import Learner, ProjectedRule, WatchedRounds, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
@@ -90,30 +95,30 @@ class _EigenPro(Streaming, Model):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers=None,
-        centers="uniform",
-        alpha=0.0,
-        algorithm="auto",
-        n_components="auto",
-        subsample_size="auto",
-        svd_solver="nystrom",
-        batch_size="auto",
-        step_size="auto",
-        damping=1.0,
-        max_iter=20,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        warm_start=False,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | None = None,
+        centers: str | ArrayLike = "uniform",
+        alpha: float = 0.0,
+        algorithm: str = "auto",
+        n_components: int | str = "auto",
+        subsample_size: int | str = "auto",
+        svd_solver: str = "nystrom",
+        batch_size: int | str = "auto",
+        step_size: float | str = "auto",
+        damping: float = 1.0,
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        warm_start: bool = False,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers
@@ -203,7 +208,15 @@ class _EigenPro(Streaming, Model):
                 " 'eigenpro1', 'eigenpro2' or 'sgd': X has no rows to compare with"
             )
 
-    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -569,7 +582,9 @@ class _EigenPro(Streaming, Model):
         return learner
 
     @available_if(_has_centers)
-    def fit_batches(self, batches, *, classes=None):
+    def fit_batches(
+        self, batches: Iterable[Any], *, classes: ArrayLike | None = None
+    ) -> Self:
         """Fit a model on centers to a stream of data, in memory independent of it.
 
         The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
@@ -909,7 +924,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     """
 
     @available_if(_has_centers)
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Learn a piece of the data; for a model on centers.
 
         The first piece chooses what `fit` chooses: centers, bandwidth, intercept,
@@ -1175,31 +1192,31 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers=None,
-        centers="uniform",
-        alpha=0.0,
-        algorithm="auto",
-        n_components="auto",
-        subsample_size="auto",
-        svd_solver="nystrom",
-        batch_size="auto",
-        step_size="auto",
-        damping=1.0,
-        max_iter=20,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        warm_start=False,
-        class_weight=None,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | None = None,
+        centers: str | ArrayLike = "uniform",
+        alpha: float = 0.0,
+        algorithm: str = "auto",
+        n_components: int | str = "auto",
+        subsample_size: int | str = "auto",
+        svd_solver: str = "nystrom",
+        batch_size: int | str = "auto",
+        step_size: float | str = "auto",
+        damping: float = 1.0,
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        warm_start: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,
@@ -1227,7 +1244,13 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         self.class_weight = class_weight
 
     @available_if(_has_centers)
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Learn a piece of the data; for a model on centers.
 
         The first piece chooses what `fit` chooses: centers, bandwidth, intercept,

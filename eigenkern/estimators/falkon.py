@@ -1,12 +1,15 @@
 """The Falkon-like baseline: preconditioned conjugate gradients on centers."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
+from typing import Any, Self
 
 import numpy as np
 
 from ..backend.array import to_numpy
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
@@ -33,20 +36,20 @@ class _FalkonLike(Model):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        alpha=1e-6,
-        max_iter=100,
-        tol=1e-3,
-        warm_start=False,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        alpha: float = 1e-6,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        warm_start: bool = False,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers
@@ -60,7 +63,9 @@ class _FalkonLike(Model):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -561,22 +566,22 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        loss="squared_error",
-        alpha=1e-6,
-        max_iter=100,
-        tol=1e-3,
-        warm_start=False,
-        class_weight=None,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        loss: str = "squared_error",
+        alpha: float = 1e-6,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        warm_start: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,

@@ -1,5 +1,7 @@
 """Explicit features whose products stand for a kernel, to put before linear models."""
 
+from typing import Any, Self
+
 import numpy as np
 from sklearn.base import (
     BaseEstimator,
@@ -10,6 +12,7 @@ from sklearn.utils import check_random_state
 
 from ..backend.array import device_of, location_of, move, namespace
 from ..backend.devices import compute_device
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
@@ -60,7 +63,7 @@ class FeatureMap(
     #: The parameter that says how many features there are.
     _size = "n_components"
 
-    def fit(self, X, y=None):
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Choose the features.
 
         Parameters
@@ -94,7 +97,7 @@ class FeatureMap(
         return self
 
     @on_its_device
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Any:
         """Return the features of the rows of X.
 
         Parameters
@@ -219,13 +222,13 @@ class RandomFourierFeatures(FeatureMap):
 
     def __init__(
         self,
-        kernel="gaussian",
+        kernel: KernelLike = "gaussian",
         *,
-        bandwidth="median",
-        n_components=100,
-        device="auto",
-        random_state=None,
-    ):
+        bandwidth: float | str = "median",
+        n_components: int = 100,
+        device: Device = "auto",
+        random_state: RandomState = None,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_components = n_components
@@ -352,14 +355,14 @@ class RBFNetworkFeatures(FeatureMap):
 
     def __init__(
         self,
-        kernel="gaussian",
+        kernel: KernelLike = "gaussian",
         *,
-        bandwidth="median",
-        n_centers=100,
-        centers="uniform",
-        device="auto",
-        random_state=None,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | None = 100,
+        centers: str | ArrayLike = "uniform",
+        device: Device = "auto",
+        random_state: RandomState = None,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers

@@ -1,11 +1,14 @@
 """Gradients of fitted models, and the average of their outer products."""
 
+from typing import Any
+
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..backend.array import device_of, location_of, move, slices
 from ..backend.devices import working_device
+from ..backend.hints import ArrayLike, RandomState
 from ..backend.linalg import large_product
 from ..backend.machine import GRADIENT_BYTES
 from ..problems.problem import take
@@ -22,7 +25,7 @@ from .validation import (
 _MAX_OUTPUTS = 10
 
 
-def gradient(model, X):
+def gradient(model: Any, X: ArrayLike) -> Any:
     """Return the gradients of a fitted model's outputs at the rows of X.
 
     Of ``predict`` of a regressor, and of ``decision_function`` of a classifier.
@@ -70,8 +73,14 @@ def gradient(model, X):
 
 
 def average_gradient_outer_product(
-    model, X, *, kind="full", max_rows=None, sample_weight=None, random_state=None
-):
+    model: Any,
+    X: ArrayLike,
+    *,
+    kind: str = "full",
+    max_rows: int | None = None,
+    sample_weight: ArrayLike | None = None,
+    random_state: RandomState = None,
+) -> Any:
     """Return the mean over rows of the outer products of a model's gradients.
 
     ::

@@ -1,12 +1,16 @@
 """Linear EigenPro: preconditioned gradient descent on explicit features."""
 
+from collections.abc import Mapping
 from functools import partial
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 
 from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
+from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.machine import machine_of
@@ -18,6 +22,7 @@ from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import MIN_ROWS, default_subsample_size, filling_work
 from ..tuning.step import tune
 from .base import Model, split, stops_early
+from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import check_tuning, tuned_attributes
@@ -37,23 +42,23 @@ class _LinearEigenPro(Streaming, Model):
 
     def __init__(
         self,
-        n_components="auto",
+        n_components: int | str = "auto",
         *,
-        subsample_size="auto",
-        batch_size="auto",
-        step_size="auto",
-        damping=0.25,
-        fit_intercept=True,
-        max_iter=20,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        warm_start=False,
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        subsample_size: int | str = "auto",
+        batch_size: int | str = "auto",
+        step_size: float | str = "auto",
+        damping: float = 0.25,
+        fit_intercept: bool = True,
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        warm_start: bool = False,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.n_components = n_components
         self.subsample_size = subsample_size
         self.batch_size = batch_size
@@ -74,7 +79,15 @@ class _LinearEigenPro(Streaming, Model):
         check_tuning(self)
         check_flag("fit_intercept", self.fit_intercept)
 
-    def fit(self, X, y, sample_weight=None, *, checkpoint=None, resume=False):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -477,7 +490,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     0.96
     """
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Take one epoch over a piece of the data.
 
         The first piece chooses the preconditioner, batch and step, and whether there is
@@ -662,24 +677,24 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
 
     def __init__(
         self,
-        n_components="auto",
+        n_components: int | str = "auto",
         *,
-        subsample_size="auto",
-        batch_size="auto",
-        step_size="auto",
-        damping=0.25,
-        fit_intercept=True,
-        max_iter=20,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        warm_start=False,
-        class_weight=None,
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        subsample_size: int | str = "auto",
+        batch_size: int | str = "auto",
+        step_size: float | str = "auto",
+        damping: float = 0.25,
+        fit_intercept: bool = True,
+        max_iter: int = 20,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 3,
+        warm_start: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             n_components,
             subsample_size=subsample_size,
@@ -699,7 +714,13 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         )
         self.class_weight = class_weight
 
-    def partial_fit(self, X, y, classes=None, sample_weight=None):
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Take one epoch over a piece of the data.
 
         The first piece chooses the preconditioner, batch and step, and whether there is

@@ -1,7 +1,11 @@
 """Nystrom kernel ridge regression, with its regularisation path."""
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 import numpy as np
 
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.descent import State
 from ..nystrom.filters import RidgePath
 from .base import Model, kernel_gradients, kernel_values
@@ -43,22 +47,22 @@ class _Nystrom(Model):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        alpha=1e-6,
-        alphas=None,
-        selection="holdout",
-        one_standard_error=False,
-        validation_fraction=0.2,
-        store_coef_path=False,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        alpha: float | str = 1e-6,
+        alphas: ArrayLike | None = None,
+        selection: str = "holdout",
+        one_standard_error: bool = False,
+        validation_fraction: float = 0.2,
+        store_coef_path: bool = False,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers
@@ -76,14 +80,14 @@ class _Nystrom(Model):
 
     def fit(
         self,
-        X,
-        y,
-        sample_weight=None,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         *,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-    ):
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -422,7 +426,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     _has_variance = True
 
     @on_its_device
-    def predict(self, X, return_std=False, return_cov=False):
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Any:
         """Predict the targets of the rows of X, and how far they may be off.
 
         Parameters
@@ -641,24 +647,24 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        loss="squared_error",
-        alpha=1e-6,
-        alphas=None,
-        selection="holdout",
-        one_standard_error=False,
-        validation_fraction=0.2,
-        store_coef_path=False,
-        class_weight=None,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        loss: str = "squared_error",
+        alpha: float | str = 1e-6,
+        alphas: ArrayLike | None = None,
+        selection: str = "holdout",
+        one_standard_error: bool = False,
+        validation_fraction: float = 0.2,
+        store_coef_path: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,

@@ -1,10 +1,13 @@
 """NYTRO: Nystrom and early stopping."""
 
 import math
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 
 from ..backend.devices import on_gpu
+from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..backend.machine import machine_of
 from ..backend.threads import n_blas_threads
 from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
@@ -37,22 +40,22 @@ class _Nytro(Model):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        max_iter="auto",
-        step_size="auto",
-        tol=None,
-        selection="holdout",
-        validation_fraction=0.2,
-        store_coef_path=False,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        max_iter: int | str = "auto",
+        step_size: float | str = "auto",
+        tol: float | None = None,
+        selection: str | None = "holdout",
+        validation_fraction: float = 0.2,
+        store_coef_path: bool = False,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.n_centers = n_centers
@@ -70,14 +73,14 @@ class _Nytro(Model):
 
     def fit(
         self,
-        X,
-        y,
-        sample_weight=None,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         *,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-    ):
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -719,23 +722,23 @@ class NytroClassifier(ClassificationTargets, _Nytro):
 
     def __init__(
         self,
-        kernel="laplacian",
+        kernel: KernelLike = "laplacian",
         *,
-        bandwidth="median",
-        n_centers="auto",
-        centers="uniform",
-        max_iter="auto",
-        step_size="auto",
-        tol=None,
-        selection="holdout",
-        validation_fraction=0.2,
-        store_coef_path=False,
-        class_weight=None,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
+        bandwidth: float | str = "median",
+        n_centers: int | str | None = "auto",
+        centers: str | ArrayLike = "uniform",
+        max_iter: int | str = "auto",
+        step_size: float | str = "auto",
+        tol: float | None = None,
+        selection: str | None = "holdout",
+        validation_fraction: float = 0.2,
+        store_coef_path: bool = False,
+        class_weight: Mapping[Any, float] | str | None = None,
+        cache_size: float | str = "auto",
+        device: Device = "auto",
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         super().__init__(
             kernel,
             bandwidth=bandwidth,

@@ -1,7 +1,7 @@
 """Recursive feature machines: kernel machines that learn their metric."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import eigh
@@ -17,6 +17,7 @@ from sklearn.base import (
 from sklearn.utils.metaestimators import available_if
 
 from ..backend.array import device_of, location_of, namespace, to_numpy
+from ..backend.hints import ArrayLike, RandomState
 from ..backend.linalg import large_product
 from ..kernels import Kernel, median_distance
 from ..operators.gradient import MappedGradient
@@ -416,16 +417,16 @@ class _RecursiveFeatureMachine(
 
     def __init__(
         self,
-        estimator=None,
+        estimator: Any = None,
         *,
-        metric="auto",
-        max_rounds=5,
-        max_gradient_rows=4000,
-        max_metric_rows=10_000,
-        validation_fraction=0.2,
-        random_state=None,
-        verbose=0,
-    ):
+        metric: str = "auto",
+        max_rounds: int = 5,
+        max_gradient_rows: int = 4000,
+        max_metric_rows: int = 10_000,
+        validation_fraction: float = 0.2,
+        random_state: RandomState = None,
+        verbose: int | bool = 0,
+    ) -> None:
         self.estimator = estimator
         self.metric = metric
         self.max_rounds = max_rounds
@@ -469,13 +470,13 @@ class _RecursiveFeatureMachine(
 
     def fit(
         self,
-        X,
-        y,
-        sample_weight=None,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-    ):
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+        sample_weight_val: ArrayLike | None = None,
+    ) -> Self:
         """Learn the metric, and fit the estimator to all rows with it.
 
         Parameters
@@ -585,7 +586,7 @@ class _RecursiveFeatureMachine(
         return mapped(X, self.metric_root_)
 
     @on_its_device
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> Any:
         """Return X R: features whose Euclidean distance is that of the metric.
 
         Parameters
@@ -847,7 +848,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     @available_if(_has_probabilities)
     @on_its_device
-    def predict_proba(self, X):
+    def predict_proba(self, X: ArrayLike) -> Any:
         """Return the probabilities of the classes; needs an estimator that has them.
 
         Parameters
@@ -864,7 +865,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     @available_if(_has_probabilities)
     @on_its_device
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: ArrayLike) -> Any:
         """Return the logarithms of the probabilities of the classes.
 
         Parameters

@@ -1,5 +1,7 @@
 """Regression and classification: targets in, predictions out."""
 
+from typing import Any
+
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
@@ -8,6 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..backend.array import device_of, is_numpy, namespace, to_numpy
+from ..backend.hints import ArrayLike
 from ..losses import LogLoss
 from .calibration import Calibration, calibrate
 from .validation import check_labels, on_its_device, validated
@@ -62,7 +65,7 @@ class RegressionTargets(RegressorMixin):
         return r2_score(labels, F.reshape(labels.shape), sample_weight=weights)
 
     @on_its_device
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> Any:
         """Predict the targets of the rows of X.
 
         Parameters
@@ -245,7 +248,7 @@ class ClassificationTargets(ClassifierMixin):
         return accuracy_score(labels, predicted.astype(np.int64), sample_weight=weights)
 
     @on_its_device
-    def decision_function(self, X):
+    def decision_function(self, X: ArrayLike) -> Any:
         """Return the values whose sign or largest column decides the class.
 
         Parameters
@@ -261,7 +264,7 @@ class ClassificationTargets(ClassifierMixin):
         return F[:, 0] if F.shape[1] == 1 else F
 
     @on_its_device
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> Any:
         """Predict the class of the rows of X.
 
         Parameters
@@ -290,7 +293,7 @@ class ClassificationTargets(ClassifierMixin):
 
     @available_if(_has_probabilities)
     @on_its_device
-    def predict_proba(self, X):
+    def predict_proba(self, X: ArrayLike) -> Any:
         """Return the probabilities of the classes.
 
         Of models that minimise the log loss they are a function of the values; of
@@ -317,7 +320,7 @@ class ClassificationTargets(ClassifierMixin):
 
     @available_if(_has_probabilities)
     @on_its_device
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: ArrayLike) -> Any:
         """Return the logarithms of the probabilities of the classes.
 
         Parameters

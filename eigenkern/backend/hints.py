@@ -1,0 +1,14 @@
+"""Types of what users pass, for the signatures of what is public."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+# An array of NumPy, CuPy, PyTorch or Dask, a DataFrame, a sparse matrix, a list.
+ArrayLike: TypeAlias = Any
+# Its name, a function of two blocks of rows, or an object of `eigenkern.kernels`.
+KernelLike: TypeAlias = str | Callable[[Any, Any], Any]
+RandomState: TypeAlias = int | np.random.RandomState | None
+# "auto", "cpu", "cuda:0", or a list of these.
+Device: TypeAlias = str | Sequence[str]
