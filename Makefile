@@ -51,7 +51,7 @@ torch: .venv/.stamp-test
 	$(PIP) "$(TORCH)"
 
 types: .venv/.stamp-test
-	$(BIN)/python -m mypy tests/typed.py
+	$(BIN)/python -m mypy .ci/typed.py
 
 lint: .venv/.stamp-test
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.transfer import move_what_fits
 from ..operators.linear import features_of
+from .parameters import check_largest
 from .problem import Problem, take, weighted_mean_square
 
 
@@ -129,19 +130,13 @@ class LinearProblem(Problem):
 
     def _check_scale(self, rows):
         """Raise a ValueError if products of rows would leave the data type's range."""
-        values = rows.data if scipy.sparse.issparse(rows) else rows
-        limits, size = self.xp.finfo(self.dtype), 0.0
+        values, size = rows.data if scipy.sparse.issparse(rows) else rows, 0.0
         if is_lazy(rows):
             low, high = rows.extremes()
             size = max(high, -low)
         elif 0 not in values.shape:
             size = max(float(self.xp.max(values)), -float(self.xp.min(values)))
-        low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
-        if size and not low <= size <= high:
-            raise ValueError(
-                f"X must be scaled: its largest entry must be between {low:.0e} and "
-                f"{high:.0e} in {self.dtype}; got {size:.3g}"
-            )
+        check_largest(size, self.xp, self.dtype)
 
     def initial_coef(self):
         """Return coefficients of zero, (d, l)."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from numbers import Real
 
+from ..backend.array import namespace
 from ..kernels import (
     CallableKernel,
     Cauchy,
@@ -74,6 +75,25 @@ def check_bandwidth(bandwidth, *, targets=True):
     check_positive_bandwidth(bandwidth)
 
 
+def check_largest(size, xp, dtype):
+    """Raise a ValueError if products of rows would leave the data type's range.
+
+    Parameters
+    ----------
+    size : float
+        Absolute value of the largest entry of X; 0 is right.
+    xp : module
+    dtype : data type of `xp`
+    """
+    limits = xp.finfo(dtype)
+    low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
+    if size and not low <= size <= high:
+        raise ValueError(
+            f"X must be scaled: its largest entry must be between {low:.0e} and "
+            f"{high:.0e} in {dtype}; got {size:.3g}"
+        )
+
+
 def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row=None):
     """Return the kernel object that the parameters of an estimator mean.
 
@@ -98,11 +118,13 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     Kernel
     """
     if isinstance(kernel, Kernel):
-        return kernel
-    if not isinstance(kernel, str):
-        return CallableKernel(kernel)
-    made = _BY_NAME[kernel]
-    if not hasattr(made, "bandwidth"):
+        made = kernel
+    else:
+        made = _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
+    if isinstance(made, Linear):
+        xp = namespace(X)
+        check_largest(float(xp.max(xp.abs(X))), xp, X.dtype)
+    if made is kernel or not hasattr(made, "bandwidth"):
         return made
     if not isinstance(bandwidth, str):
         return replace(made, bandwidth=float(bandwidth))

@@ -256,6 +256,14 @@ def test_targets_of_a_unit_that_is_only_unusual(regression):
         assert_allclose(model.predict(X) / scale, expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("scale", [1e-160, 1e160])
+def test_rows_whose_products_are_no_floats(scale, regression):
+    X, y, *_ = regression
+    for cls in (EigenProRegressor, NystromRegressor, NytroRegressor):
+        with pytest.raises(ValueError, match="X must be scaled: its largest entry"):
+            cls("linear").fit(X * scale, y)
+
+
 @pytest.mark.parametrize(
     "scale, dtype, message",
     [

@@ -39,7 +39,7 @@ RandomFourierFeatures(n_components=100, random_state=0).fit(X).transform(X)
 assert_type(median_distance(X), float)
 assert_type(Gaussian(1.0).bandwidth, float)
 assert_type(eigenkern.show_versions(), None)
-print(eigenkern.estimate(model, 10_000, 20).seconds)
+assert_type(eigenkern.estimate(model, 10_000, 20).seconds, float)
 
 # What is wrong has to be found: mypy says so where an ignored error is none.
 EigenProClassifier(bandwidt=3.0)  # type: ignore[call-arg]
