@@ -142,7 +142,6 @@ def test_single_precision_takes_half():
         (FalkonLikeRegressor(), (500, 3)),
         (DSGClassifier(cache_size=0), (2_000_000, 20)),
     ],
-    ids=str,
 )
 def test_every_kind_of_fit(model, sizes):
     told = estimate(model, *sizes)

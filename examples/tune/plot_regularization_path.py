@@ -2,8 +2,8 @@
 A whole regularization path in one fit
 ======================================
 
-``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. On new rows the
-one that it chooses has an error within 2 % of the best.
+``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. The one that it
+chooses on noisy targets is within a tenth of the best, judged by targets without noise.
 """
 
 # %%
@@ -17,14 +17,14 @@ from eigenkern import NystromRegressor, NytroRegressor, RegularizationPathDispla
 
 X, y = load_digits(return_X_y=True)
 X = X / 16
-y = y + 3 * np.random.default_rng(0).standard_normal(len(y))
+clean, y = y, y + 3 * np.random.default_rng(0).standard_normal(len(y))
 train, test = slice(0, 1200), slice(1200, None)
 common = {"kernel": "gaussian", "n_centers": 400, "random_state": 0}
 
 
 def error(model):
-    """Return the mean squared error on the test rows."""
-    return np.mean((model.predict(X[test]) - y[test]) ** 2)
+    """Return the mean squared error on the test rows, whose targets have no noise."""
+    return np.mean((model.predict(X[test]) - clean[test]) ** 2)
 
 
 # %%
@@ -42,7 +42,7 @@ errors = [
     for alpha in alphas
 ]
 print(f"error of the chosen model {error(path):.3f}, least error {min(errors):.3f}")
-assert error(path) < 1.02 * min(errors)
+assert error(path) < 1.1 * min(errors)
 
 # %%
 # Early stopping has a path, too: `NytroRegressor` chooses the number of iterations,

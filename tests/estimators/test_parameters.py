@@ -163,7 +163,7 @@ def test_setting_them_leaves_other_estimators_alone(cls):
         (NystromRegressor(Gaussian()), {"kernel__bandwidth": 0}, "must be positive"),
         (RFMRegressor(), {"kernel__bandwidth": 1}, "Invalid parameter 'kernel'"),
     ],
-    ids=repr,
+    ids=["name", "function", "unknown", "wrong", "no kernel"],
 )
 def test_parameters_that_a_kernel_has_not(model, parameters, message):
     with pytest.raises(ValueError, match=message):
