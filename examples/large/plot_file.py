@@ -2,7 +2,7 @@
 Rows in a file
 ==============
 
-A model fitted to a file of rows is the model fitted to the same rows in memory: their
+A Nyström model fitted to a file of rows is that of the same rows in memory: their
 predictions are equal.
 """
 

@@ -2,9 +2,9 @@
 Learning from a stream
 ======================
 
-``DSGClassifier`` learns from rows that come in pieces, and keeps none of them. After
-60 000 rows of two interleaved spirals, each seen once, it gets fewer than 3 % of new
-ones wrong.
+``DSGClassifier`` learns from rows that come in pieces, and keeps at most 2000 of them.
+After 60 000 rows of two interleaved spirals, each seen once, it gets fewer than 3 % of
+new ones wrong.
 """
 
 # %%
