@@ -33,7 +33,7 @@ def dot(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     return A @ B.T
 
 
-DSGRegressor(dot, loss="pinball", quantile=[0.1, 0.9], tol=1e-3).fit(X, y)
+DSGRegressor(Gaussian(1.0), loss="pinball", quantile=[0.1, 0.9], tol=1e-3).fit(X, y)
 RFMRegressor(ridge, max_rounds=3).fit(X, y)
 RandomFourierFeatures(n_components=100, random_state=0).fit(X).transform(X)
 assert_type(median_distance(X), float)

@@ -23,7 +23,7 @@ from .backend.array import (
     slices,
     to_numpy,
 )
-from .backend.hints import ArrayLike, KernelLike, RandomState
+from .backend.hints import AnyGenerator, ArrayLike
 from .backend.lazy import is_lazy
 from .backend.linalg import eigh, large_product, solve_triangular
 from .backend.threads import openmp_with_room
@@ -39,12 +39,12 @@ METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
 
 def uniform(
-    kernel: KernelLike,
+    kernel: Kernel | None,
     X: ArrayLike,
     n_centers: int,
     *,
     weights: ArrayLike | None = None,
-    random_state: RandomState = None,
+    random_state: AnyGenerator = None,
 ) -> Any:
     """Choose rows at random: nothing to compute, and a good start.
 
@@ -78,12 +78,12 @@ def uniform(
 
 
 def kmeans(
-    kernel: KernelLike,
+    kernel: Kernel | None,
     X: ArrayLike,
     n_centers: int,
     *,
     weights: ArrayLike | None = None,
-    random_state: RandomState = None,
+    random_state: AnyGenerator = None,
 ) -> Any:
     """Choose the means of clusters of rows.
 
@@ -120,12 +120,12 @@ def kmeans(
 
 
 def leverage_scores(
-    kernel: KernelLike,
+    kernel: Kernel | None,
     X: ArrayLike,
     n_centers: int,
     *,
     weights: ArrayLike | None = None,
-    random_state: RandomState = None,
+    random_state: AnyGenerator = None,
 ) -> Any:
     """Choose rows at random, the more likely the less other rows explain them.
 
@@ -163,17 +163,17 @@ def leverage_scores(
 
 
 def rpcholesky(
-    kernel: KernelLike,
+    kernel: Kernel | None,
     X: ArrayLike,
     n_centers: int,
     *,
     weights: ArrayLike | None = None,
-    random_state: RandomState = None,
+    random_state: AnyGenerator = None,
 ) -> Any:
     """Choose rows by randomly pivoted Cholesky: the most accurate for their number.
 
     Each row is drawn with a probability proportional to what the rows before it leave
-    of its k(x, x). Takes time n m^2 and 8 n m bytes.
+    of its k(x, x). Takes time n m^2 and 16 n m bytes.
 
     Parameters
     ----------
@@ -192,8 +192,7 @@ def rpcholesky(
     -------
     centers : array of shape (m, d)
         In the library and data type of X, where X lives. All distinct rows where there
-        are no more than `n_centers`, fewer
-        where they span all rows up to rounding.
+        are no more than `n_centers`, and fewer where they span all rows up to rounding.
     indices : ndarray of shape (m,)
         Their places in X.
 
@@ -235,16 +234,20 @@ def _chosen(method, kernel, X, n_centers, weights, random_state):
             f"eigenkern.kernels.Gaussian(bandwidth=5.0); got {kernel!r}"
         )
     X = floating(X)
+    xp = namespace(X)
     if X.ndim != 2 or not X.shape[0]:
         raise ValueError(f"X must be rows of shape (n, d); got shape {tuple(X.shape)}")
+    if not bool(xp.all(xp.isfinite(X))):
+        raise ValueError("X must be finite; got NaN or infinity")
     if weights is not None:
-        weights = to_numpy(weights)
-        if weights.shape != (X.shape[0],) or not (weights > 0).all():
+        weights = to_numpy(floating(weights))
+        right = np.isfinite(weights) & (weights > 0)
+        if weights.shape != (X.shape[0],) or not right.all():
             raise ValueError(
-                f"weights must be {X.shape[0]} positive numbers, one a row of X; got "
-                f"shape {weights.shape}"
+                f"weights must be {X.shape[0]} positive and finite numbers, one a row "
+                f"of X; got shape {weights.shape}, of which {right.sum()} are"
             )
-    xp, (first, which) = namespace(X), distinct_rows(X)
+    first, which = distinct_rows(X)
     rows = xp.take(X, xp.asarray(first, device=device_of(X)), axis=0)
     totals, rng = np.bincount(which, weights=weights), as_random_state(random_state)
     centers, indices = choose(method, kernel, rows, n_centers, rng, totals)

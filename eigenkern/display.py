@@ -77,7 +77,7 @@ class SpectrumDisplay:
     def __init__(
         self,
         *,
-        n_components: int | str,
+        n_components: Any,
         in_sample: Any,
         held_out: Any,
         chosen: Any,

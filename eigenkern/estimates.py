@@ -8,7 +8,7 @@ machine, which are measured once a process.
 
 import time
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from inspect import isclass
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from .backend.devices import compute_devices
 from .backend.linalg import large_product
 from .backend.machine import CPU, MEASURED_TOUCH_BYTES
 from .backend.threads import n_blas_threads
+from .centers import METHODS
 from .estimators.base import is_precomputed, stops_early
 from .estimators.doubly_stochastic import DSGClassifier, DSGRegressor
 from .estimators.eigenpro import EigenProClassifier, EigenProRegressor
@@ -32,7 +33,7 @@ from .estimators.linear_eigenpro import (
 )
 from .estimators.nystrom import NystromClassifier, NystromRegressor
 from .estimators.nytro import NytroClassifier, NytroRegressor, factorises
-from .estimators.validation import check_number, is_auto
+from .estimators.validation import check_centers, check_number, is_auto
 from .nystrom.plan import NystromPlan
 from .operators.cached import kept_bytes
 from .operators.given import GivenMatrix
@@ -40,6 +41,7 @@ from .operators.linear import CenteredFeatures
 from .operators.plan import cache_budget, cache_pays
 from .operators.tiled import TiledKernel
 from .problems.data import Data
+from .problems.least_squares import rounding
 from .problems.parameters import make_kernel
 from .solvers.projection import factor_pays, projection_interval, projection_work
 from .solvers.step_search import StepSearch
@@ -166,6 +168,9 @@ def estimate(
             f"{estimator.device!r}"
         )
     estimator._check_parameters()
+    n_centers = getattr(estimator, "n_centers", None)
+    if n_centers is not None and not is_auto(n_centers):
+        check_number("n_centers", n_centers, 1, integer=True)
     fit = _Fit(estimator, int(n_samples), int(n_features), int(n_outputs), dtype)
     return family[0](fit)
 
@@ -326,9 +331,10 @@ class _Fit:
         if self.precomputed or not hasattr(e, "kernel"):
             self.rates = _rates()
             return
-        # Few rows of random numbers, on which the kernel is measured.
-        shape = 1024 if self.d > 100 else 2048, self.d
-        sample = rng.standard_normal(shape).astype(self.dtype)
+        # Few rows of random numbers, at most 80 MB, on which the kernel is measured;
+        # not negative, as functions of the user's own may ask.
+        n_rows = max(min(1024 if self.d > 100 else 2048, 10**7 // self.d), 64)
+        sample = rng.random_sample((n_rows, self.d)).astype(self.dtype)
         word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
         self._kernel = make_kernel(e.kernel, word, sample, rng)
         self._sample = sample[:2]
@@ -342,6 +348,13 @@ class _Fit:
         made = copy(TiledKernel(self._kernel, self._sample))
         made.shape, made.symmetric = (m, p), symmetric
         return made
+
+    def drowns(self, alpha, n_columns):
+        """Whether the fit goes on in float64, as float32 would drown the penalty."""
+        if self.precomputed or self.itemsize == 8 or alpha == 0:
+            return False
+        size = float(np.mean(self._kernel.diagonal(self._sample)))
+        return alpha <= rounding(np, np.float32, n_columns) * size
 
     # Time
 
@@ -526,8 +539,8 @@ def _add_measuring(fit, N, q):
 
 def _estimate_general(fit, n, held_out):
     e, k, size = fit.estimator, fit.n_outputs, fit.itemsize
-    given = None if isinstance(e.centers, str) else np.asarray(e.centers).shape[0]
-    p = given or min(e.n_centers or n, n)
+    centers = check_centers(e.centers, fit.data.X, METHODS)
+    p = min(e.n_centers or n, n) if centers is None else centers.shape[0]
     Z = fit.matrix(p, p, symmetric=True)
     K = fit.matrix(n, p)
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
@@ -583,6 +596,7 @@ def _estimate_general(fit, n, held_out):
     # Epochs: rows and centers, temporary centers, corrections, projections.
     epochs, batches = e.max_iter, n / m
     (fit.reads if kept else fit.entries)(epochs * n * p, 2 * k)
+    fit.entries(epochs * held_out * p, k)
     fit.entries(epochs * n * m * (interval - 1) / 2, 2 * k)
     fit.products(epochs * n * c * k, size)
     work = projection_work(Z, factor, fit.d, k)
@@ -631,12 +645,16 @@ def _estimate_centers(fit):
     if p is not None and centers is None:
         p = min(p, n_train)
     if not logistic and (p is None or (falkon and p == n)):
-        return _estimate_rows(fit, kind, n_train)
+        if not selects and fit.drowns(e.alpha, n_train):
+            return _estimate_centers(replace(fit, dtype="float64"))
+        return _estimate_rows(fit, kind)
     p = p or n_train
+    if not selects and fit.drowns(e.alpha, p):
+        return _estimate_centers(replace(fit, dtype="float64"))
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
 
-def _estimate_rows(fit, kind, n_train):
+def _estimate_rows(fit, kind):
     """Return the estimate of the full kernel of all rows."""
     e, n, k = fit.estimator, fit.n, fit.n_outputs
     path = kind == "path" or (kind == "falkon" and e.alpha == 0)

@@ -31,8 +31,8 @@ from .backend.array import (
     run_cuda,
     to_numpy,
 )
-from .backend.hints import ArrayLike, RandomState
-from .backend.lazy import in_memory, rows_at
+from .backend.hints import AnyGenerator, ArrayLike
+from .backend.lazy import in_memory, is_lazy, rows_at
 
 __all__ = [
     "Cauchy",
@@ -772,7 +772,7 @@ class CallableKernel(Kernel):
 
 
 def median_distance(
-    X: ArrayLike, random_state: RandomState = None, *, n_rows: int = 600
+    X: ArrayLike, random_state: AnyGenerator = None, *, n_rows: int = 600
 ) -> float:
     """Return the median Euclidean distance between distinct rows of a subsample.
 
@@ -803,6 +803,7 @@ def median_distance(
     >>> median_distance(np.array([[0.0], [1.0], [4.0]]))
     3.0
     """
+    X = X if is_lazy(X) else floating(X)
     n = X.shape[0]
     if n > n_rows:
         rng = as_random_state(random_state)

@@ -334,3 +334,17 @@ def test_functions_say_what_is_wrong(rng):
             centers.rpcholesky(
                 **{"kernel": Gaussian(1.0), "X": X, "n_centers": 5, **options}
             )
+
+
+def test_what_the_functions_take(rng):
+    X = rng.standard_normal((40, 2))
+    for name in METHODS:
+        function = getattr(centers, name)
+        Z, _ = function(Gaussian(1.0), X.tolist(), 5, weights=[1] * 40)
+        assert Z.shape == (5, 2)
+        Z, _ = function(Gaussian(1.0), X, 5, random_state=np.random.default_rng(0))
+        assert Z.shape == (5, 2)
+        with pytest.raises(ValueError, match="X must be finite"):
+            function(Gaussian(1.0), np.where(X > 1, np.nan, X), 5)
+        with pytest.raises(ValueError, match="weights must be 40 positive and finite"):
+            function(Gaussian(1.0), X, 5, weights=np.full(40, np.inf))

@@ -281,7 +281,7 @@ def test_check_bandwidth(bandwidth):
     ids=repr,
 )
 def test_make_kernel(name, expected):
-    assert make_kernel(name, 2.0, None, None) == expected
+    assert make_kernel(name, 2.0, np.ones((2, 1)), None) == expected
 
 
 @pytest.mark.parametrize("gamma", [1e-3, 0.7, 20.0])

@@ -58,6 +58,11 @@ def test_import_loads_no_estimator():
     assert not [m for m in modules if m.startswith(("sklearn", "eigenkern."))]
 
 
+def test_modules_are_there_without_being_imported():
+    code = "import eigenkern as e; e.centers.uniform, e.kernels.Linear, e.inspection"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'eigenkern' has no attribute 'no'"):
         eigenkern.no  # noqa: B018

@@ -12,6 +12,7 @@ from array_api_compat import array_namespace as namespace
 from array_api_compat import device as device_of
 from array_api_compat import is_cupy_namespace as is_cupy
 from array_api_compat import is_numpy_namespace as is_numpy
+from sklearn.utils import check_random_state
 
 __all__ = [
     "Location",
@@ -59,6 +60,7 @@ def move(x, xp, device):
 
 def floating(X):
     """Return an array as it is, or in float64 if its numbers are no real floats."""
+    X = X if array_api_compat.is_array_api_obj(X) else np.asarray(X)
     xp = namespace(X)
     X = xp.asarray(X)
     return X if xp.isdtype(X.dtype, "real floating") else xp.astype(X, xp.float64)
@@ -72,10 +74,8 @@ def as_random_state(random_state):
     random_state : int, RandomState instance, Generator or None
         None: the global generator of NumPy.
     """
-    if random_state is None:
-        return np.random
-    if isinstance(random_state, np.random.RandomState):
-        return random_state
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return check_random_state(random_state)
     if isinstance(random_state, np.random.Generator):
         random_state = random_state.integers(2**32)
     try:

@@ -10,5 +10,6 @@ ArrayLike: TypeAlias = Any
 # Its name, a function of two blocks of rows, or an object of `eigenkern.kernels`.
 KernelLike: TypeAlias = str | Callable[[Any, Any], Any]
 RandomState: TypeAlias = int | np.random.RandomState | None
+AnyGenerator: TypeAlias = RandomState | np.random.Generator
 # "auto", "cpu", "cuda:0", or a list of these.
 Device: TypeAlias = str | Sequence[str]

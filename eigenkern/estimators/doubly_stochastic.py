@@ -10,8 +10,9 @@ from sklearn.metrics import d2_pinball_score
 
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_device
-from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
+from ..backend.hints import ArrayLike, RandomState
 from ..backend.transfer import StreamedRows
+from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
 from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
@@ -474,8 +475,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         is chosen. True: hold out rows, score them every epoch, stop when the score no
         longer improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
-        of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so it is less than
+        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     cache_size : float or "auto", default="auto"
@@ -596,7 +597,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
 
     def __init__(
         self,
-        kernel: KernelLike = "laplacian",
+        kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "median",
         algorithm: str = "udsg",
@@ -608,15 +609,15 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int = 1,
-        step_size: float | str = "auto",
+        step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int | str = 100,
+        max_iter: int = 100,
         tol: float = 1e-4,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         cache_size: float | str = "auto",
-        device: Device = "auto",
+        device: str = "auto",
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
@@ -900,9 +901,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         is chosen. True: hold out rows, score them every epoch, stop when the score no
         longer improves, and keep the best epoch's coefficients. False: neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. No model is fitted to
-        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
-        the end.
+        Fraction of the rows to hold out, the same of every class. They are lost to the
+        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
+        rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     class_weight : dict, "balanced" or None, default=None
@@ -1012,7 +1013,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
 
     def __init__(
         self,
-        kernel: KernelLike = "laplacian",
+        kernel: str | Kernel = "laplacian",
         *,
         bandwidth: float | str = "median",
         algorithm: str = "udsg",
@@ -1022,16 +1023,16 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         batch_size: int | str = "auto",
         n_new: int = 1,
         n_old: int = 1,
-        step_size: float | str = "auto",
+        step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
-        max_iter: int | str = 100,
+        max_iter: int = 100,
         tol: float = 1e-4,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         class_weight: Mapping[Any, float] | str | None = None,
         cache_size: float | str = "auto",
-        device: Device = "auto",
+        device: str = "auto",
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:

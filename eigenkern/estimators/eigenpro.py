@@ -1,6 +1,6 @@
 """EigenPro estimators: preconditioned gradient descent on kernel machines."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -285,8 +285,9 @@ class _EigenPro(Streaming, Model):
         spared = self._spare(data, train, at_start=self._general)
         held_out = held_out if spared is None else spared.rows
         problem, solver, chosen = prepare(data, train, held_out, spared)
-        if self._n_missing(problem):
-            warn_of_few_rows(self.n_centers, problem.n_coefficients)
+        n_distinct = self._too_few_rows(problem, data, train)
+        if n_distinct:
+            warn_of_few_rows(self.n_centers, n_distinct)
         chosen = {"algorithm_": self._algorithm} | chosen
         if chosen["algorithm_"] == "direct":
             return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
@@ -445,13 +446,20 @@ class _EigenPro(Streaming, Model):
             device=self.device,
         )
 
-    def _n_missing(self, problem):
-        """Return how many centers are fewer than were asked for, for want of rows."""
-        if not self._general or self.n_centers is None or self._given_centers:
+    def _too_few_rows(self, problem, data, train):
+        """Return the number of distinct rows if more centers were asked for, or 0."""
+        chosen = self._general and self.n_centers is not None
+        if (
+            not chosen
+            or self._given_centers
+            or problem.n_coefficients >= self.n_centers
+        ):
             return 0
-        if self.centers == "rpcholesky":  # it ends where the rows are spanned
-            return 0
-        return max(self.n_centers - problem.n_coefficients, 0)
+        if self.centers != "rpcholesky":
+            return problem.n_coefficients
+        # It ends where the rows are spanned.
+        n_distinct = len(data.distinct(train)[0])
+        return n_distinct if n_distinct < self.n_centers else 0
 
     def _fitted_or_given_centers(self, X):
         """Return the centers that are given, or go on, or None."""
@@ -558,11 +566,11 @@ class _EigenPro(Streaming, Model):
         rows = data.rng.permutation(data.rows_with_weight())
         if fitted is None:
             problem = self._general_problem(data, rows)
-            if self._n_missing(problem):
+            n_distinct = self._too_few_rows(problem, data, rows)
+            if n_distinct:
                 raise ValueError(
-                    f"n_centers must be at most {problem.n_coefficients}, the distinct "
-                    "rows that came first, for the centers stay; "
-                    f"got {self.n_centers}"
+                    f"n_centers must be at most {n_distinct}, the distinct rows that "
+                    f"came first, for the centers stay; got {self.n_centers}"
                 )
             m = getattr(self, "batch_size_", None)  # that of the pieces so far
             return Learner.make(self, problem, float(self.alpha), batch_size=m)
@@ -583,7 +591,10 @@ class _EigenPro(Streaming, Model):
 
     @available_if(_has_centers)
     def fit_batches(
-        self, batches: Iterable[Any], *, classes: ArrayLike | None = None
+        self,
+        batches: Iterable[Any] | Callable[[], Iterable[Any]],
+        *,
+        classes: ArrayLike | None = None,
     ) -> Self:
         """Fit a model on centers to a stream of data, in memory independent of it.
 
@@ -802,8 +813,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         the best epoch's coefficients. False: the penalty is `alpha`, and the number of
         epochs regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
-        of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so it is less than
+        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
@@ -1065,9 +1076,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         the best epoch's coefficients. False: the penalty is `alpha`, and the number of
         epochs regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. No model is fitted to
-        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
-        the end.
+        Fraction of the rows to hold out, the same of every class. They are lost to the
+        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
+        rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False

@@ -12,10 +12,11 @@ from sklearn.utils import check_random_state
 
 from ..backend.array import device_of, location_of, move, namespace
 from ..backend.devices import compute_device
-from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
+from ..backend.hints import ArrayLike, KernelLike, RandomState
 from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
+from ..kernels import Kernel
 from ..operators.fourier import fourier_features
 from ..operators.linear import features_of
 from ..operators.tiled import TiledKernel
@@ -222,11 +223,11 @@ class RandomFourierFeatures(FeatureMap):
 
     def __init__(
         self,
-        kernel: KernelLike = "gaussian",
+        kernel: str | Kernel = "gaussian",
         *,
         bandwidth: float | str = "median",
         n_components: int = 100,
-        device: Device = "auto",
+        device: str = "auto",
         random_state: RandomState = None,
     ) -> None:
         self.kernel = kernel
@@ -358,9 +359,9 @@ class RBFNetworkFeatures(FeatureMap):
         kernel: KernelLike = "gaussian",
         *,
         bandwidth: float | str = "median",
-        n_centers: int | None = 100,
+        n_centers: int = 100,
         centers: str | ArrayLike = "uniform",
-        device: Device = "auto",
+        device: str = "auto",
         random_state: RandomState = None,
     ) -> None:
         self.kernel = kernel
@@ -392,13 +393,17 @@ class RBFNetworkFeatures(FeatureMap):
 
     def _chosen(self, X, rng):
         """Return centers for the distinct rows of X, and their places or None."""
-        first = np.sort(distinct_rows(X)[0])
-        if self.n_centers < len(first) and self.centers == "kmeans":
-            return cluster_means(X, self.n_centers, rng), None
-        warn_of_few_rows(self.n_centers, len(first))
-        chosen = uniform_indices(len(first), self.n_centers, rng)
-        indices, xp = first[chosen], namespace(X)
-        return rows_at(X, indices), xp.asarray(indices, device=device_of(X))
+        indices = uniform_indices(X.shape[0], self.n_centers, rng)
+        centers = rows_at(X, indices)
+        few = len(distinct_rows(in_memory(centers))[0]) < self.n_centers
+        if few or self.centers == "kmeans":  # looks at all rows
+            first = np.sort(distinct_rows(X)[0])
+            if self.n_centers < len(first) and self.centers == "kmeans":
+                return cluster_means(X, self.n_centers, rng), None
+            warn_of_few_rows(self.n_centers, len(first))
+            indices = first[uniform_indices(len(first), self.n_centers, rng)]
+            centers = rows_at(X, indices)
+        return centers, namespace(X).asarray(indices, device=device_of(X))
 
     def _features(self, X):
         return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()

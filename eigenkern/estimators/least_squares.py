@@ -89,9 +89,11 @@ def make_problem(
         validated = held_out is not None or data.validation is not None
         n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
         n_centers = None if n_centers is None else min(n_centers, len(train))
-    elif centers is None and n_centers is not None:
-        warn_of_few_rows(n_centers, len(data.distinct(train)[0]))
-    if kind.startswith("falkon") and centers is None:
+    n_distinct = len(train)
+    if centers is None and not is_auto(estimator.n_centers) and n_centers is not None:
+        n_distinct = len(data.distinct(train)[0])
+        warn_of_few_rows(n_centers, n_distinct)
+    if kind.startswith("falkon") and centers is None and n_distinct == len(train):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # the same model by one factor
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}

@@ -403,8 +403,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         them every epoch, stop when the score no longer improves, and keep the best
         epoch's coefficients. False: the number of epochs is what regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. No model is fitted to them: fewer than the 0.2
-        of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so it is less than
+        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False
@@ -579,9 +579,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         them every epoch, stop when the score no longer improves, and keep the best
         epoch's coefficients. False: the number of epochs is what regularises.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. No model is fitted to
-        them: fewer than the 0.2 of `NystromRegressor`, which is fitted to all rows in
-        the end.
+        Fraction of the rows to hold out, the same of every class. They are lost to the
+        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
+        rows in the end.
     n_iter_no_change : int, default=3
         Epochs without improvement to wait for.
     warm_start : bool, default=False

@@ -20,7 +20,9 @@ class NamesOfSVC:
             if name == "gamma":
                 answer += f": {_bandwidth_of(parameters[name])}"
             elif "alpha" in known:
-                halved = parameters.get("loss") == "log_loss"  # 1/2 |f|^2, as SVC has it
+                halved = (
+                    parameters.get("loss") == "log_loss"
+                )  # 1/2 |f|^2, as SVC has it
                 alpha = "1 / (C n)" if halved else cls._alpha_of_C
                 answer += (
                     f": C={parameters[name]!r} weighs loss and penalty as alpha = "

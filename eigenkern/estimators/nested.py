@@ -27,7 +27,9 @@ class KernelParameters:
         self : object
         """
         names = [name for name in params if name.startswith(_PREFIX)]
-        if not names or not hasattr(self, "kernel"):
+        kernel = params.get("kernel", getattr(self, "kernel", None))
+        # A function of the user's own may have parameters, and set them itself.
+        if not names or not hasattr(self, "kernel") or hasattr(kernel, "set_params"):
             return super().set_params(**params)
         of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
         super().set_params(**params)

@@ -641,8 +641,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         of learning it does not grow with the data beyond. Only the last fit takes all
         rows.
     validation_fraction : float, default=0.2
-        Fraction of these rows to hold out, the same of every class. The model is fitted
-        to all rows in the end: more than the 0.1 of `EigenProRegressor`, which is not.
+        Fraction of these rows to hold out. The model is fitted to all rows in the end,
+        so it is more than the 0.1 of `EigenProRegressor`, which is not.
     random_state : int, RandomState instance or None, default=None
         What is drawn at random: rows to learn on, and to hold out; seed of an estimator
         without one. Pass an int to get the same again.
@@ -756,7 +756,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         rows.
     validation_fraction : float, default=0.2
         Fraction of these rows to hold out, the same of every class. The model is fitted
-        to all rows in the end: more than the 0.1 of `EigenProRegressor`, which is not.
+        to all rows in the end, so it is more than the 0.1 of `EigenProClassifier`,
+        which is not.
     random_state : int, RandomState instance or None, default=None
         What is drawn at random: rows to learn on, and to hold out; seed of an estimator
         without one. Pass an int to get the same again.

@@ -74,7 +74,9 @@ class CenterProblem(LeastSquares):
             kernel=kernel,
             bandwidth=bandwidth,
             alpha=alpha,
-            n_columns=n_centers if isinstance(centers, str) else centers.shape[0],
+            n_columns=min(n_centers or len(train), len(train))
+            if isinstance(centers, str)
+            else centers.shape[0],
         )
         self._cache_size, self._n_passes = cache_size, n_passes
         self._centers = self.center_indices = self._center_weights = None

@@ -25,7 +25,7 @@ _MOST_HELD_OUT = 2000
 
 
 # Rows that tell the mean of k(x, x).
-_N_MEASURED = 1000
+_N_SIZED = 1000
 
 
 def rounding(xp, dtype, n):
@@ -195,7 +195,7 @@ class LeastSquares(Problem):
         xp, X = self.xp, self.train.X
         if self.dtype == xp.float64 or is_lazy(X):
             return False
-        rows = self.to_compute(X[: min(_N_MEASURED, X.shape[0]), :])
+        rows = self.to_compute(X[: min(_N_SIZED, X.shape[0]), :])
         size = float(xp.mean(self.kernel.diagonal(rows)))
         return alpha <= rounding(xp, self.dtype, n_columns) * size
 

@@ -97,7 +97,7 @@ class LinearProblem(Problem):
         if counts:
             self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
         self._mean = self._at_hand(self._seen.mean)
-        self._check_scale(rows)
+        check_largest(rows.data if scipy.sparse.issparse(rows) else rows, self.dtype)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
@@ -127,16 +127,6 @@ class LinearProblem(Problem):
     def _at_hand(self, mean):
         mean = move(mean, self.xp, self.device)
         return self.xp.astype(mean, self.dtype, copy=False)
-
-    def _check_scale(self, rows):
-        """Raise a ValueError if products of rows would leave the data type's range."""
-        values, size = rows.data if scipy.sparse.issparse(rows) else rows, 0.0
-        if is_lazy(rows):
-            low, high = rows.extremes()
-            size = max(high, -low)
-        elif 0 not in values.shape:
-            size = max(float(self.xp.max(values)), -float(self.xp.min(values)))
-        check_largest(size, self.xp, self.dtype)
 
     def initial_coef(self):
         """Return coefficients of zero, (d, l)."""

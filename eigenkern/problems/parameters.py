@@ -3,7 +3,10 @@
 from dataclasses import replace
 from numbers import Real
 
+import numpy as np
+
 from ..backend.array import namespace
+from ..backend.lazy import is_lazy
 from ..kernels import (
     CallableKernel,
     Cauchy,
@@ -75,22 +78,29 @@ def check_bandwidth(bandwidth, *, targets=True):
     check_positive_bandwidth(bandwidth)
 
 
-def check_largest(size, xp, dtype):
-    """Raise a ValueError if products of rows would leave the data type's range.
+def check_largest(X, dtype=None):
+    """Raise a ValueError if products of rows would leave the range of a data type.
 
     Parameters
     ----------
-    size : float
-        Absolute value of the largest entry of X; 0 is right.
-    xp : module
-    dtype : data type of `xp`
+    X : array, or LazyRows of which the extremes are known
+    dtype : data type, default=None
+        In which they are computed. None: that of X.
     """
-    limits = xp.finfo(dtype)
+    if is_lazy(X):
+        low, high = X.extremes()
+        xp, largest = np, max(high, -low)
+    elif 0 in X.shape:
+        return
+    else:
+        xp = namespace(X)
+        largest = max(float(xp.max(X)), -float(xp.min(X)))
+    limits = xp.finfo(dtype or X.dtype)
     low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
-    if size and not low <= size <= high:
+    if largest and not low <= largest <= high:
         raise ValueError(
             f"X must be scaled: its largest entry must be between {low:.0e} and "
-            f"{high:.0e} in {dtype}; got {size:.3g}"
+            f"{high:.0e} in {dtype or X.dtype}; got {largest:.3g}"
         )
 
 
@@ -122,8 +132,7 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     else:
         made = _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
     if isinstance(made, Linear):
-        xp = namespace(X)
-        check_largest(float(xp.max(xp.abs(X))), xp, X.dtype)
+        check_largest(X)
     if made is kernel or not hasattr(made, "bandwidth"):
         return made
     if not isinstance(bandwidth, str):

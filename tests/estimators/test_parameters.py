@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.gaussian_process.kernels import RBF
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -288,3 +289,42 @@ def test_rows_whose_squares_are_no_floats(scale, dtype, message, regression):
         model = NystromRegressor(random_state=0)
         expected = model.fit(X, y).predict(X)
         assert_allclose(model.fit(X * scale, y).predict(X * scale), expected, atol=1e-6)
+
+
+def test_parameters_of_a_kernel_of_another_package(regression):
+    X, y, *_ = regression
+    model = NystromRegressor(RBF(1.0), n_centers=20, random_state=0)
+    model.set_params(kernel__length_scale=2.0)
+    expected = NystromRegressor(Gaussian(2.0), n_centers=20, random_state=0).fit(X, y)
+    assert_allclose(model.fit(X, y).predict(X), expected.predict(X), rtol=1e-6)
+
+
+def test_pivots_of_few_rows(regression):
+    """They end where rows are spanned: fewer rows than centers are asked for warn."""
+    X, y, *_ = regression
+    few = np.tile(X[:10], (3, 1))
+    model = EigenProRegressor(n_centers=20, centers="rpcholesky", max_iter=2)
+    with pytest.warns(UserWarning, match="more than the 10 distinct rows"):
+        model.fit(few, np.tile(y[:10], 3))
+    with pytest.raises(ValueError, match="n_centers must be at most 10, the distinct"):
+        clone(model).partial_fit(few, np.tile(y[:10], 3))
+
+
+def test_the_penalty_counts_however_many_centers_are_asked_for(regression):
+    X, y, *_ = regression
+    X = X[:100].astype(np.float32)
+    models = [
+        NystromRegressor(n_centers=n, alpha=5e-8, random_state=0) for n in (100, 10_000)
+    ]
+    models[0].fit(X, y[:100])
+    with pytest.warns(UserWarning, match="all 100 are centers"):
+        models[1].fit(X, y[:100])
+    assert models[0].dual_coef_.dtype == models[1].dual_coef_.dtype == np.float64
+
+
+def test_falkon_on_rows_that_are_equal(regression):
+    X, y, *_ = regression
+    X, y = np.tile(X[:60], (2, 1)), np.tile(y[:60], 2)
+    with pytest.warns(UserWarning, match="all 60 are centers"):
+        model = FalkonLikeRegressor(n_centers=200, random_state=0).fit(X, y)
+    assert model.centers_.shape[0] == 60
