@@ -393,17 +393,18 @@ class RBFNetworkFeatures(FeatureMap):
 
     def _chosen(self, X, rng):
         """Return centers for the distinct rows of X, and their places or None."""
-        indices = uniform_indices(X.shape[0], self.n_centers, rng)
-        centers = rows_at(X, indices)
-        few = len(distinct_rows(in_memory(centers))[0]) < self.n_centers
-        if few or self.centers == "kmeans":  # looks at all rows
-            first = np.sort(distinct_rows(X)[0])
-            if self.n_centers < len(first) and self.centers == "kmeans":
-                return cluster_means(X, self.n_centers, rng), None
-            warn_of_few_rows(self.n_centers, len(first))
-            indices = first[uniform_indices(len(first), self.n_centers, rng)]
-            centers = rows_at(X, indices)
-        return centers, namespace(X).asarray(indices, device=device_of(X))
+        xp, device = namespace(X), device_of(X)
+        if self.centers == "uniform" and self.n_centers < X.shape[0]:
+            indices = uniform_indices(X.shape[0], self.n_centers, rng)
+            centers = in_memory(rows_at(X, indices))
+            if len(distinct_rows(centers)[0]) == self.n_centers:
+                return centers, xp.asarray(indices, device=device)
+        first = np.sort(distinct_rows(X)[0])  # reads all rows
+        if self.n_centers < len(first) and self.centers == "kmeans":
+            return cluster_means(X, self.n_centers, rng), None
+        warn_of_few_rows(self.n_centers, len(first))
+        indices = first[uniform_indices(len(first), self.n_centers, rng)]
+        return rows_at(X, indices), xp.asarray(indices, device=device)
 
     def _features(self, X):
         return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()
