@@ -346,5 +346,5 @@ def test_what_the_functions_take(rng):
         assert Z.shape == (5, 2)
         with pytest.raises(ValueError, match="X must be finite"):
             function(Gaussian(1.0), np.where(X > 1, np.nan, X), 5)
-        with pytest.raises(ValueError, match="weights must be 40 positive and finite"):
+        with pytest.raises(ValueError, match="weights must be 40 positive numbers"):
             function(Gaussian(1.0), X, 5, weights=np.full(40, np.inf))

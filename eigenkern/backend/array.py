@@ -12,7 +12,6 @@ from array_api_compat import array_namespace as namespace
 from array_api_compat import device as device_of
 from array_api_compat import is_cupy_namespace as is_cupy
 from array_api_compat import is_numpy_namespace as is_numpy
-from sklearn.utils import check_random_state
 
 __all__ = [
     "Location",
@@ -72,10 +71,12 @@ def as_random_state(random_state):
     Parameters
     ----------
     random_state : int, RandomState instance, Generator or None
-        None: the global generator of NumPy.
+        None: a generator that NumPy's global one seeds.
     """
-    if random_state is None or isinstance(random_state, np.random.RandomState):
-        return check_random_state(random_state)
+    if isinstance(random_state, np.random.RandomState):
+        return random_state
+    if random_state is None:
+        random_state = np.random.randint(2**31)
     if isinstance(random_state, np.random.Generator):
         random_state = random_state.integers(2**32)
     try:
