@@ -244,8 +244,8 @@ def _chosen(method, kernel, X, n_centers, weights, random_state):
         right = np.isfinite(weights) & (weights > 0)
         if weights.shape != (X.shape[0],) or not right.all():
             raise ValueError(
-                f"weights must be {X.shape[0]} positive numbers, none infinite, one a row "
-                f"of X; got shape {weights.shape}, of which {right.sum()} are right"
+                f"weights must be {X.shape[0]} positive numbers, none infinite, one a "
+                f"row of X; got shape {weights.shape}, of which {right.sum()} are right"
             )
     first, which = distinct_rows(X)
     rows = xp.take(X, xp.asarray(first, device=device_of(X)), axis=0)

@@ -76,7 +76,7 @@ def as_random_state(random_state):
     if isinstance(random_state, np.random.RandomState):
         return random_state
     if random_state is None:
-        random_state = np.random.randint(2**31)
+        random_state = np.random.randint(2**31)  # noqa: NPY002
     if isinstance(random_state, np.random.Generator):
         random_state = random_state.integers(2**32)
     try:
