@@ -300,8 +300,19 @@ def lines(rows):
 
 
 def short(rows, cases):
-    """Yield, for each method, on how many sets it was best, and how far behind."""
-    yield "Errors over the best of the same rows, and seconds over EigenPro's"
+    """Yield, for each method, on how many sets it was best, and how far behind.
+
+    Of the cases in which all methods ran.
+    """
+    known = {row["method"] for row in rows}
+    ran = {case: set() for case in cases}
+    for row in rows:
+        ran[row["data"], row["rows"]].add(row["method"])
+    cases = [case for case in cases if ran[case] == known]
+    yield (
+        "Errors over the best of the same rows, and seconds over EigenPro's; "
+        f"{len(cases)} cases in which all ran"
+    )
     yield f"{'':40}{'best on':>10}{'median':>10}{'worst':>10}{'time':>10}{'fits':>8}"
     cells = {(row["data"], row["rows"], row["method"]): row for row in rows}
     best = {
