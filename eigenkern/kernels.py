@@ -49,6 +49,8 @@ __all__ = [
 _LOG2_E = math.log2(math.e)
 # Rows of a kernel matrix that are computed at a time.
 _ROWS = 1024
+# Rows of which the median distance is taken.
+MEDIAN_ROWS = 600
 # Numbers of X that `scale_gamma` reads at a time: 8 MB of them.
 _BLOCK = 2**20
 
@@ -772,7 +774,7 @@ class CallableKernel(Kernel):
 
 
 def median_distance(
-    X: ArrayLike, random_state: AnyGenerator = None, *, n_rows: int = 600
+    X: ArrayLike, random_state: AnyGenerator = None, *, n_rows: int = MEDIAN_ROWS
 ) -> float:
     """Return the median Euclidean distance between distinct rows of a subsample.
 

@@ -8,6 +8,7 @@ from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..backend.lazy import is_lazy
 from ..centers import distinct_rows
+from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
 from ..nystrom.moments import nearest_factor
 from ..nystrom.selection import gcv_errors, loo_errors
@@ -218,11 +219,17 @@ class LeastSquares(Problem):
         their distances, but not their targets.
         """
         data, targets, weights = self._data, None, None
-        if isinstance(kernel, str) and bandwidth in ("median", "auto"):
-            rows = order if bandwidth == "median" else train
-            first, which = data.distinct(rows)
-            weights = None if data.weights is None else data.weights[rows]
-            targets, weights = merged(first, which, data.targets[rows], weights)
+        if isinstance(kernel, str) and bandwidth == "median":
+            # Drawn here, as `median_distance` would, so that X is not copied whole.
+            first = data.distinct(order)[0]
+            if len(first) > MEDIAN_ROWS:
+                drawn = self.rng.choice(len(first), MEDIAN_ROWS, replace=False)
+                first = first[np.sort(drawn)]
+            X = take(X, first)
+        elif isinstance(kernel, str) and bandwidth == "auto":
+            first, which = data.distinct(train)
+            weights = None if data.weights is None else data.weights[train]
+            targets, weights = merged(first, which, data.targets[train], weights)
             X = take(X, first)
         return make_kernel(
             kernel, bandwidth, X, self.rng, targets, weights, data.every_row
