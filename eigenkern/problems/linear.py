@@ -97,7 +97,8 @@ class LinearProblem(Problem):
         if counts:
             self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
         self._mean = self._at_hand(self._seen.mean)
-        check_largest(rows.data if scipy.sparse.issparse(rows) else rows, self.dtype)
+        values = rows.data if scipy.sparse.issparse(rows) else rows
+        check_largest(values, self.xp, self.dtype)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)

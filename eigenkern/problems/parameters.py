@@ -3,8 +3,6 @@
 from dataclasses import replace
 from numbers import Real
 
-import numpy as np
-
 from ..backend.array import namespace
 from ..backend.lazy import is_lazy
 from ..kernels import (
@@ -78,29 +76,28 @@ def check_bandwidth(bandwidth, *, targets=True):
     check_positive_bandwidth(bandwidth)
 
 
-def check_largest(X, dtype=None):
+def check_largest(X, xp, dtype):
     """Raise a ValueError if products of rows would leave the range of a data type.
 
     Parameters
     ----------
     X : array, or LazyRows of which the extremes are known
-    dtype : data type, default=None
-        In which they are computed. None: that of X.
+    xp : module
+        Array library that computes the products.
+    dtype : data type of `xp`
     """
     if is_lazy(X):
         low, high = X.extremes()
-        xp, largest = np, max(high, -low)
     elif 0 in X.shape:
         return
     else:
-        xp = namespace(X)
-        largest = max(float(xp.max(X)), -float(xp.min(X)))
-    limits = xp.finfo(dtype or X.dtype)
+        low, high = float(namespace(X).min(X)), float(namespace(X).max(X))
+    limits, largest = xp.finfo(dtype), max(high, -low)
     low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
     if largest and not low <= largest <= high:
         raise ValueError(
             f"X must be scaled: its largest entry must be between {low:.0e} and "
-            f"{high:.0e} in {dtype or X.dtype}; got {largest:.3g}"
+            f"{high:.0e} in {dtype}; got {largest:.3g}"
         )
 
 
@@ -132,7 +129,7 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     else:
         made = _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
     if isinstance(made, Linear):
-        check_largest(X)
+        check_largest(X, namespace(X), X.dtype)
     if made is kernel or not hasattr(made, "bandwidth"):
         return made
     if not isinstance(bandwidth, str):
