@@ -644,13 +644,12 @@ def _estimate_centers(fit):
         p = chosen_n_centers(e, fit.data, kind, holds_out, 0)
     if p is not None and centers is None:
         p = min(p, n_train)
-    if not logistic and (p is None or (falkon and p == n)):
-        if not selects and fit.drowns(e.alpha, n_train):
-            return _estimate_centers(replace(fit, dtype="float64"))
-        return _estimate_rows(fit, kind)
+    every_row = not logistic and (p is None or (falkon and p == n))
     p = p or n_train
     if not selects and fit.drowns(e.alpha, p):
         return _estimate_centers(replace(fit, dtype="float64"))
+    if every_row:
+        return _estimate_rows(fit, kind)
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
 

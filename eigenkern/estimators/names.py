@@ -20,9 +20,8 @@ class NamesOfSVC:
             if name == "gamma":
                 answer += f": {_bandwidth_of(parameters[name])}"
             elif "alpha" in known:
-                halved = (
-                    parameters.get("loss") == "log_loss"
-                )  # 1/2 |f|^2, as SVC has it
+                # With the log loss the penalty is half of |f|^2, as that of SVC.
+                halved = parameters.get("loss") == "log_loss"
                 alpha = "1 / (C n)" if halved else cls._alpha_of_C
                 answer += (
                     f": C={parameters[name]!r} weighs loss and penalty as alpha = "
