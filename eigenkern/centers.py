@@ -353,7 +353,17 @@ def distinct_rows(X):
     which : ndarray of shape (n,)
         For each row, the place of its equal in `first`.
     """
-    keys = X.by_rows(_all_keys) if is_lazy(X) else _all_keys(X)
+    return _distinct(X.by_rows(_all_keys) if is_lazy(X) else _all_keys(X))
+
+
+def rows_among(X, Z):
+    """Return which rows of X equal a row of Z, ndarray of bool (n,)."""
+    which = _distinct(np.concatenate([_all_keys(X), _all_keys(Z)]))[1]
+    return np.isin(which[: X.shape[0]], which[X.shape[0] :])
+
+
+def _distinct(keys):
+    """Return `first` and `which` of `distinct_rows`, by keys of the rows."""
     coarse, exact = keys.T
     order = np.lexsort((exact, coarse))
     new = np.ones(len(order), dtype=bool)

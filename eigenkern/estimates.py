@@ -47,7 +47,9 @@ from .solvers.projection import factor_pays, projection_interval, projection_wor
 from .solvers.step_search import StepSearch
 from .tuning.penalty import n_ridge_rows
 from .tuning.sizes import (
+    EIGENVECTOR_CUBES,
     FALKON_ITERATIONS,
+    MEASURING_PASSES,
     MIN_ROWS,
     N_MEASURED,
     affordable_rows,
@@ -56,6 +58,7 @@ from .tuning.sizes import (
     default_subsample_of_centers,
     default_subsample_size,
     direct_pays,
+    direct_pays_on_centers,
     max_batch_size,
     max_components,
     max_components_on_centers,
@@ -66,10 +69,8 @@ from .tuning.sizes import (
 # Epochs, times sides beside the first, that a race of six sides takes: its rules drop
 # most of them early (`solvers.step_search`).
 _RACE_SIDES = 16
-# Passes over the rows that the step is measured on: for eigenvalues and trial runs.
-_MEASURING_PASSES = 60
-# Multiply-adds of eigenvectors of s x s over s^3, and of a Cholesky factor over n^3.
-_EIGH_CUBES, _FACTOR_CUBES = 4.0, 0.25
+# Multiply-adds of a Cholesky factor over n^3.
+_FACTOR_CUBES = 0.25
 # Factors that a penalty on a subsample takes, of half the rows and of all of these.
 _N_FACTORS = 4
 # Products with the kernel matrix that refine a direct solution.
@@ -523,7 +524,7 @@ def _add_tuning(fit, K, s, q, kept):
     (fit.reads if kept else fit.entries)(s * s + N * N + N * s)
     fit.products(N * s * q, size)
     if q:
-        fit.products(_EIGH_CUBES * s**3)
+        fit.products(EIGENVECTOR_CUBES * s**3)
     _add_measuring(fit, N, q)
     single = 4 * N * (N + q) if size == 8 else 0
     fit.uses(s * s * (size + 16) + 2 * s * q * 8)
@@ -534,7 +535,7 @@ def _add_tuning(fit, K, s, q, kept):
 
 def _add_measuring(fit, N, q):
     """Add the measurement of eigenvalues, and of the step in trial runs."""
-    fit.reads(_MEASURING_PASSES * N * (N + 2 * q), 12, 4)
+    fit.reads(MEASURING_PASSES * N * (N + 2 * q), 12, 4)
 
 
 def _estimate_general(fit, n, held_out):
@@ -546,6 +547,11 @@ def _estimate_general(fit, n, held_out):
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
     _add_ridge(fit, fit.matrix(n_sampled_rows(n), n_sampled_rows(n)))
+    may_be_direct = e._may_be_direct and not fit.drowns(e.alpha, p)
+    if may_be_direct and direct_pays_on_centers(
+        Z, n, fit.d, k, e.max_iter, e.cache_size
+    ):
+        return _estimate_direct_on_centers(fit, K)
     n_learned = min(n * e.max_iter, 100 * p)
     factor = factor_pays(Z, fit.d, k, n_learned, e.cache_size) or None
     largest = max_batch_size(Z, fit.d, k, n_rows=n)
@@ -577,7 +583,7 @@ def _estimate_general(fit, n, held_out):
         fit.products(n_sampled_rows(n) * p * p / 2)
         fit.uses(whitened + 2 * n_sampled_rows(n) * p * 8)
     fit.entries(c * c / 2 + 2 * N * c + N * N)
-    fit.products((_EIGH_CUBES + _FACTOR_CUBES) * c**3)
+    fit.products((EIGENVECTOR_CUBES + _FACTOR_CUBES) * c**3)
     fit.products(N * c * c)
     _add_measuring(fit, N, q)
     fit.uses(8 * (2 * c * c + 4 * N * c) + whitened)
@@ -603,6 +609,16 @@ def _estimate_general(fit, n, held_out):
     fit.products(epochs * batches / interval * work, 4)
     fit.uses(m * (fit.d + c + interval * m) * size + fit.tiles(Z, m) + 8 * p * k * size)
     return fit.result(e._algorithm, n_centers=p, batch_size=m, n_epochs=epochs)
+
+
+def _estimate_direct_on_centers(fit, K):
+    """Return the estimate of the normal equations of a model on centers."""
+    n, p = K.shape
+    fit.holds("targets", 8 * n * (2 * fit.n_outputs + 1))
+    fit.holds("centers", p * (fit.d + K.row_width) * fit.itemsize)
+    _add_normal_equations(fit, "ridge", K, NystromPlan.make("ridge", p, n))
+    fit.entries(n * p, fit.n_outputs)
+    return fit.result("direct", n_centers=p)
 
 
 def _estimate_exact(fit, n, p, s, q):
@@ -704,21 +720,33 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         fit.uses(2 * square + block)
         method = "iterations"
     else:
-        # Sums over the rows pass through a buffer; a tile a thread, L of the centers,
-        # the sums, and halves of these are there then. The plan has room for a matrix
-        # more than was seen where the models are computed.
-        tiles = 8 * CPU.row_tile * CPU.center_tile * fit.n_threads
-        fit.uses(8 * p * K.gram_rows() + tiles + 4 * square)
-        squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
-        fit.uses(squares * square)
-        fit.holds("preconditioner", square)
-        n_evaluations = NystromPlan.SUMS.get(kind, 1)
-        fit.entries(n_evaluations * n * p + p * p / 2)
-        fit.products(plan.work)
-    fit.products(
-        _FACTOR_CUBES * p**3 * fit.n_threads
-    )  # `pivoted_cholesky`, on a thread
+        _add_normal_equations(fit, kind, K, plan, holds_out)
+        return fit.result(method, n_centers=p)
+    _add_pivoted_factor(fit, p)
     return fit.result(method, n_centers=p, n_epochs=n_epochs)
+
+
+def _add_normal_equations(fit, kind, K, plan, holds_out=False):
+    """Add sums over all rows, by the matrix K of those to train with, and factors."""
+    # Sums over the rows pass through a buffer; a tile a thread, L of the centers, the
+    # sums, and halves of these are there then. The plan has room for a matrix more than
+    # was seen where the models are computed.
+    p = K.shape[1]
+    square = 8 * p * p
+    tiles = 8 * CPU.row_tile * CPU.center_tile * fit.n_threads
+    fit.uses(8 * p * K.gram_rows() + tiles + 4 * square)
+    squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
+    fit.uses(squares * square)
+    fit.holds("preconditioner", square)
+    n_evaluations = NystromPlan.SUMS.get(kind, 1)
+    fit.entries(n_evaluations * fit.n * p + p * p / 2)
+    fit.products(plan.work)
+    _add_pivoted_factor(fit, p)
+
+
+def _add_pivoted_factor(fit, p):
+    """Add `pivoted_cholesky`, on a thread."""
+    fit.products(_FACTOR_CUBES * p**3 * fit.n_threads)
 
 
 def _factorises(fit, plan, p):
@@ -757,9 +785,9 @@ def _estimate_linear(fit):
     N = min(n, N_MEASURED)
     narrow = CPU.narrow_product_work
     fit.uses((2 * min(s, n) * d + 2 * N * q) * size)
-    fit.products(_EIGH_CUBES * min(s, d) ** 3)
+    fit.products(EIGENVECTOR_CUBES * min(s, d) ** 3)
     fit.products(s * d * min(s, d), size)
-    fit.reads(2 * _MEASURING_PASSES * N * d, 12)
+    fit.reads(2 * MEASURING_PASSES * N * d, 12)
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
     columns = k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
     fit.products(columns * min(2 * n * d, n * d * narrow), size)

@@ -12,6 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from ..backend.array import to_numpy
 from ..backend.devices import working_device
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
+from ..backend.lazy import is_lazy
 from ..backend.threads import single_threaded_blas
 from ..centers import METHODS, distinct_rows
 from ..nystrom.descent import State
@@ -30,6 +31,7 @@ from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import (
     check_sizes,
     direct_pays,
+    direct_pays_on_centers,
     max_batch_size,
     n_sampled_rows,
     tuning_bytes,
@@ -71,6 +73,9 @@ _ROUND = 32
 # on new rows of eleven data sets are at most 0.1 points above EigenPro 2's (200 to 7000
 # rows, benchmarks/small.py); five times as much costs up to 0.8 % on clean targets.
 _EPOCH_PENALTY = 0.02
+# Batches of an epoch at least: a direct solution counts as so many projections for each
+# epoch that it stands for, where more rows are learned later.
+_LEAST_BATCHES = 8
 # How the solver takes rows that come once, and few at a time. The guard's baseline
 # starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early
 # batch does not halve the step.
@@ -85,6 +90,18 @@ def _has_centers(estimator):
         "data that come in pieces need a model on centers: pass n_centers, or centers "
         "as an array, and no algorithm that needs all rows at once"
     )
+
+
+def _of_solution(problem, loss, n_bytes):
+    """Return the attributes of a direct solution with a matrix of some bytes."""
+    return tuned_attributes(None, problem) | {
+        "algorithm_": "direct",
+        "cache_size_": n_bytes / 1e6,
+        "n_iter_": 1,
+        "loss_curve_": [loss],
+        "validation_scores_": None,
+        "n_step_halvings_": 0,
+    }
 
 
 class _EigenPro(Streaming, Model):
@@ -382,14 +399,7 @@ class _EigenPro(Streaming, Model):
         loss = weighted_mean_square(found.residual, problem.weights)
         if not loss <= problem.loss(problem.initial_coef()):
             return None
-        chosen = {
-            "algorithm_": "direct",
-            "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
-            "n_iter_": 1,
-            "loss_curve_": [loss],
-            "validation_scores_": None,
-            "n_step_halvings_": 0,
-        }
+        chosen = _of_solution(problem, loss, K.shape[0] ** 2 * K.itemsize)
         rows = train[len(train) - found.left_out.shape[0] :]
         targets = data.targets[rows]
         out_of_sample = OutOfSample(
@@ -397,7 +407,6 @@ class _EigenPro(Streaming, Model):
             targets,
             np.ones(len(rows)) if data.weights is None else data.weights[rows],
         )
-        chosen |= tuned_attributes(None, problem)
         return State(found.coef, chosen, out_of_sample)
 
     def _global_preconditioner(self, problem):
@@ -483,6 +492,10 @@ class _EigenPro(Streaming, Model):
         """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
         problem = self._general_problem(data, train, held_out)
         ridge = self._ridge(problem, problem.sampled_kernel())
+        if self._may_be_direct and not is_lazy(data.X):
+            solution = self._solved_on_centers(problem, ridge)
+            if solution is not None:
+                return problem, iter([solution]), solution.counts
         coef = self._previous_coef(problem)
         learner = Learner.make(
             self,
@@ -500,6 +513,38 @@ class _EigenPro(Streaming, Model):
             solver = spared.states(solver, partial(learner.gone_on, batches))
         cached = {"cache_size_": problem.cache_megabytes}
         return problem, solver, learner.chosen_attributes() | cached
+
+    def _solved_on_centers(self, problem, ridge):
+        """Return the state of the direct solution on centers, or None."""
+        n_outputs = problem.targets.shape[1]
+        if not direct_pays_on_centers(
+            problem.center_matrix,
+            problem.n_rows,
+            problem.n_features,
+            n_outputs,
+            self.max_iter,
+            self.cache_size,
+        ):
+            return None
+        least, size = problem.least_ridge(), problem.entry_size()
+        if not 0 < size < np.inf or (self.alpha > 0 and ridge <= least):
+            return None
+        if ridge:
+            ridge = max(ridge, least)
+        penalty = max(_EPOCH_PENALTY / self.max_iter * size, least)
+        coef, out_of_sample = problem.solved(ridge or penalty)
+        if coef is None:
+            return None
+        loss = problem.loss(coef)
+        if not loss <= problem.loss(problem.initial_coef()):
+            return None
+        chosen = _of_solution(problem, loss, 0) | {
+            "alpha_": ridge / problem.n_rows,
+            "projection_interval_": None,
+            "t_": _LEAST_BATCHES * self.max_iter,
+            "projection_residual_": 0.0,
+        }
+        return State(coef, chosen, out_of_sample)
 
     def _prepare_exact(self, data, train, held_out, spared):
         """Return problem, solver and what was chosen, of exact projections."""

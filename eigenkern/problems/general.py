@@ -18,8 +18,13 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
+from .centers import CenterProblem
+from .least_squares import rounding
 from .parameters import make_kernel
 from .problem import Problem, take
+
+# Rows that tell the size of k(x, x).
+_N_SIZED = 1000
 
 
 class GeneralProblem(Problem):
@@ -74,6 +79,7 @@ class GeneralProblem(Problem):
         zero_loss=None,
     ):
         super().__init__(device, data.X)
+        self._device, self._data = device, data
         self._X = self.to_compute_if_small(data.X)
         centers = self.to_compute(centers)
         like = self.to_compute(self._X[:0, :]) if intercept is None else centers
@@ -230,6 +236,52 @@ class GeneralProblem(Problem):
         if operator.in_memory:
             other._matrix = operator.block()
         return other
+
+    def entry_size(self):
+        """Return the mean of w k(x, x), on some rows."""
+        first = slice(0, min(self.n_rows, _N_SIZED))
+        entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
+        return float(self.xp.mean(entries))
+
+    def least_ridge(self):
+        """Return the c below which rounding of the kernel matrix drowns a penalty."""
+        least = rounding(self.xp, self.dtype, self.n_coefficients)
+        return least * self.n_rows * self.entry_size()
+
+    def solved(self, ridge):
+        """Return what minimises ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``, c = `ridge`.
+
+        By the normal equations of the Nystrom method.
+
+        Returns
+        -------
+        coef : array of shape (p, l) or None
+            None where the equations have no Cholesky factor.
+        out_of_sample : OutOfSample or None
+            Of a sample of rows, if they have classes.
+        """
+        squares = CenterProblem(
+            self._device,
+            self._data,
+            np.sort(self._train),
+            None,
+            kernel=self.kernel,
+            bandwidth=None,
+            n_centers=None,
+            centers=self._centers,
+        )
+        alpha, equations = ridge / self.n_rows, squares.training
+        factor = equations.factor(alpha)
+        if factor is None:
+            return None, None
+        b = equations.solve(factor)[:, :-1]
+        coef, left_out = self.coef_of(squares.dual_coef(b)), None
+        if squares.calibrates:
+            # A center whose own row is left out would have next to nothing to tell its
+            # coefficient by; no new row is a center.
+            others = ~choice_of_centers.rows_among(squares.all.X, self._centers)
+            left_out = squares.left_out(alpha, factor, among=others)
+        return coef, left_out
 
     def check_memory(self):
         """Raise a ValueError unless the free memory holds K(X, Z) and two factors."""

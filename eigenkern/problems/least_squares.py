@@ -361,7 +361,7 @@ class LeastSquares(Problem):
         """Whether values out of sample are asked for: of classes."""
         return self._data.groups is not None
 
-    def left_out(self, alpha, factor=None):
+    def left_out(self, alpha, factor=None, *, among=None):
         """Return the values of a sample of rows, each of ridge regression without it.
 
         Equal rows are left out together: a row that is repeated, or has an integer
@@ -379,6 +379,8 @@ class LeastSquares(Problem):
             lambda.
         factor : Factor, default=None
             ``everything.factor(alpha)``; None: of the least lambda that has one.
+        among : ndarray of bool, shape (n,), default=None
+            Rows of `all` to leave out, where their class has some. None: all.
 
         Returns
         -------
@@ -395,9 +397,15 @@ class LeastSquares(Problem):
             weights,
             len(first) * (int(codes.max()) + 1),
         ).reshape(len(first), -1)
+        classes, able = of_class.argmax(axis=1), np.ones(len(first), dtype=bool)
+        if among is not None:
+            able = among[first] | ~np.isin(classes, classes[among[first]])
         chosen, stands_for = sample_of_classes(
-            of_class.argmax(axis=1), n_sets_left_out(len(first)), self.rng
+            classes[able], n_sets_left_out(len(first)), self.rng
         )
+        n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
+        chosen = np.flatnonzero(able)[chosen]
+        stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
         # Positions of all rows of the sets that are chosen, and which set they are of.
         place = np.full(len(first), -1)
         place[chosen] = np.arange(len(chosen))

@@ -15,6 +15,7 @@ from ..kernels import Gaussian
 from ..nystrom.plan import NystromPlan
 from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
+from ..solvers.projection import factor_pays, projection_interval, projection_work
 
 # Rows for each center that tell all eigenfunctions in the span of the centers; with
 # fewer, the last ones fit the noise of the rows.
@@ -26,6 +27,10 @@ _FIXED_COST = 0.05
 MIN_ROWS = 256
 # Rows on which beta and lambda are measured.
 N_MEASURED = 4000
+# Passes over the rows that the step is measured on: for eigenvalues and trial runs.
+MEASURING_PASSES = 60
+# Multiply-adds of eigenvectors of s x s, over s^3.
+EIGENVECTOR_CUBES = 4.0
 # Rows up to which one factor is faster than epochs with their setup: on two cores 0.86
 # and 1.26 s for 7300 rows of 16 features; its time grows as n^3.
 _DIRECT_ROWS = 8000
@@ -187,6 +192,55 @@ def direct_pays(operator, cache_size):
     n_copies = 1 if is_numpy(operator.xp) else 4
     free = memory.available(operator.xp, operator.device)
     return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)
+
+
+def direct_pays_on_centers(
+    centers, n_rows, n_features, n_columns, n_epochs, cache_size
+):
+    """Whether a model on centers is sooner solved directly than by epochs.
+
+    The sums over the rows take n p^2 / 2 multiply-adds and the factors some 2 p^3. Of
+    the epochs count preconditioner and step, the kernel matrix, computed or read each
+    time, and the projections.
+
+    Parameters
+    ----------
+    centers : Matrix
+        K(Z, Z).
+    n_rows, n_features, n_columns, n_epochs : int
+    cache_size : float or "auto"
+        MB that the matrices of the direct solution may take, as in the estimators.
+    """
+    (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
+    plan = NystromPlan.make("ridge", p, n_rows)
+    budget = cache_budget(cache_size, centers)
+    free = memory.available(centers.xp, centers.device)
+    if 8 * NystromPlan.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
+        return False
+    n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
+    entry = machine.kernel_seconds(n_features, size, n_threads)
+    value = entry + machine.product_seconds(n_columns, size, n_threads)
+    # Once for the sums, and once for the loss.
+    direct = 2 * n_rows * p * value
+    direct += machine.product_seconds(plan.work, 8, n_threads)
+    read = value
+    if (p + n_features) * n_rows * size <= budget:  # it may be kept
+        read = min(value, size / machine.read)
+    c, N = default_subsample_of_centers(p, n_rows, p), min(n_rows, N_MEASURED)
+    epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
+    epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read
+    epochs += n_epochs * n_rows * p * read
+    if direct <= epochs:  # without the calibration of a batch
+        return True
+    largest = max_batch_size(centers, n_features, n_columns, n_rows)
+    m = auto_batch_size(largest, n_rows, MIN_ROWS)
+    width = n_features, n_columns
+    factor = factor_pays(centers, *width, n_epochs * n_rows, cache_size) or None
+    interval = projection_interval(centers, factor, m, *width)
+    work = projection_work(centers, factor, *width) / interval / m
+    projections = machine.product_seconds(work, 4, n_threads)
+    projections += m * (interval - 1) / 2 * value
+    return direct <= epochs + n_epochs * n_rows * projections
 
 
 def check_sizes(n, subsample_size, n_components, batch_size):

@@ -85,8 +85,9 @@ def test_defaults_reach_least_squares(n, p, options):
 
 def test_auto_is_eigenpro_4_where_there_are_centers(data, quick):
     X, y = data
+    options = {"n_centers": 50, "max_iter": 2, "batch_size": 300, **OPTIONS}
     auto, named = (
-        EigenProRegressor(algorithm=name, n_centers=50, max_iter=2, **OPTIONS).fit(X, y)
+        EigenProRegressor(algorithm=name, **options).fit(X, y)
         for name in ("auto", "eigenpro4")
     )
     assert_array_equal(auto.dual_coef_, named.dual_coef_)
@@ -125,12 +126,13 @@ def test_algorithm_1(data):
 def test_coefficients_follow_the_centers_that_are_given(data):
     X, y = data
     order = np.random.default_rng(1).permutation(60)
-    model = EigenProRegressor(centers=X[:60], max_iter=3, **OPTIONS).fit(X, y)
+    options = {"algorithm": "eigenpro4", "max_iter": 3, **OPTIONS}
+    model = EigenProRegressor(centers=X[:60], **options).fit(X, y)
     K = np.exp(-cdist(X, model.centers_) / 4.0)
     assert_array_equal(model.centers_, X[:60])
     expected = K @ model.dual_coef_[:, 0] + model.intercept_
     assert_allclose(model.predict(X), expected, rtol=1e-9)
-    other = EigenProRegressor(centers=X[:60][order], max_iter=3, **OPTIONS).fit(X, y)
+    other = EigenProRegressor(centers=X[:60][order], **options).fit(X, y)
     assert_allclose(other.predict(X), model.predict(X), atol=0.1)
 
 
