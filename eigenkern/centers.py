@@ -357,7 +357,7 @@ def distinct_rows(X):
 
 
 def rows_among(X, Z):
-    """Return which rows of X equal a row of Z, ndarray of bool (n,)."""
+    """Return which rows of X equal a row of Z of their data type, bool (n,)."""
     which = _distinct(np.concatenate([_all_keys(X), _all_keys(Z)]))[1]
     return np.isin(which[: X.shape[0]], which[X.shape[0] :])
 

@@ -19,6 +19,7 @@ from eigenkern.centers import (
     masses,
     pivot_indices,
     ridge_leverage_scores,
+    rows_among,
     uniform_indices,
 )
 from eigenkern.kernels import Gaussian, Linear, Polynomial
@@ -348,3 +349,10 @@ def test_what_the_functions_take(rng):
             function(Gaussian(1.0), np.where(X > 1, np.nan, X), 5)
         with pytest.raises(ValueError, match="weights must be 40 positive numbers"):
             function(Gaussian(1.0), X, 5, weights=np.full(40, np.inf))
+
+
+def test_rows_among_others(rng):
+    X = rng.integers(0, 3, (50, 3)).astype(float)
+    Z = X[[3, 7]] + 0.0
+    expected = (X[:, None, :] == Z).all(axis=2).any(axis=1)
+    assert_array_equal(rows_among(X, Z), expected)

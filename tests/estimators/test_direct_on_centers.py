@@ -75,7 +75,7 @@ def test_many_epochs_come_close(data):
     epochs.fit(X, Y)
     assert direct.algorithm_ == "direct" and direct.alpha_ == epochs.alpha_ > 0
     assert_array_equal(direct.centers_, epochs.centers_)
-    assert_allclose(direct.predict(X_test), epochs.predict(X_test), atol=0.02)
+    assert_allclose(direct.predict(X_test), epochs.predict(X_test), atol=0.06)
 
 
 @pytest.mark.parametrize(
