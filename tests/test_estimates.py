@@ -50,6 +50,7 @@ def data(rng, n, d, dtype="float64"):
         EigenProRegressor(algorithm="sgd", max_iter=2, early_stopping=True),
         EigenProRegressor(algorithm="eigenpro2", max_iter=1, cache_size=0),
         EigenProRegressor(n_centers=300, max_iter=3),
+        EigenProRegressor(algorithm="eigenpro4", n_centers=300, max_iter=3),
         EigenProRegressor(n_centers=300, max_iter=1, cache_size=0),
         EigenProRegressor(n_centers=50, max_iter=3, algorithm="eigenpro3-exact"),
         FalkonLikeRegressor(n_centers=200),
@@ -86,6 +87,7 @@ def test_sizes_are_those_that_a_fit_chooses(model, rng):
         EigenProRegressor(algorithm="eigenpro2", max_iter=1),
         EigenProRegressor(),
         EigenProRegressor(n_centers=800, max_iter=1),
+        EigenProRegressor(algorithm="eigenpro4", n_centers=800, max_iter=1),
         NystromRegressor(n_centers=1000),
         NystromRegressor(n_centers=1000, alpha="path"),
         NystromRegressor(n_centers=None),
@@ -154,7 +156,8 @@ def test_every_kind_of_fit(model, sizes):
 
 
 def test_table():
-    told = estimate(EigenProRegressor(n_centers=200, max_iter=5), 4000, 3)
+    model = EigenProRegressor(algorithm="eigenpro4", n_centers=200, max_iter=5)
+    told = estimate(model, 4000, 3)
     lines = repr(told).splitlines()
     assert lines[0] == "EigenProRegressor on 4000 x 3 float64, 1 output"
     rows = dict(line.strip().split("  ", 1) for line in lines[1:])

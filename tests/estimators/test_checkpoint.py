@@ -101,14 +101,14 @@ MODELS = {
     "sgd": EigenProRegressor(algorithm="sgd", early_stopping=False),
     "eigenpro3": EigenProRegressor(algorithm="eigenpro3", n_centers=40, cache_size=0),
     "eigenpro3-exact": EigenProRegressor(algorithm="eigenpro3-exact", n_centers=40),
-    "eigenpro4": EigenProRegressor(n_centers=40),
+    "eigenpro4": EigenProRegressor(algorithm="eigenpro4", n_centers=40),
     "eigenpro4, few rows a step": EigenProRegressor(
         n_centers=60, batch_size=5, cache_size=0
     ),
     "validation": EigenProRegressor(**MACHINE, early_stopping=True),
     "an absurd step": EigenProRegressor(algorithm="eigenpro2", step_size=1e6),
     "spared rows": EigenProClassifier(**MACHINE),
-    "spared rows, centers": EigenProClassifier(n_centers=40),
+    "spared rows, centers": EigenProClassifier(algorithm="eigenpro4", n_centers=40),
     "classes, validation": EigenProClassifier(
         n_centers=40, early_stopping=True, class_weight="balanced"
     ),
@@ -187,7 +187,9 @@ def test_sizes_stay_where_the_machine_would_choose_others(
     data, copies, tmp_path, monkeypatch
 ):
     X, y, _ = data
-    model = EigenProRegressor(n_centers=40, max_iter=4, random_state=0)
+    model = EigenProRegressor(
+        algorithm="eigenpro4", n_centers=40, max_iter=4, random_state=0
+    )
     monkeypatch.setattr(sizes, "MIN_ROWS", 1)
     monkeypatch.setattr(sizes, "filling_work", lambda *_: 1e3)
     monkeypatch.setattr(learner, "MIN_ROWS", 1)

@@ -388,7 +388,7 @@ def test_there_are_none_without_rows_held_out(model, rng):
 @pytest.mark.parametrize(
     "model",
     [
-        EigenProClassifier(n_centers=20, **HELD),
+        EigenProClassifier(algorithm="eigenpro4", n_centers=20, **HELD),
         LinearEigenProClassifier(**HELD),
         DSGClassifier(loss="hinge", **HELD),
     ],
@@ -473,7 +473,7 @@ def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, foun
     "model",
     [
         EigenProClassifier(algorithm="eigenpro2", bandwidth=3.0),
-        EigenProClassifier(n_centers=50, bandwidth=3.0),
+        EigenProClassifier(algorithm="eigenpro4", n_centers=50, bandwidth=3.0),
         LinearEigenProClassifier(),
     ],
     ids=lambda model: f"{type(model).__name__[:6]}{getattr(model, 'n_centers', '')}",
