@@ -803,7 +803,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
         the diagonal, about as far as that many epochs get. A size, a step or a damping
         of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
-        ask for epochs.
+        ask for epochs. A model on p centers is solved directly, with the same penalty,
+        where that takes less time: by the normal equations of the Nystrom method,
+        n p^2 / 2 + 2 p^3 multiply-adds. There a `cache_size` below 40 p^2 bytes, and
+        rows in a file, a Dask array or a stream, ask for epochs too.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -899,7 +902,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
-        what tells of batches, steps and eigenvectors is None.
+        what tells of batches, steps, eigenvectors and projections is None.
     batch_size_ : int
         m.
     max_batch_size_ : int
@@ -931,7 +934,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     projection_interval_ : int
         T, batches between projections; only of models on centers, as the next ones.
     t_ : int
-        Projections so far.
+        Projections so far; a direct solution counts as 8 `max_iter` of them.
     projection_residual_ : float
         The relative residual that projections ended with, on average; 0 with a
         Cholesky factor.
@@ -1066,7 +1069,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
         the diagonal, about as far as that many epochs get. A size, a step or a damping
         of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
-        ask for epochs.
+        ask for epochs. A model on p centers is solved directly, with the same penalty,
+        where that takes less time: by the normal equations of the Nystrom method,
+        n p^2 / 2 + 2 p^3 multiply-adds. There a `cache_size` below 40 p^2 bytes, and
+        rows in a file, a Dask array or a stream, ask for epochs too.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
         of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
@@ -1165,7 +1171,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         lambda in use.
     algorithm_ : str
         The algorithm that was used, or "direct": one factor instead of epochs. Then
-        what tells of batches, steps and eigenvectors is None.
+        what tells of batches, steps, eigenvectors and projections is None.
     batch_size_ : int
         m.
     max_batch_size_ : int
@@ -1197,7 +1203,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     projection_interval_ : int
         T, batches between projections; only of models on centers, as the next ones.
     t_ : int
-        Projections so far.
+        Projections so far; a direct solution counts as 8 `max_iter` of them.
     projection_residual_ : float
         The relative residual that projections ended with, on average; 0 with a
         Cholesky factor.
