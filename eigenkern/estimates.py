@@ -34,6 +34,7 @@ from .estimators.linear_eigenpro import (
 from .estimators.nystrom import NystromClassifier, NystromRegressor
 from .estimators.nytro import NytroClassifier, NytroRegressor, factorises
 from .estimators.validation import check_centers, check_number, is_auto
+from .nystrom.krylov import krylov_pays
 from .nystrom.plan import NystromPlan
 from .operators.cached import kept_bytes
 from .operators.given import GivenMatrix
@@ -71,6 +72,14 @@ from .tuning.sizes import (
 _RACE_SIDES = 16
 # Multiply-adds of a Cholesky factor over n^3.
 _FACTOR_CUBES = 0.25
+# Seconds to tell a row from others, and bytes/s of its content, on one thread: 0.5 us a
+# row of 8 features in single precision, 5.4 us with 784. A row in double precision is
+# told by its content in single precision as well.
+_ROW_SECONDS, _CONTENT = 0.5e-6, 0.65e9
+# Work of a path over what `NystromPlan` says, where it takes all eigenvectors.
+_ALL_EIGENVECTORS = 3
+# Iterations of a Falkon classifier without the rows that it is calibrated on.
+_N_HELD_OUT = 3
 # Factors that a penalty on a subsample takes, of half the rows and of all of these.
 _N_FACTORS = 4
 # Products with the kernel matrix that refine a direct solution.
@@ -387,6 +396,12 @@ class _Fit:
             rate = memory.touch_rate(n_bytes) * self.n_threads
         self.seconds += n_bytes / rate
 
+    def tells_rows(self):
+        """Add what it takes to find equal rows."""
+        if not self.precomputed:
+            n_bytes = self.d * (4 if self.itemsize == 4 else 12)
+            self.seconds += self.n * (_ROW_SECONDS + n_bytes / _CONTENT)
+
     # Memory
 
     def holds(self, name, n_bytes):
@@ -618,6 +633,9 @@ def _estimate_direct_on_centers(fit, K):
     fit.holds("centers", p * (fit.d + K.row_width) * fit.itemsize)
     _add_normal_equations(fit, "ridge", K, NystromPlan.make("ridge", p, n))
     fit.entries(n * p, fit.n_outputs)
+    if fit.data.groups is not None:  # rows to leave out, which are no centers
+        fit.tells_rows()
+        fit.tells_rows()
     return fit.result("direct", n_centers=p)
 
 
@@ -664,6 +682,7 @@ def _estimate_centers(fit):
     p = p or n_train
     if not selects and fit.drowns(e.alpha, p):
         return _estimate_centers(replace(fit, dtype="float64"))
+    fit.tells_rows()
     if every_row:
         return _estimate_rows(fit, kind)
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
@@ -681,7 +700,8 @@ def _estimate_rows(fit, kind):
     fit.uses(8 * n * n * (2 if path else 0.25) + fit.tiles(K) + 40 * n * k)
     fit.entries((2 if path else 1) * n * n / 2)
     fit.touches(8 * n * n)
-    fit.products(plan.work)
+    all_vectors = path and not krylov_pays(n, k)
+    fit.products(plan.work * (_ALL_EIGENVECTORS if all_vectors else 1))
     return fit.result("path" if path else "factor", n_centers=n)
 
 
@@ -695,6 +715,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         method = "factor"
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
+        fit.touches(n * fit.d * size)
     fit.holds("targets", 8 * n * (2 * k + 1))
     fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
     iterates = isinstance(e, _NYTRO) and not _factorises(fit, plan, p)
@@ -702,6 +723,9 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     if falkon or iterates:
         n_epochs = FALKON_ITERATIONS if falkon else e._n_iterations
         n_epochs = min(n_epochs, e.max_iter) if falkon else n_epochs
+        n_passes = n_epochs
+        if kind == "falkon" and fit.data.groups is not None:
+            n_passes += _N_HELD_OUT
         n_products = 2 * e.max_iter if falkon else n_epochs
         (kept,) = kept_bytes([K], e.cache_size, n_products, fit.d)
         fit.holds("preconditioner", 2 * square)
@@ -710,10 +734,10 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
             fit.holds("kernel matrix", kept)
             fit.entries(n_train * p)
             fit.touches(kept)
-            fit.seconds += n_epochs * n_train * p * CPU.convert / fit.n_threads
-            fit.reads(n_epochs * n_train * p, 2 * k, 8)
+            fit.seconds += n_passes * n_train * p * CPU.convert / fit.n_threads
+            fit.reads(n_passes * n_train * p, 2 * k, 8)
         else:
-            fit.entries(n_epochs * n_train * p, 2 * k)
+            fit.entries(n_passes * n_train * p, 2 * k)
         # Blocks of a matrix that is kept in float32 are brought to float64.
         converted = kept and size == 4
         block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
@@ -741,6 +765,8 @@ def _add_normal_equations(fit, kind, K, plan, holds_out=False):
     n_evaluations = NystromPlan.SUMS.get(kind, 1)
     fit.entries(n_evaluations * fit.n * p + p * p / 2)
     fit.products(plan.work)
+    if kind == "path" and not krylov_pays(p, fit.n_outputs):
+        fit.products((_ALL_EIGENVECTORS - 1) * NystromPlan.CUBES[kind] * p**3)
     _add_pivoted_factor(fit, p)
 
 

@@ -61,8 +61,7 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
     low, high : float
         The penalties lambda of B that models shall be accurate for, or 1 / (gamma t).
     """
-    n, n_outputs = A.shape[0], T.shape[1] - 1
-    if n < max(_LEAST, _LEAST_PER_OUTPUT * n_outputs):
+    if not krylov_pays(A.shape[0], T.shape[1] - 1):
         return None
     top = _largest_eigenvalue(A)
     if not floor < top < math.inf:
@@ -84,6 +83,11 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
         floor / weight,
         largest=top / weight,
     )
+
+
+def krylov_pays(n, n_outputs):
+    """Whether `krylov_spectrum` of n coefficients is faster than all eigenvectors."""
+    return n >= max(_LEAST, _LEAST_PER_OUTPUT * n_outputs)
 
 
 def _largest_eigenvalue(A):
