@@ -102,7 +102,9 @@ CASES = {
     ),
     "centers": (
         tabular,
-        EigenProRegressor(n_centers=1000, max_iter=10, random_state=0),
+        EigenProRegressor(
+            algorithm="eigenpro4", n_centers=1000, max_iter=10, random_state=0
+        ),
     ),
     "linear": (features, LinearEigenProRegressor(max_iter=20, random_state=0)),
     "nystrom": (tabular, NystromRegressor(n_centers=1000, random_state=0)),

@@ -74,7 +74,12 @@ def table2(write):
         data = load(name)
         for p, (paper_kmeans, paper_uniform) in rows.items():
             model = EigenProClassifier(
-                KERNEL, n_centers=p, centers="kmeans", max_iter=10, random_state=0
+                KERNEL,
+                algorithm="eigenpro4",
+                n_centers=p,
+                centers="kmeans",
+                max_iter=10,
+                random_state=0,
             )
             seconds = timed(model, data.X_train, data.y_train)
             cells = [f"{accuracy(model, data):6.2f} ({paper_kmeans:.2f})"]
@@ -113,7 +118,9 @@ def figures(write):
                 if n < p:
                     errors.append(np.nan)
                     continue
-                model = EigenProClassifier(KERNEL, centers=X[:p], **options)
+                model = EigenProClassifier(
+                    KERNEL, algorithm="eigenpro4", centers=X[:p], **options
+                )
                 errors.append(100 - accuracy(model.fit(X[:n], y[:n]), data))
             curves[name, p] = available, errors, 100 - accuracy(machine, data)
             cells = " ".join(f"{error:10.2f}" for error in errors)
@@ -177,7 +184,7 @@ def iterative(p):
     options = {"n_centers": p, "early_stopping": False, "random_state": 0}
     made = partial(EigenProClassifier, KERNEL, max_iter=5, **options)
     return {
-        "EigenPro 4, 5 epochs": made(),
+        "EigenPro 4, 5 epochs": made(algorithm="eigenpro4"),
         "EigenPro 3, 5 epochs": made(algorithm="eigenpro3"),
         "EigenPro 4, O(p) memory": made(cache_size=0),
         "Falkon-like, 10 iterations": FalkonLikeClassifier(
