@@ -8,6 +8,7 @@ sizes    seconds of a fit with defaults, best of three: digits-like rows of 16 f
          and ten classes in float32, every estimator, ``SVC(C=10)`` and ``KernelRidge``.
 errors   held-out error of EigenPro with defaults, by its epochs
          (``algorithm="eigenpro2"``) and by the direct solution, on real data sets.
+centers  the same on centers (``algorithm="eigenpro4"``), and log losses of classes.
 search   ``GridSearchCV`` of the digits over 5 bandwidths and 5 folds, with one and two
          processes, and of ``SVC(C=10)`` over gamma.
 linear   one epoch of linear EigenPro on 10000 x 2000 features, and ``RidgeClassifier``.
@@ -26,6 +27,7 @@ from kernel_product import processor
 from sklearn.datasets import load_digits, make_classification
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import RidgeClassifier
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
@@ -136,6 +138,32 @@ def errors():
         yield line
 
 
+def centers():
+    """Yield lines: errors on centers, by epochs and directly."""
+    sizes = (1000, 200), (1000, 500), (4000, 500), (4000, 2000)
+    yield "Error in %, or 100 (1 - R2), and log loss: EigenPro 4 by epochs / directly."
+    heads = (f"{n} rows, {p} centers" for n, p in sizes)
+    yield f"{'':20}" + "".join(f"{head:>32}" for head in heads)
+    for name in (*datasets.TARGETS, *datasets.IMAGES, *datasets.CLASSES):
+        make = EigenProRegressor if name in datasets.TARGETS else EigenProClassifier
+        line = f"{name:20}"
+        for n, p in sizes:
+            X, y, X_test, y_test = part(name, n)
+            found, losses = [], []
+            for algorithm in ("eigenpro4", "auto"):
+                model = make(n_centers=p, algorithm=algorithm, random_state=0)
+                score = model.fit(X, y).score(X_test, y_test)
+                found.append(f"{100 * (1 - score):.2f}")
+                if make is EigenProClassifier:
+                    told = log_loss(
+                        y_test, model.predict_proba(X_test), labels=model.classes_
+                    )
+                    losses.append(f"{told:.3f}")
+            cell = " / ".join(found) + ("  " + " / ".join(losses) if losses else "")
+            line += f"{cell:>32}"
+        yield line
+
+
 def search():
     """Yield lines: seconds of a grid search."""
     X, y = load_digits(return_X_y=True)
@@ -175,11 +203,14 @@ def linear():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", choices=["sizes", "errors", "search", "linear"])
+    parser.add_argument(
+        "--part", choices=["sizes", "errors", "centers", "search", "linear"]
+    )
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    parts = {"sizes": sizes, "search": search, "linear": linear, "errors": errors}
+    parts = {"sizes": sizes, "search": search, "linear": linear}
+    parts |= {"errors": errors, "centers": centers}
     for name, lines in parts.items():
         if args.part not in (None, name):
             continue
