@@ -5,7 +5,7 @@ Run ::
     EIGENKERN_DATA=/folder/of/npz python benchmarks/quantiles.py --data kin8nm
     python benchmarks/quantiles.py --report        # summary and plot once more
 
-Quantiles 0.1, 0.5 and 0.9 of four data sets, standardised, at most 4000 training rows
+Quantiles 0.1, 0.5 and 0.9 of four data sets, standardized, at most 4000 training rows
 drawn anew for each of five seeds (one for DSG without early stopping, which takes
 all its epochs), always the same test rows. ``DSGRegressor`` with
 ``loss="pinball"`` learns the three in one fit, with defaults but for `early_stopping`;

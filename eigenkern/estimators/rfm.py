@@ -510,7 +510,7 @@ class _RecursiveFeatureMachine(
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; standardise features of unlike units.
+            Training rows; standardize features of unlike units.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label a row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
@@ -727,7 +727,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
 
     The full metric goes on from the best diagonal one.
 
-    Standardise features of unlike units: the first model has no other idea of them.
+    Standardize features of unlike units: the first model has no other idea of them.
 
     References
     ----------
@@ -845,7 +845,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
 
     The full metric goes on from the best diagonal one.
 
-    Standardise features of unlike units: the first model has no other idea of them.
+    Standardize features of unlike units: the first model has no other idea of them.
 
     References
     ----------
