@@ -224,10 +224,9 @@ class MetricProblem:
 
     def fitted(self, kind, number, root):
         """Return the round of a metric: its model, and the error of that."""
-        model = self.fit(root, self._kernels[0], self._train)
-        return Round(
-            kind, number, root, self._kernels[0], model, self._error(model, root)
-        )
+        kernel = self._kernels[0]
+        model = self.fit(root, kernel, self._train)
+        return Round(kind, number, root, kernel, model, self._error(model, root))
 
     def _error(self, model, root):
         """Return the error of a model on the rows held out."""
@@ -723,7 +722,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     The default estimator is ``EigenProRegressor()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median
     distance. In the end that is compared, on half of the rows, with `matern32` of one,
-    two and four times the median: a smoother kernel often suits the metric.
+    two and four times the median, and R with its power 0.7: a smoother kernel and a
+    softer metric often suit each other.
 
     The full metric goes on from the best diagonal one.
 
@@ -841,7 +841,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     The default estimator is ``EigenProClassifier()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median
     distance. In the end that is compared, on half of the rows, with `matern32` of one,
-    two and four times the median: a smoother kernel often suits the metric.
+    two and four times the median, and R with its power 0.7: a smoother kernel and a
+    softer metric often suit each other.
 
     The full metric goes on from the best diagonal one.
 
