@@ -776,7 +776,7 @@ def _add_pivoted_factor(fit, p):
 
 
 def _factorises(fit, plan, p):
-    """Whether NYTRO takes a factorisation."""
+    """Whether NYTRO takes a factorization."""
     e = fit.estimator
     if e.selection == "gcv":
         return True
