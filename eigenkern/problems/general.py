@@ -249,7 +249,7 @@ class GeneralProblem(Problem):
         return least * self.n_rows * self.entry_size()
 
     def solved(self, ridge):
-        """Return what minimises ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``, c = `ridge`.
+        """Return what minimizes ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``, c = `ridge`.
 
         By the normal equations of the Nystrom method.
 
