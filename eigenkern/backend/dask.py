@@ -116,9 +116,7 @@ class Workers:
 
         chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
         wait(chunks)
-        for chunk in chunks:
-            if chunk.status == "error":
-                chunk.result()
+        self.gather([chunk for chunk in chunks if chunk.status == "error"])
         return chunks
 
     def places(self, chunks):
@@ -148,7 +146,17 @@ class Workers:
 
     def gather(self, handles):
         """Return the values of handles."""
-        return self._client.gather(handles)
+        from distributed import KilledWorker
+
+        try:
+            return self._client.gather(handles)
+        except KilledWorker as error:
+            raise RuntimeError(
+                "workers of the Dask cluster died again and again at the same task, "
+                "most often because it takes more memory than they have: raise their "
+                "memory_limit, or pass X with smaller chunks (X.rechunk) or a smaller "
+                f"n_centers. Dask says: {error}"
+            ) from error
 
     def attempt(self, step, forget=None):
         """Return ``step()``, begun anew where data was lost with a worker.
@@ -159,8 +167,14 @@ class Workers:
         for trial in range(_TRIALS):
             try:
                 return step()
-            except CancelledError:
-                if trial == _TRIALS - 1 or self._client.status != "running":
+            except (CancelledError, OSError) as error:
+                if self._client.status != "running":
+                    raise ConnectionError(
+                        "the connection to the scheduler of the Dask cluster is lost: "
+                        "connect to a cluster and fit again; a fit with checkpoint= "
+                        "goes on where it was, with resume=True"
+                    ) from error
+                if trial == _TRIALS - 1 or not isinstance(error, CancelledError):
                     raise
                 if forget is not None:
                     forget()

@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 
@@ -17,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from eigenkern import (
+    Checkpoint,
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
@@ -46,6 +48,7 @@ from eigenkern.operators.dask import (
 )
 from eigenkern.operators.tiled import TiledKernel
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 # Of the client's own threads and sockets, when it is closed.
@@ -403,6 +406,79 @@ def test_rows_made_of_others(client):
             assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
             part._rows.forget()  # made again
         assert kept.rows(X[:3]).shape == (3, 9)
+
+
+SCHEDULER = """
+import sys
+from distributed import LocalCluster
+with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp",
+                  dashboard_address=":0") as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_scheduler_ends_the_fit(client, iterates, monkeypatch, tmp_path):
+    D, run, asked = da.from_array(X, chunks=(170, 4)), DaskRows.run, []
+    model = FalkonLikeRegressor(n_centers=60, max_iter=12, random_state=0)
+    checkpoint = Checkpoint(tmp_path / "fit", seconds=0)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def kill(rows, function, *args, **options):
+        handles = run(rows, function, *args, **options)
+        asked.append(function)
+        if asked.count(_normal_product) == 6:
+            scheduler.kill()
+        return handles
+
+    command = [sys.executable, "-c", SCHEDULER]
+    with subprocess.Popen(command, **pipes) as scheduler, monkeypatch.context() as m:
+        m.setattr(DaskRows, "run", kill)
+        try:
+            with distributed.Client(scheduler.stdout.readline().strip()):
+                start = time.monotonic()
+                with pytest.raises(ConnectionError, match=r"scheduler.*resume=True"):
+                    model.fit(D, Y, checkpoint=checkpoint)
+                assert time.monotonic() - start < 60
+        finally:
+            scheduler.kill()
+    assert not hasattr(model, "dual_coef_")
+    n_asked = len(asked)
+    with client.as_current():
+        model.fit(D, Y, checkpoint=checkpoint, resume=True)
+    assert n_asked == len(asked) and model.n_iter_ > 6
+    expected = iterated("falkon", X)
+    assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-10)
+    assert_allclose(model.residuals_, expected.residuals_, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_without_enough_memory(monkeypatch):
+    def hungry(block):
+        while True:
+            held.append(np.ones(2**23))
+            time.sleep(0.02)
+
+    held = []
+    D = da.from_array(X, chunks=(170, 4)).map_blocks(hungry, dtype=float, meta=X[:0])
+    memory = "distributed.worker.memory."
+    config = {"distributed.scheduler.allowed-failures": 0, memory + "terminate": 0.7}
+    config[memory + "monitor-interval"] = "50ms"
+    with (
+        dask.config.set(config),
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            memory_limit="600MB",
+            dashboard_address=":0",
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.as_current(),
+        pytest.raises(RuntimeError, match="memory_limit, or pass X with smaller"),
+    ):
+        monkeypatch.undo()  # not `Here`
+        lazy_rows(D)
 
 
 def test_sums_by_a_tree(client, monkeypatch):
