@@ -127,7 +127,8 @@ def draw(curves):
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(name for name, _ in curves))
-    figure, axes = plt.subplots(2, len(names), figsize=(10, 7), sharey="col")
+    size = {"figsize": (8.5, 7), "layout": "constrained"}
+    figure, axes = plt.subplots(2, len(names), sharey="col", **size)
     for (left, right), name in zip(axes.T, names, strict=True):
         own = {p: curve for (owner, p), curve in curves.items() if owner == name}
         sizes = next(iter(own.values()))[0]
@@ -137,7 +138,7 @@ def draw(curves):
         for i, (n, errors) in enumerate(zip(sizes, by_size, strict=True)):
             right.semilogx(list(own), errors, "o-", color=f"C{i + 4}", label=f"n = {n}")
         alone = [alone for _, _, alone in own.values()]
-        right.semilogx(list(own), alone, "kx:", label="EigenPro 2 on the centers")
+        right.semilogx(list(own), alone, "kx:", label="centers only")
         left.set(title=name, xlabel="training rows n")
         right.set(xlabel="centers p")
         left.set_xticks(sizes, [f"{n // 1000}k" for n in sizes])
@@ -145,9 +146,8 @@ def draw(curves):
         for ax in (left, right):
             ax.minorticks_off()
             ax.set_ylabel("test error (%)")
-            ax.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(RESULTS / "general_kernel_models.png", dpi=80)
+            ax.legend(fontsize=9, labelspacing=0.2, loc="upper right")
+    figure.savefig(RESULTS / "general_kernel_models.png", dpi=160)
 
 
 def memory(write):

@@ -8,7 +8,7 @@ check    every estimator on CuPy arrays, and on host arrays with ``device="cuda"
 product  K(X, Z) A of 8192 rows, 65536 centers and 10 columns over the bare product of
          the same shapes, for some numbers of features and sizes of tiles.
 data     seconds to 1.3, 10 and 50 % test error on MNIST, Fashion-MNIST and CIFAR-10
-         (grey).
+         (gray).
 epoch    one epoch of EigenPro 2 in the shapes of TIMIT (10^6 x 440, 144 outputs) and
          of ImageNet's features (1.28 x 10^6 x 1536, 1000 outputs), synthetic.
 stream   one epoch of EigenPro 4 over 5 x 10^6 x 1280 rows on the host, for 64000,

@@ -6,7 +6,7 @@ Run ::
     python benchmarks/logistic.py --data fashion_mnist covtype_sub93k    # while made
 
 Rows: 10000 of the training part at random (fewer where there are fewer), at most 10000
-of the test part; columns standardised but for images. All models on centers have 1000.
+of the test part; columns standardized but for images. All models on centers have 1000.
 ECE is the expected calibration error of the most probable class in 15 bins. Times are
 of the fit, best of one: the machine is in the first line.
 

@@ -25,7 +25,7 @@ from eigenkern.kernels import Gaussian
 
 RESULTS = Path(__file__).parent / "results"
 
-# name -> (file, standardise, sigma, m, rows of the exact methods, repetitions)
+# name -> (file, standardize, sigma, m, rows of the exact methods, repetitions)
 DATA = {
     "Insurance": ("coil2000", True, 3.0, 2000, None, 5),
     "Adult": ("a9a", False, 6.6, 1000, 10_000, 5),

@@ -5,7 +5,7 @@ Run ::
     EIGENKERN_DATA=/folder/of/npz python benchmarks/quantiles.py --data kin8nm
     python benchmarks/quantiles.py --report        # summary and plot once more
 
-Quantiles 0.1, 0.5 and 0.9 of four data sets, standardised, at most 4000 training rows
+Quantiles 0.1, 0.5 and 0.9 of four data sets, standardized, at most 4000 training rows
 drawn anew for each of five seeds (one for DSG without early stopping, which takes
 all its epochs), always the same test rows. ``DSGRegressor`` with
 ``loss="pinball"`` learns the three in one fit, with defaults but for `early_stopping`;
@@ -213,7 +213,7 @@ def report(rows, path):
 
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, 4, figsize=(11, 5), layout="constrained")
+    figure, axes = plt.subplots(2, 4, figsize=(8.5, 5), layout="constrained")
     for j, data in enumerate(DATA):
         styles = {COMPARED[0]: "o-", COMPARED[1]: "^--", "DSG": "s:"}
         for method, style in styles.items():
@@ -222,12 +222,15 @@ def report(rows, path):
             axes[0, j].plot(QUANTILES, off, style, label=method)
             axes[1, j].plot(QUANTILES, parts[:, 1], style)
         axes[0, j].axhspan(-2, 2, color="0.9")
-        axes[0, j].set(title=data, xticks=QUANTILES)
+        axes[0, j].set_title(data, fontsize=11)
+        axes[0, j].set(xticks=QUANTILES)
         axes[1, j].set(xlabel="quantile", xticks=QUANTILES)
-    axes[0, 0].set(ylabel="coverage less quantile, points")
-    axes[1, 0].set(ylabel="pinball loss over constant's")
-    axes[0, 0].legend(fontsize=8)
-    figure.savefig(path.with_suffix(".png"), dpi=120)
+    axes[0, 0].set(ylabel="coverage off by (points)")
+    axes[1, 0].set(ylabel="pinball loss (constant: 1)")
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+    )
+    figure.savefig(path.with_suffix(".png"), dpi=160)
 
 
 def main():

@@ -227,7 +227,7 @@ def fit(X, Y, kernel, measured, **parameters):
 
 
 def exact_solution(K, Y):
-    """Solve K a = y - mean, with as little on the diagonal as factorises."""
+    """Solve K a = y - mean, with as little on the diagonal as factorizes."""
     jitter = 1e-12 * K.shape[0] * np.abs(np.diag(K)).max()
     while True:
         try:

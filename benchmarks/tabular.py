@@ -494,9 +494,9 @@ def plot(rows, path):
             ax.errorbar(
                 x, y, xerr=deviations, fmt=marker, ms=5, lw=1, label=METHODS[method]
             )
-    ax.axvline(1, color="grey", lw=0.8)
+    ax.axvline(1, color="gray", lw=0.8)
     for i in range(len(names) - 1):
-        ax.axhline(i + 0.5, color="lightgrey", lw=0.6)
+        ax.axhline(i + 0.5, color="lightgray", lw=0.6)
     ticks = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 2.5, 3, 4)
     ax.set(
         xscale="log",

@@ -213,7 +213,7 @@ def plot(rows, path):
         2, len(names), figsize=(3 * len(names), 6), layout="constrained", squeeze=False
     )
     for name, (top, bottom) in zip(names, axes.T, strict=True):
-        top.plot([45, 100], [45, 100], color="grey", lw=0.8)
+        top.plot([45, 100], [45, 100], color="gray", lw=0.8)
         for k, method in enumerate(METHODS):
             found = [r for r in rows if r["data"] == name and r["method"] == method]
             if not found:
@@ -228,7 +228,7 @@ def plot(rows, path):
                 yerr=np.std(covers[:, 2]),
                 fmt="osDv^P"[k],
             )
-        bottom.axhspan(87, 93, color="lightgrey", alpha=0.5)
+        bottom.axhspan(87, 93, color="lightgray", alpha=0.5)
         top.set(title=name, xlabel="level, %", ylabel="covered, %")
         bottom.set(xlabel="width of 90 % intervals", ylabel="covered, %", ylim=(84, 97))
     handles, labels = axes[0, 0].get_legend_handles_labels()

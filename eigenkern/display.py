@@ -142,7 +142,7 @@ class SpectrumDisplay:
             (self.held_out, "s", "estimated on held-out rows"),
         ):
             ax.plot(q, values, marker=marker, label=label)
-        ax.axvline(self.chosen, color="grey", linestyle=":", label=f"q = {self.chosen}")
+        ax.axvline(self.chosen, color="gray", linestyle=":", label=f"q = {self.chosen}")
         ax.set_xscale("symlog", linthresh=5)
         ax.set_xlim(-1, 1.3 * max(q[-1], 5))
         ax.set_yscale("log")
@@ -277,7 +277,7 @@ class RegularizationPathDisplay:
     Parameters
     ----------
     values : array of shape (k,)
-        What regularises: lambda, or the number of iterations.
+        What regularizes: lambda, or the number of iterations.
     errors : array of shape (k,)
         Mean squared errors, or what `measure` says.
     chosen : float

@@ -722,7 +722,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
 
 
 def _factorises(fit, plan, p):
-    """Whether NYTRO takes a factorisation."""
+    """Whether NYTRO takes a factorization."""
     e = fit.estimator
     if e.selection == "gcv":
         return True

@@ -126,7 +126,7 @@ _NUMPY_HAS_VECTOR_MATH = _numpy_has_vector_math()
 
 def cut_off_at_zero(xp, T):
     """Return max(T, 0), in `T` itself where `xp` can."""
-    # A row of zeros, not a scalar: NumPy's loop is vectorised for it, twice as fast.
+    # A row of zeros, not a scalar: NumPy's loop is vectorized for it, twice as fast.
     zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
     if _writes_in_place(xp):
         return xp.maximum(T, zeros, out=T)

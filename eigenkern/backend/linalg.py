@@ -25,7 +25,7 @@ _NARROW_PANEL = 256
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
-# Order from which LAPACK gets the cores that are idle: below, a factorisation takes
+# Order from which LAPACK gets the cores that are idle: below, a factorization takes
 # less than 50 ms on one, and two gain a quarter.
 _SHARED_ORDER = 750
 # Rows of a piece of a product, at least: BLAS is slow with few.
@@ -90,7 +90,7 @@ def large_gram(A):
 
 
 def _lapack_threads(order):
-    """Return a context for a factorisation: a large one gets the idle cores."""
+    """Return a context for a factorization: a large one gets the idle cores."""
     n_threads = idle_threads() if order >= _SHARED_ORDER else 1
     return single_threaded_blas.lifted(n_threads)
 
@@ -127,7 +127,7 @@ def top_eigh(K, q):
 def right_singular_vectors(product, adjoint, shape, k, like, rng):
     """Return the `k` largest singular values, and right singular vectors, of a matrix.
 
-    From the range of (A A')^2 A B with a random B, orthonormalised after every A;
+    From the range of (A A')^2 A B with a random B, orthonormalized after every A;
     exactly where A B alone has the range of A.
 
     Parameters
@@ -180,7 +180,7 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
 def _orthonormal(B, *, accurate=False):
     """Return a basis of the span of the columns of B that is nearly orthonormal.
 
-    From the Cholesky factor of B' B, in half the time of a QR factorisation, which is
+    From the Cholesky factor of B' B, in half the time of a QR factorization, which is
     for columns that are nearly dependent. If it must be `accurate` it is orthonormal to
     rounding.
     """
@@ -246,7 +246,7 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
     previous_part = xp.zeros_like(V)
     for _ in range(min(n_steps, start.shape[0])):
         # Rounding brings back directions that were found, hence only values that were:
-        # the largest needs no second orthogonalisation.
+        # the largest needs no second orthogonalization.
         W = apply(V) - previous_part
         along = xp.sum(W * V, axis=0)
         W = W - V * along
@@ -341,7 +341,7 @@ def _potrf(K):
 
 
 def _linalg_errors(xp):
-    """Return a context in which a factorisation that fails raises: CuPy's do not."""
+    """Return a context in which a factorization that fails raises: CuPy's do not."""
     if not array_api_compat.is_cupy_namespace(xp):
         return nullcontext()
     import cupyx

@@ -1,7 +1,7 @@
 """One model of the machine: the constants about hardware, with their evidence.
 
 Decisions that cost time or memory are made by it: how large a tile is, whether a kernel
-matrix is kept, whether a factorisation is cheaper than iterating, how often a gradient
+matrix is kept, whether a factorization is cheaper than iterating, how often a gradient
 is projected. They choose between ways to the same result. Bounds of the memory that one
 function takes stand beside it.
 """

@@ -3,7 +3,7 @@
 A fit or a prediction runs with BLAS limited to one thread (`single_threaded_blas`), and
 shares out its large products itself (`run_on_threads`): the threads of BLAS wait for
 each other by spinning, many times in a product, and where another process has a core
-every wait takes until the scheduler gives it back. Factorisations, which only LAPACK
+every wait takes until the scheduler gives it back. Factorizations, which only LAPACK
 can share out, run on the cores that are idle (`idle_threads`).
 """
 
@@ -209,7 +209,7 @@ def idle_threads():
     """Return how many threads find a core that nothing else uses, 1 at least.
 
     At most as many as BLAS is allowed. For LAPACK, whose threads wait for each other
-    thousands of times: where another process has one of the cores, a factorisation on
+    thousands of times: where another process has one of the cores, a factorization on
     all of them takes up to ten times as long as on one (benchmarks/busy.py).
     """
     n_threads = n_blas_threads()

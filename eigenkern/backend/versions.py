@@ -29,7 +29,7 @@ _PACKAGES = (
 def show_versions() -> None:
     """Print versions, the BLAS in use with its kernel and threads, devices, memory.
 
-    Says so where OpenBLAS does not recognise AVX-512 and runs at half speed.
+    Says so where OpenBLAS does not recognize AVX-512 and runs at half speed.
 
     See Also
     --------
@@ -101,7 +101,7 @@ def _blas():
             lines.append(
                 (
                     "advice",
-                    "this CPU has AVX-512, which OpenBLAS did not recognise: set "
+                    "this CPU has AVX-512, which OpenBLAS did not recognize: set "
                     "OPENBLAS_CORETYPE=SKYLAKEX before Python starts",
                 )
             )

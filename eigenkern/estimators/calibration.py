@@ -104,7 +104,7 @@ class _LogLoss:
         self._penalty, self._at = np.array(penalty), np.array([*_START])
 
     def _parts(self, theta):
-        """Return x, log P, and the distance that is penalised."""
+        """Return x, log P, and the distance that is penalized."""
         x = _logarithms(np, self._F, np.exp(theta[1]))
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z

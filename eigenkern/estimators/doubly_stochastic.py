@@ -423,7 +423,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
-        What is minimised: the first predicts means, "huber" and "epsilon_insensitive"
+        What is minimized: the first predicts means, "huber" and "epsilon_insensitive"
         heed outliers less, "pinball" predicts quantiles. In this order, of the residual
         r: ``r^2 / 2``; the same up to `epsilon` and linear beyond it; ``max(0, |r| -
         epsilon)``; ``max(q r, (q - 1) r)``, for the `quantile` q.
@@ -860,7 +860,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         default. "cdsg": an old one if the paper's check finds one that allows a longer
         step than a new one does, which seldom is so where a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
-        What is minimised. "log_loss": logistic regression, multinomial for more than
+        What is minimized. "log_loss": logistic regression, multinomial for more than
         two classes; gives `predict_proba`. "hinge": a support vector machine, one class
         against the rest. "squared_error": of -1 and +1, or of one column a class.
     alpha : float or "auto", default="auto"

@@ -716,7 +716,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     """Kernel regression by EigenPro: preconditioned stochastic gradient descent.
 
     Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
-    training rows; early stopping regularises. A spectral preconditioner, computed on a
+    training rows; early stopping regularizes. A spectral preconditioner, computed on a
     subsample, lets large batches take large steps; the step is measured on up to 4000
     rows, and a guard halves it if the iteration diverges all the same. An epoch costs
     n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in memory.
@@ -798,7 +798,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         is several times shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
         How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, which regularises. tau of the paper.
+        and less is further, which regularizes. tau of the paper.
     max_iter : int, default=20
         Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
@@ -811,7 +811,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         quarter of the rows, at most 4000; then all rows are fitted. True: hold out
         rows, score them every epoch, stop when the score no longer improves, and keep
         the best epoch's coefficients. False: the penalty is `alpha`, and the number of
-        epochs regularises.
+        epochs regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so it is less than
         the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
@@ -1061,7 +1061,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         is several times shorter. All are halved when the iteration diverges.
     damping : float in (0, 1], default=1.0
         How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, which regularises. tau of the paper.
+        and less is further, which regularizes. tau of the paper.
     max_iter : int, default=20
         Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
@@ -1074,7 +1074,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         quarter of the rows, at most 4000; then all rows are fitted. True: hold out
         rows, score them every epoch, stop when the score no longer improves, and keep
         the best epoch's coefficients. False: the penalty is `alpha`, and the number of
-        epochs regularises.
+        epochs regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class. They are lost to the
         fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all

@@ -496,7 +496,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
         neither means nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        What is minimised. "squared_error": least squares on labels. "log_loss": kernel
+        What is minimized. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
         need no calibration; see the notes.
     alpha : float, default=1e-6

@@ -192,7 +192,7 @@ def still_falls(values, errors, end):
     Parameters
     ----------
     values : ndarray of shape (k,)
-        What regularises.
+        What regularizes.
     errors : ndarray of shape (k,)
     end : int
         Place of the least or the largest value.

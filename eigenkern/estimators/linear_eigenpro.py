@@ -355,7 +355,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     For features that are many and strongly correlated, such as random Fourier features
     of a kernel (EigenPro-RF), where plain gradient descent crawls. A preconditioner
     from the top eigenvectors of the covariance of a subsample lets it take long steps;
-    it converges to the same solution, ordinary least squares, and regularises by early
+    it converges to the same solution, ordinary least squares, and regularizes by early
     stopping. An epoch costs 2 n d l multiply-adds, and 2 q d l more for every batch.
     Directions in which X varies less than 1e-7 of the most (0.003 in float32) are
     learned slowly: scale X first.
@@ -401,7 +401,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
         regression on a quarter of the rows, at most 4000. True: hold out rows, score
         them every epoch, stop when the score no longer improves, and keep the best
-        epoch's coefficients. False: the number of epochs is what regularises.
+        epoch's coefficients. False: the number of epochs is what regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so it is less than
         the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
@@ -577,7 +577,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
         regression on a quarter of the rows, at most 4000. True: hold out rows, score
         them every epoch, stop when the score no longer improves, and keep the best
-        epoch's coefficients. False: the number of epochs is what regularises.
+        epoch's coefficients. False: the number of epochs is what regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class. They are lost to the
         fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all

@@ -1,4 +1,4 @@
-"""Nystrom kernel ridge regression, with its regularisation path."""
+"""Nystrom kernel ridge regression, with its regularization path."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -305,7 +305,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
         What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
-        of `fit`), generalised cross-validation, or the exact leave-one-out error, both
+        of `fit`), generalized cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
@@ -511,7 +511,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
         neither means nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        What is minimised. "squared_error": least squares on labels. "log_loss": kernel
+        What is minimized. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
         need no calibration; see the notes.
     alpha : float or "path", default=1e-6
@@ -525,7 +525,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
         What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
-        of `fit`), generalised cross-validation, or the exact leave-one-out error, both
+        of `fit`), generalized cross-validation, or the exact leave-one-out error, both
         in closed form and on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
@@ -614,7 +614,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     The path goes from large values to small ones, each model the start of the next, and
     ends where the log loss of the rows held out rises, or has fallen by less than 1 %
-    in a factor of 10; ``alphas=None`` are 31 values. The objective is minimised to some
+    in a factor of 10; ``alphas=None`` are 31 values. The objective is minimized to some
     1e-5 of its value. ``selection`` must be
     "holdout" and `store_coef_path` False. All rows as centers need n^3 for some of the
     Newton steps; "auto" takes them up to some 4500 rows. They are the distinct rows

@@ -162,7 +162,7 @@ class _Nytro(Model):
                 yield self._iterated(problem)
                 return
             except IndefiniteKernelError:
-                self._say("the kernel has negative eigenvalues: factorising")
+                self._say("the kernel has negative eigenvalues: factorizing")
         problem.check_memory(plan)
         yield self._factorised(problem)
 
@@ -181,7 +181,7 @@ class _Nytro(Model):
         """Iterations where one after the other is computed, or none is selected."""
         return _MAX_ITER if is_auto(self.max_iter) else self.max_iter
 
-    # By a factorisation
+    # By a factorization
 
     def _factorised(self, problem):
         """Return the model, from the spectrum of the normal equations."""
@@ -393,13 +393,13 @@ class IterateRule:
 
 
 def factorises(problem, plan, max_iter, cache_size):
-    """Whether one factorisation is cheaper than iterating, and fits the memory.
+    """Whether one factorization is cheaper than iterating, and fits the memory.
 
     Parameters
     ----------
     problem : CenterProblem or RowProblem
     plan : NystromPlan
-        Of the factorisation.
+        Of the factorization.
     max_iter : int or None
         None: as many as it takes.
     cache_size : "auto" or float
@@ -450,7 +450,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
 
     Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
     intercept``, from zero, in the geometry of the kernel; the number of iterations is
-    what regularises, and is selected in the same fit. With all rows as centers this is
+    what regularizes, and is selected in the same fit. With all rows as centers this is
     early stopping (ES). The path of iterations comes from a few Cholesky factors (for
     ``selection="gcv"`` an eigendecomposition), n m^2 + m^3, whatever their number; or,
     for a given `max_iter`, from iterating, n m each, where that is cheaper.
@@ -499,7 +499,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
         of it, as in the paper.
     selection : {"holdout", "gcv", None}, default="holdout"
         What the number of iterations is selected by: the error on rows held out (or on
-        `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
+        `X_val`, `y_val` of `fit`), or generalized cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
@@ -567,7 +567,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
     Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
     the same row twice. After the selection the model is fitted to all rows, with as
     many iterations of the same step; or, where that step diverges on all rows, with
-    more of a shorter one, t gamma being what regularises.
+    more of a shorter one, t gamma being what regularizes.
 
     References
     ----------
@@ -635,7 +635,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         of it, as in the paper.
     selection : {"holdout", "gcv", None}, default="holdout"
         What the number of iterations is selected by: the error on rows held out (or on
-        `X_val`, `y_val` of `fit`), or generalised cross-validation on all rows. None:
+        `X_val`, `y_val` of `fit`), or generalized cross-validation on all rows. None:
         `max_iter` iterations.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same of every class. Equal rows with equal

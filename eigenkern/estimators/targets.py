@@ -296,7 +296,7 @@ class ClassificationTargets(ClassifierMixin):
     def predict_proba(self, X: ArrayLike) -> Any:
         """Return the probabilities of the classes.
 
-        Of models that minimise the log loss they are a function of the values; of
+        Of models that minimize the log loss they are a function of the values; of
         others the values are calibrated first, by `calibration_`. The likeliest class
         is the one that `predict` returns, but for models with `class_weight`, which
         moves the decision and not the probabilities.

@@ -1,4 +1,4 @@
-"""Nystrom kernel ridge regression and NYTRO: whole paths from one factorisation.
+"""Nystrom kernel ridge regression and NYTRO: whole paths from one factorization.
 
 Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
 of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
@@ -11,7 +11,7 @@ so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
     NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
 
 With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
-factorisation gives every lambda and every t. On the full kernel (Z = X: KRLS, early
+factorization gives every lambda and every t. On the full kernel (Z = X: KRLS, early
 stopping) the same holds for B = W^1/2 K W^1/2 / N, q = W^1/2 y / N and
 phi(x) = W^1/2 K(X, x), without squaring the condition of K.
 

@@ -21,7 +21,7 @@ def factorising_pays(
     cached,
     n_threads,
 ):
-    """Whether a factorisation gives the path of gradient descent sooner than iterating.
+    """Whether a factorization gives the path of gradient descent sooner than iterating.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Filters of the spectrum: all models of a path from one factorisation.
+"""Filters of the spectrum: all models of a path from one factorization.
 
 With B = V diag(e) V' a model is b = V g(e) V' q, see `eigenkern.nystrom`. A path is a
 class with ``filters(spectrum)``, the values g of all its models, and ``kept(spectrum,

@@ -17,7 +17,7 @@ regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
 
 lambda N is the ratio of sigma^2 and s^2; their size is that for which residuals of rows
 left out are as large as their variances say. But a model may do well with a lambda far
-below the noise: few centers regularise as well, and a kernel with a peak may
+below the noise: few centers regularize as well, and a kernel with a peak may
 interpolate noisy targets. New rows that equal old ones would then have no variance.
 Where residuals contradict the ratio, sigma^2 is larger.
 """

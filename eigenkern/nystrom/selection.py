@@ -80,7 +80,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
 
 
 def gcv_errors(spectrum, kept, n_rows):
-    """Return the generalised cross-validation error of a path, (k,).
+    """Return the generalized cross-validation error of a path, (k,).
 
     GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centered
     fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction

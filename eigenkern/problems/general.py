@@ -321,7 +321,7 @@ def _chosen(method, p, kernel, X, train, weights, rng):
         rows = take(rows, first)
         return choice_of_centers.choose(method, kernel, rows, p, rng, totals)[0]
     # The last ones, for the step is measured on the first. Copies add nothing. In the
-    # order of a file the last ones are neighbours.
+    # order of a file the last ones are neighbors.
     order = rng.permutation(train) if isinstance(X, StoredRows) else train
     found, taken = (), min(p, n)
     while len(found) < p and taken < 2 * n:

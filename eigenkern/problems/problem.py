@@ -58,7 +58,7 @@ class Problem:
         raise NotImplementedError
 
     def model_loss(self, coef, n_rows=None):
-        """Return the same of the model, where `loss` is of a penalised system."""
+        """Return the same of the model, where `loss` is of a penalized system."""
         return self.loss(coef, n_rows)
 
     def validation_values(self, coef):

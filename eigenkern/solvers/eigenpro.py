@@ -52,7 +52,7 @@ def eigenpro(
         a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
 
-    On features alpha |a|^2 may be added to what is minimised: its part of the step is
+    On features alpha |a|^2 may be added to what is minimized: its part of the step is
     implicit, ``(I + kappa P) a = `` the a above, kappa = alpha eta, however large.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l

@@ -93,7 +93,7 @@ class ExactProjection:
 class InexactProjection:
     """Projection by a few conjugate gradients: O(p) memory.
 
-    Conjugate gradients minimise the error in the norm of the kernel's space, so that
+    Conjugate gradients minimize the error in the norm of the kernel's space, so that
     what they return is an orthogonal projection too, onto a part of the span, and never
     larger than what is projected; stochastic iterations are not so. What they leave of
     h is returned beside it, for the next projection. Their preconditioner has the

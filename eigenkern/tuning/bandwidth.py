@@ -141,7 +141,7 @@ def _errors(kernel, X, Y, w, penalty):
 def leave_one_out(K, Y, weights, penalty):
     """Return what kernel ridge regression predicts of a row without it, less that row.
 
-    With the intercept b the model f = K a + b minimises ::
+    With the intercept b the model f = K a + b minimizes ::
 
         sum_i w_i (y_i - f(x_i))^2 + c a' K a.
 

@@ -16,8 +16,12 @@ from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 _PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
 # Features times rows to fit, at most: memory for some 300 MB in double precision.
 _MOST_NUMBERS = 10_000_000
-# Rows below which nothing can be told.
-_LEAST_ROWS = 20
+# Rows below which nothing can be told, and up to which each is left out in turn, in as
+# much time: a quarter of them tells too little. Errors of the quarter and of leaving
+# out, means of six draws: california_housing 0.864 and 0.787 (32 rows), ijcnn1 9.0 and
+# 7.0 % (250 rows), a9a 18.1 and 17.9 % (250); worse in 3 of 32, by 11 % at most, all of
+# at most 64 rows.
+_LEAST_ROWS, _FEW_ROWS = 20, 300
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
@@ -33,7 +37,8 @@ def auto_ridge(K, y, weights=None):
     rows there are: the c that suits a subsample suits all rows. Kernel ridge regression
     is fitted to an eighth of the rows for some of a geometric sequence of c, then to a
     quarter, at most 4000, for the best ones; each is judged by the squared errors on up
-    to 4000 of the other rows, and the minimum is that of a parabola.
+    to 4000 of the other rows, and the minimum is that of a parabola. Of up to 300 rows
+    each is left out instead.
 
     Parameters
     ----------
@@ -52,8 +57,30 @@ def auto_ridge(K, y, weights=None):
     n = K.shape[0]
     if n < _LEAST_ROWS:
         return 0.0
+    if n <= _FEW_ROWS:
+        return _ridge_by_leaving_out(K.block(), y, weights)
     s, judges = n_ridge_rows(K)
     return _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights)
+
+
+def _ridge_by_leaving_out(K, y, weights):
+    """Return the ridge by K(X, X), whose rows are left out one by one.
+
+    Without row i its residual is ``(A^-1 b)_i / (A^-1)_ii`` of the system ``A a = b``.
+    """
+    xp = namespace(K)
+    y, w = _first(K, y, weights)
+    root = xp.sqrt(w)[:, None]
+    values, V = xp.linalg.eigh(root * K * root.T)
+    b, size = V.T @ (root * y), float(xp.mean(values))
+
+    def error(place):
+        inverse = 1.0 / (values + size * _penalty(place))
+        residual = (V @ (inverse[:, None] * b)) / (V**2 @ inverse)[:, None]
+        return float(xp.sum(residual**2))
+
+    errors = [error(place) for place in range(_N_PENALTIES)]
+    return size * _least(errors.__getitem__, int(np.argmin(errors)))
 
 
 def n_ridge_rows(K):
@@ -125,15 +152,23 @@ def _search(error, s):
         Rows that are fitted in the end.
     """
     few, more = (
-        cache(lambda place, m=m: error(m, 10.0 ** (_LEAST + place * _STEP)))
-        for m in (s // 2, s)
+        cache(lambda place, m=m: error(m, _penalty(place))) for m in (s // 2, s)
     )
-    place = _descend(more, _descend(few, _START))
+    return _least(more, _descend(more, _descend(few, _START)))
+
+
+def _penalty(place):
+    """Return a penalty of the sequence, or one between two of them."""
+    return 10.0 ** (_LEAST + place * _STEP)
+
+
+def _least(error, place):
+    """Return the penalty near the place of the least error, 0 if that is the first."""
     if place == 0:
         return 0.0
     if place < _N_PENALTIES - 1:
-        place += _vertex(more(place - 1), more(place), more(place + 1))
-    return 10.0 ** (_LEAST + place * _STEP)
+        place += _vertex(error(place - 1), error(place), error(place + 1))
+    return _penalty(place)
 
 
 def _error_of_rows(block, y, w, size, n_fitted, penalty):

@@ -183,7 +183,7 @@ def direct_pays(operator, cache_size):
     n = operator.shape[0]
     if n > _DIRECT_ROWS or not operator.can_be_cached:
         return False
-    # Other libraries factorise a copy, and add to the diagonal of another.
+    # Other libraries factorize a copy, and add to the diagonal of another.
     n_copies = 1 if is_numpy(operator.xp) else 4
     free = memory.available(operator.xp, operator.device)
     return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)

@@ -43,7 +43,7 @@ for name, model in models.items():
     precision[name] = average_precision_score(y_test, values)
     print(f"{name:18}: average precision {precision[name]:.3f}")
     PrecisionRecallDisplay.from_predictions(y_test, values, ax=ax, name=name)
-ax.axhline(y_test.mean(), color="grey", linestyle=":", label="random order")
+ax.axhline(y_test.mean(), color="gray", linestyle=":", label="random order")
 ax.set(title="", xlabel="recall", ylabel="precision")
 ax.legend(loc="lower left")
 plt.show()

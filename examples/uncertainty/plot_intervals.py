@@ -54,7 +54,7 @@ for ax, name, center, half in (
     (axes[0], "predict(X, return_std=True)", mean, 1.645 * std),
     (axes[1], "split conformal", other.predict(grid), width),
 ):
-    ax.plot(X, y, ".", color="grey", ms=3)
+    ax.plot(X, y, ".", color="gray", ms=3)
     ax.plot(grid, np.sin(2 * grid), "k--", lw=0.8, label="truth")
     ax.plot(grid, center, label="prediction")
     ax.fill_between(grid[:, 0], center - half, center + half, alpha=0.3, label="90 %")

@@ -100,7 +100,7 @@ def test_scale_of_other_array_libraries(model, two_classes, other_xp):
 
 def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
     # C and gamma as they are said here: a hinge loss under the same penalty, which
-    # minimises the objective of SVC, and so agrees with its values.
+    # minimizes the objective of SVC, and so agrees with its values.
     X, y = two_classes
     y, n = (X[:, 0] + X[:, 1] > 4).astype(int), len(X)
     svc = SVC(C=0.5).fit(X, y)

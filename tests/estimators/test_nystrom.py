@@ -74,7 +74,7 @@ def iterate(monkeypatch):
 
 @pytest.fixture
 def factorise(monkeypatch):
-    """Make NYTRO factorise, whatever is cheaper."""
+    """Make NYTRO factorize, whatever is cheaper."""
     monkeypatch.setattr(ROUTE, lambda *args: True)
 
 

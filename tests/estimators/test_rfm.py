@@ -146,7 +146,49 @@ def test_the_best_round_is_chosen(estimator, two_of_ten):
     assert rounds["round"][best] == model.n_rounds_
     assert (rounds["metric"][0], rounds["round"][0]) == (None, 0)
     assert len({len(column) for column in rounds.values()}) == 1
-    assert (set(rounds["penalty"]) == {None}) == (estimator is PLAIN)
+
+
+def rough(X):
+    return np.sign(X[:, 0]) + np.sign(X[:, 1])
+
+
+def smooth(X):
+    return np.sin(2 * X[:, 0]) + X[:, 1] ** 2 / 2
+
+
+@pytest.mark.parametrize(
+    "function, kernel", [(rough, "laplacian"), (smooth, "matern32")]
+)
+def test_the_kernel_that_suits_the_metric_is_chosen(function, kernel, rng, capsys):
+    X = rng.standard_normal((400, 5))
+    model = RFMRegressor(random_state=0, verbose=1).fit(X, function(X))
+    assert model.estimator_.kernel == kernel
+    *_, chosen = capsys.readouterr().out.splitlines()
+    assert f"round {model.n_rounds_}, {kernel}, bandwidth" in chosen
+    X_R, X_new = model.transform(X), rng.standard_normal((2000, 5))
+    other = clone(model.estimator_)
+    other.set_params(kernel=({"laplacian", "matern32"} - {kernel}).pop())
+    other.fit(X_R, function(X))
+    errors = (
+        error(model, X_new, function(X_new)),
+        np.mean((other.predict(model.transform(X_new)) - function(X_new)) ** 2),
+    )
+    assert errors[0] < errors[1]
+
+
+@both_kinds
+def test_a_softer_metric(metric, two_of_ten, monkeypatch):
+    X, y, _, _ = two_of_ten
+    roots = []
+    for factor in (0.0, 1e9):  # it never is better, or always
+        monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
+        model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
+        roots.append(model.metric_root_)
+    plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)
+    values, vectors = np.linalg.eigh(plain)
+    expected = (vectors * values**0.7) @ vectors.T
+    expected *= (10 / np.trace(expected @ expected)) ** 0.5
+    assert_allclose(softer, expected, atol=1e-10)
 
 
 def test_noise_is_harmless(rng):

@@ -36,7 +36,7 @@ def test_groups_give_in_proportion_and_keep_one(sizes, n, expected):
 def test_small_groups_give_in_turn():
     counts = np.array([chosen_of_each([4] * 50, 20, seed) for seed in range(40)])
     assert (counts.sum(axis=1) == 20).all() and counts.max() == 1
-    # Of equal groups no one is favoured: each gives in 0.4 of the cases.
+    # Of equal groups no one is favored: each gives in 0.4 of the cases.
     assert (counts.mean(axis=0) > 0.1).all() and (counts.mean(axis=0) < 0.7).all()
 
 

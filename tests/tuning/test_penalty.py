@@ -51,6 +51,24 @@ def test_it_is_the_noise_of_a_gaussian_process(noise, rng):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
+def test_each_of_few_rows_is_left_out(weighted, rng):
+    K, y = problem(rng, 60, 1.0)
+    w = rng.uniform(0.2, 2.0, 60) if weighted else np.ones(60)
+    w /= w.mean()
+
+    def error(c):
+        total = 0.0
+        for i in range(60):
+            order = np.r_[np.delete(np.arange(60), i), i]
+            total += held_out_error(K[order][:, order], y[order], 59, c, w[order])
+        return total
+
+    found = auto_ridge(GivenMatrix(K), y, w if weighted else None)
+    errors = [error(found * f) for f in (0.6, 1.0, 1.6)]
+    assert errors[1] == min(errors)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
 def test_it_is_the_minimum_of_the_errors(weighted, rng):
     K, y = problem(rng, 400, 1.0)
     w = rng.uniform(0.2, 2.0, 400) if weighted else None
