@@ -5,15 +5,19 @@ chunks are in this process, and functions run here, one after the other: each sh
 its products over the threads.
 """
 
+import ctypes
+import os
 import sys
 import time
 from concurrent.futures import CancelledError
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
+import psutil
 
+from . import memory
 from .array import namespace
 from .lazy import LazyRows, check_finite_rows, rows_at
 
@@ -23,6 +27,13 @@ _SCATTERED_BYTES = 2**18
 _TRIALS, _PAUSE = 5, 1.0
 # Arrays whose parts are known to be on the workers: targets and weights.
 _N_PARTS = 2
+# The part of a worker's memory limit that may be in use with matrices that are kept
+# there: Dask begins to write data to the disk at 0.6 of it.
+_PART_OF_LIMIT = 0.5
+# glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
+# largest ones that glibc comes to by itself where none is set.
+_TRIM, _MMAP = -1, -3
+_OF_DASK, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
@@ -64,6 +75,10 @@ class Here:
         """Return ``step()``."""
         return step()
 
+    def room(self):
+        """Return the bytes that may be kept at each place."""
+        return {"here": _PART_OF_LIMIT * memory.available(np, "cpu")}
+
 
 class Workers:
     """The workers of a client.
@@ -101,9 +116,7 @@ class Workers:
 
         chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
         wait(chunks)
-        for chunk in chunks:
-            if chunk.status == "error":
-                chunk.result()
+        self.gather([chunk for chunk in chunks if chunk.status == "error"])
         return chunks
 
     def places(self, chunks):
@@ -133,7 +146,17 @@ class Workers:
 
     def gather(self, handles):
         """Return the values of handles."""
-        return self._client.gather(handles)
+        from distributed import KilledWorker
+
+        try:
+            return self._client.gather(handles)
+        except KilledWorker as error:
+            raise RuntimeError(
+                "workers of the Dask cluster died again and again at the same task, "
+                "most often because it takes more memory than they have: raise their "
+                "memory_limit, or pass X with smaller chunks (X.rechunk) or a smaller "
+                f"n_centers. Dask says: {error}"
+            ) from error
 
     def attempt(self, step, forget=None):
         """Return ``step()``, begun anew where data was lost with a worker.
@@ -144,12 +167,22 @@ class Workers:
         for trial in range(_TRIALS):
             try:
                 return step()
-            except CancelledError:
-                if trial == _TRIALS - 1 or self._client.status != "running":
+            except (CancelledError, OSError) as error:
+                if self._client.status != "running":
+                    raise ConnectionError(
+                        "the connection to the scheduler of the Dask cluster is lost: "
+                        "connect to a cluster and fit again; a fit with checkpoint= "
+                        "goes on where it was, with resume=True"
+                    ) from error
+                if trial == _TRIALS - 1 or not isinstance(error, CancelledError):
                     raise
                 if forget is not None:
                     forget()
                 time.sleep(_PAUSE)
+
+    def room(self):
+        """Return the bytes that may be kept on each worker: none without a limit."""
+        return self._client.run(_room, on_error="ignore")
 
 
 def cluster():
@@ -200,7 +233,7 @@ class DaskRows(LazyRows):
         self.cluster = cluster()
         self._chunks = self.cluster.compute_chunks(X.astype(dtype))
         self._group_chunks()
-        self._index = None
+        self._index = self._made = None
         self._parts = []  # (array, handles of its parts) of the last ones
         like = self.cluster.submit(_first_row, self._chunks[0])
         self.like = self.cluster.gather([like])[0]
@@ -278,6 +311,12 @@ class DaskRows(LazyRows):
             if chunks
         ]
 
+    def group_sizes(self):
+        """Return the rows of each chunk of each group."""
+        if self._index is None:
+            return np.diff(self._bounds)[np.argsort(self._group_of, kind="stable")]
+        return [len(places) for group in self.groups for places in group.places]
+
     def run(self, function, *args, by_row=()):
         """Return handles of ``function(*args, *parts, places, *chunks)``, by group.
 
@@ -317,6 +356,9 @@ class DaskRows(LazyRows):
     def forget(self):
         """Forget what was sent: some of it is lost."""
         self._parts = []
+        if self._made is not None:
+            self._made.forget()
+            vars(self).pop("groups", None)
 
     def arranged(self, parts):
         """Return arrays of the rows of each group, as one, in the order of the rows."""
@@ -361,6 +403,50 @@ class DaskRows(LazyRows):
         )
 
 
+class MadeRows(DaskRows):
+    """Rows that are made of others, chunk by chunk, and stay on the workers.
+
+    Parameters
+    ----------
+    rows : DaskRows
+    width : int
+        Their columns.
+    make : callable
+        ``make()`` returns handles of what is made of each chunk of each group.
+    """
+
+    def __init__(self, rows, width, make):
+        vars(self).update(vars(rows))
+        self._source, self._make, self._chunks = rows, make, []
+        self.shape, groups = (rows.shape[0], width), rows.groups
+        self._names = [group.place for group in groups]
+        self._group_of = np.repeat(np.arange(len(groups)), [len(g[1]) for g in groups])
+        self._bounds = np.concatenate([[0], np.cumsum(rows.group_sizes())])
+        self._index = np.argsort(np.concatenate([group.position for group in groups]))
+        self.forget()
+
+    def take(self, index):
+        """Return other rows, made again with these."""
+        other = super().take(index)
+        other._made = self
+        return other
+
+    @cached_property
+    def groups(self):
+        """The rows on each worker: all of each chunk."""
+        chunks, found = iter(self._chunks), []
+        for group in self._source.groups:
+            own = [next(chunks) for _ in group.chunks]
+            found.append(group._replace(chunks=own, places=[None] * len(own)))
+        return found
+
+    def forget(self):
+        """Make the rows again: some of what they were made of is lost."""
+        self._parts = []
+        self._chunks[:] = self._make()
+        vars(self).pop("groups", None)
+
+
 def pieces(places, chunks):
     """Yield ranges of the rows of a group, and the rows: chunks that are whole alone.
 
@@ -383,6 +469,28 @@ def rows_of_chunks(places, *chunks):
         for place, chunk in zip(places, chunks, strict=True)
     ]
     return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
+
+
+@cache
+def reuse_freed_memory():
+    """Let this worker use memory again that it freed, once for the process.
+
+    Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, by which glibc returns each
+    freed block above 128 kB to the system. The next one costs a page fault for every
+    4 kB: measured, products of kernels then take four times as long. Another value is
+    the user's own, and stays.
+    """
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _OF_DASK:
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # not so in musl
+        mallopt(_MMAP, _MMAP_BYTES)
+        mallopt(_TRIM, _TRIM_BYTES)
+
+
+def _room(dask_worker):
+    limit = dask_worker.memory_manager.memory_limit or 0
+    return _PART_OF_LIMIT * limit - psutil.Process().memory_info().rss
 
 
 def _sum(one, other):

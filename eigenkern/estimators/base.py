@@ -89,7 +89,8 @@ class Model(
 
         report = Report(problem, callbacks, progress)
         try:
-            keeper = keeper if in_epochs else None  # no state of a closed form
+            if not hasattr(solver, "save"):  # of a closed form
+                keeper = None
             fitted = attributes(train(solver, rule, report, keeper))
         except KeyboardInterrupt as interrupt:
             if not in_epochs or not rule.undo():

@@ -586,6 +586,7 @@ class _EigenPro(Streaming, Model):
     def _prepare_piece(self, data, anew):
         learner = None if anew else getattr(self, "_learner_", None)
         if learner is None or not learner.suits(self):
+            anew = anew and self._can_choose_centers(data)
             learner = self._open_learner(data, None if anew else self)
         else:  # the one of the pieces so far stays as it is until this one is learned
             if learner.problem is None:
@@ -604,6 +605,12 @@ class _EigenPro(Streaming, Model):
         chosen |= {"_learner_": learner}
         solver = learner.solver(batches, **_IN_PIECES)
         return problem, solver, learner.chosen_attributes() | chosen
+
+    def _can_choose_centers(self, data):
+        """Whether rows can replace the centers that there are, of the first rows."""
+        if not hasattr(self, "centers_") or self.n_centers is None:
+            return True
+        return len(data.distinct(data.rows_with_weight())[0]) >= self.n_centers
 
     def _open_learner(self, data, fitted=None):
         """Return a `Learner` of the first rows, or that goes on from a fitted model."""

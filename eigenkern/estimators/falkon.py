@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
@@ -13,8 +14,9 @@ from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
-from ..solvers.falkon import FalkonState, falkon
+from ..solvers.falkon import Falkon, FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
+from .checkpoint import Checkpoint
 from .least_squares import make_problem, ridge_coef
 from .logistic import check_loss, prepare_falkon
 from .targets import ClassificationTargets, RegressionTargets
@@ -64,7 +66,13 @@ class _FalkonLike(Model):
         self.verbose = verbose
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -80,6 +88,12 @@ class _FalkonLike(Model):
         sample_weight : array of shape (n_samples,), default=None
             Weights of the squared residuals, not negative. A weight of 2 equals the
             same row twice.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder that the state of the fit is written to, once a minute or as often
+            as a `Checkpoint` says; its epochs are iterations here. Only with the
+            squared loss.
+        resume : bool, default=False
+            Go on, bit for bit, from what is in that folder; begin where it is empty.
 
         Returns
         -------
@@ -89,7 +103,11 @@ class _FalkonLike(Model):
         ------
         ValueError
             If the data or a parameter are wrong, or the memory does not suffice; a
-            model fitted before stays usable.
+            model fitted before stays usable. If the checkpoint is of another fit, or
+            damaged.
+        OSError
+            If the folder of the checkpoint cannot be written at first; later that is a
+            RuntimeWarning.
         MemoryError
             If memory runs out; the message says what takes less.
 
@@ -98,7 +116,12 @@ class _FalkonLike(Model):
         ConvergenceWarning
             If `max_iter` iterations do not reach `tol`.
         """
-        return self._fit(X, y, sample_weight)
+        if checkpoint is not None and getattr(self, "loss", None) == "log_loss":
+            raise ValueError(
+                "checkpoint must be None with loss='log_loss'; got "
+                f"{checkpoint!r}: only loss='squared_error' goes on from one"
+            )
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -122,7 +145,7 @@ class _FalkonLike(Model):
             2 * self.max_iter,
             problem.n_features,
         )
-        solver = falkon(
+        solver = Falkon(
             matrix,
             problem.targets,
             problem.weights,
@@ -231,6 +254,22 @@ class ResidualRule:
         self._name, self._problem, self._tol = name, problem, tol
         self._hold_out = hold_out
         self.max_iter, self.residuals = max_iter, []
+
+    @property
+    def losses(self):
+        """As many as there are iterations."""
+        return self.residuals
+
+    def save(self):
+        """Return what all iterations so far have left, for `load`."""
+        converged, coef = self._state.converged, self._state.coef
+        residuals = list(self.residuals)
+        return {"residuals": residuals, "coef": coef, "converged": converged}
+
+    def load(self, saved):
+        """Go to where another rule of the same problem was."""
+        self.residuals, coef = saved["residuals"], saved["coef"]
+        self._state = FalkonState(coef, {}, self.residuals[-1], saved["converged"])
 
     def update(self, state):
         """Take in an iteration; return whether every output is done."""

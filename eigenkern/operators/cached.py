@@ -4,6 +4,7 @@ from ..backend import memory
 from ..backend.devices import on_gpu
 from ..backend.machine import CPU, TRIANGLE_ROWS
 from ..backend.threads import run_on_threads
+from .dask import DaskMatrix, kept_on_workers
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import cache_budget, cache_pays
@@ -65,6 +66,8 @@ def kept(operators, cache_size, n_epochs, n_features):
     ValueError
         If `cache_size` allows a matrix that the free memory does not hold.
     """
+    if isinstance(operators[0], DaskMatrix):
+        return kept_on_workers(operators, cache_size, n_epochs, n_features)
     found, total = [], 0
     sizes = kept_bytes(operators, cache_size, n_epochs, n_features)
     for operator, size in zip(operators, sizes, strict=True):

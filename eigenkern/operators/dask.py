@@ -1,8 +1,13 @@
 """Matrices of rows in a Dask array: products are made where the rows are."""
 
+from functools import partial
+
 from ..backend.array import move, namespace
-from ..backend.dask import DaskRows, pieces
+from ..backend.dask import DaskRows, MadeRows, pieces, reuse_freed_memory
+from ..backend.devices import on_gpu
+from .given import GivenMatrix
 from .matrix import Matrix
+from .plan import cache_pays
 
 # Numbers that are gathered from all workers at once, and added here: some 10 ms.
 _FEW = 2e6
@@ -53,6 +58,14 @@ class DaskMatrix(Matrix):
         if not self._remote:
             self._remote.append(self._cluster.send(self._local.without_rows()))
         return self._remote[0]
+
+    def bytes_at(self):
+        """Return the bytes of the matrix on each worker."""
+        found = {}
+        for group in self._rows.groups:
+            size = len(group.position) * self.shape[1] * self.itemsize
+            found[group.place] = found.get(group.place, 0) + size
+        return found
 
     def rows(self, X):
         """Return the matrix of other rows, on the workers or here."""
@@ -165,11 +178,104 @@ class DaskMatrix(Matrix):
         return self._attempt(step, rows)
 
 
+class KeptDaskMatrix(DaskMatrix):
+    """K(X, Z) of rows X in a Dask array, computed once and kept where the rows are.
+
+    Parameters
+    ----------
+    source : DaskMatrix
+        Computes it, and again what is lost with a worker.
+    """
+
+    def __init__(self, source):
+        def make():
+            source._remote.clear()  # it may be lost
+            return [
+                source._cluster.submit(_made, source._operator(), places, chunk)
+                for group in source._rows.groups
+                for places, chunk in zip(group.places, group.chunks, strict=True)
+            ]
+
+        self._source = source
+        rows = MadeRows(source._rows, source.shape[1], make)
+        super().__init__(GivenRows(source._local), rows)
+
+    lazy_rows = property(lambda self: self._source.lazy_rows)
+
+    def rows(self, X):
+        """Return the matrix of other rows, which is not kept."""
+        return self._source.rows(X)
+
+
+class GivenRows(Matrix):
+    """Makes operators of rows of a kernel matrix that are there.
+
+    Parameters
+    ----------
+    source : TiledKernel
+        What computed them.
+    """
+
+    def __init__(self, source):
+        for name in ("xp", "device", "dtype", "itemsize", "shape", "factored"):
+            setattr(self, name, getattr(source, name))
+
+    def without_rows(self):
+        """Return what to send."""
+        return self
+
+    def rows(self, K):
+        """Return the operator of rows of K."""
+        return GivenMatrix(K)
+
+
+def kept_on_workers(matrices, cache_size, n_products, n_features):
+    """Return matrices that are kept where their rows are, if they fit and that pays.
+
+    Each worker may use half of its memory limit with all that it holds.
+
+    Parameters
+    ----------
+    matrices : list of DaskMatrix
+        The more often used ones first.
+    cache_size : "auto" or float
+        MB of all of them, on all workers.
+    n_products, n_features : int
+
+    Returns
+    -------
+    matrices : list of DaskMatrix
+    megabytes : float
+        MB that they keep.
+    """
+    cluster, auto = matrices[0]._cluster, cache_size == "auto"
+    room = cluster.room() if auto or cache_size > 0 else {}
+    budget = float("inf") if auto else cache_size * 1e6
+    found, total = [], 0
+    for matrix in matrices:
+        needed = matrix.bytes_at()
+        size, free = sum(needed.values()), budget - total
+        fits = all(needed[place] <= room.get(place, 0) for place in needed)
+        if fits and size <= free and _pays(matrix, auto, n_products, n_features):
+            matrix = cluster.attempt(partial(KeptDaskMatrix, matrix))
+            room |= {place: room[place] - needed[place] for place in needed}
+            total += size
+        found.append(matrix)
+    return found, total / 1e6
+
+
+def _pays(matrix, auto, n_products, n_features):
+    if matrix.factored or on_gpu(matrix.xp, matrix.device):
+        return False  # products are cheap, or memory is not what workers tell of
+    return not auto or cache_pays(n_products, n_features, matrix)
+
+
 # What runs on a worker: functions of an operator without rows, values, rows.
 
 
 def _operators(local, places, chunks):
     """Yield ranges of the rows of a group, and operators of them."""
+    reuse_freed_memory()
     for rows, X in pieces(places, chunks):
         yield rows, local.rows(X)
 
@@ -177,6 +283,10 @@ def _operators(local, places, chunks):
 def _here(local, *values):
     """Return values, of the host perhaps, where an operator computes."""
     return [v if v is None else move(v, local.xp, local.device) for v in values]
+
+
+def _made(local, places, chunk):
+    return _block(local, 0, None, local.dtype, [places], chunk)
 
 
 def _joined(parts):

@@ -6,6 +6,9 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
+# Names of what a run goes on from, as in the formulas of `conjugate_gradient`.
+_STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
+
 
 class Solution(NamedTuple):
     """An approximate solution, after an iteration.
@@ -19,15 +22,20 @@ class Solution(NamedTuple):
         Whether every column is done.
     rest : array of shape (p, l) or None
         The residual itself; None where columns end apart.
+    state : dict
+        What another run goes on from.
     """
 
     coef: Any
     residuals: np.ndarray
     converged: bool
     rest: Any = None
+    state: Any = None
 
 
-def conjugate_gradient(apply, rhs, start, tol, *, precondition=None, together=False):
+def conjugate_gradient(
+    apply, rhs, start, tol, *, precondition=None, together=False, state=None
+):
     """Solve ``H X = rhs`` for a positive definite H; yield a `Solution` an iteration.
 
     Every column has its own step, and is left alone once its relative residual is at
@@ -50,17 +58,22 @@ def conjugate_gradient(apply, rhs, start, tol, *, precondition=None, together=Fa
         ``precondition(R)`` returns M R, with M near the inverse of H; None: M = I.
     together : bool, default=False
         Whether all columns go on until the last of them is done.
+    state : dict, default=None
+        Go on from that of a solution of the same problem; `start` does not count.
     """
     xp = namespace(rhs)
     scale = _norms(rhs)
     scale[scale == 0] = 1.0
-    active = np.arange(rhs.shape[1])
-    X = start
-    R = rhs - apply(start) if bool(xp.any(start != 0)) else rhs
-    Z = P = R if precondition is None else precondition(R)
-    R_Z = xp.sum(R * Z, axis=0)
-    residuals = _norms(R) / scale
-    done = []  # (columns, their coefficients)
+    if state is None:
+        active = np.arange(rhs.shape[1])
+        X = start
+        R = rhs - apply(start) if bool(xp.any(start != 0)) else rhs
+        Z = P = R if precondition is None else precondition(R)
+        R_Z = xp.sum(R * Z, axis=0)
+        residuals = _norms(R) / scale
+        done = []  # (columns, their coefficients)
+    else:
+        X, R, P, R_Z, residuals, active, done = (state[name] for name in _STATE)
     while True:
         ends = residuals[active] <= tol
         if together:
@@ -86,7 +99,9 @@ def conjugate_gradient(apply, rhs, start, tol, *, precondition=None, together=Fa
         residuals[active] = _norms(R) / scale[active]
         converged = bool((residuals <= tol).all())
         rest = R if together else None
-        yield Solution(_assembled(done, X, active), residuals, converged, rest)
+        values = X, R, P, R_Z, residuals, active, list(done)
+        state = dict(zip(_STATE, values, strict=True))
+        yield Solution(_assembled(done, X, active), residuals, converged, rest, state)
 
 
 def _norms(V):

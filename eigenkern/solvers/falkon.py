@@ -22,6 +22,8 @@ class FalkonState(NamedTuple):
         Whether every output is done.
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
+    state : dict
+        What another run goes on from.
     """
 
     coef: Any
@@ -29,9 +31,44 @@ class FalkonState(NamedTuple):
     residual: float
     converged: bool
     out_of_sample: Any = None
+    state: Any = None
 
 
-def falkon(matrix, targets, weights, preconditioner, alpha, tol, start=None):
+class Falkon:
+    """The iterations of `falkon`, which go on from a checkpoint.
+
+    Parameters
+    ----------
+    *args
+        Those of `falkon`, but `state`.
+    """
+
+    def __init__(self, *args):
+        self._args, self._states, self._state = args, None, None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Return the `FalkonState` after the next iteration."""
+        if self._states is None:
+            self._states = falkon(*self._args, state=self._state)
+        state = next(self._states)
+        self._state = state.state
+        return state
+
+    def save(self):
+        """Return the state of the conjugate gradients."""
+        return self._state
+
+    def load(self, saved):
+        """Go to where another run of the same problem was, before the first one."""
+        self._state = saved
+
+
+def falkon(
+    matrix, targets, weights, preconditioner, alpha, tol, start=None, *, state=None
+):
     """Solve kernel ridge regression on centers; yield a `FalkonState` an iteration.
 
     With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
@@ -53,6 +90,8 @@ def falkon(matrix, targets, weights, preconditioner, alpha, tol, start=None):
         Of the relative residual of every output.
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
+    state : dict, default=None
+        Go on from that of a `FalkonState` of the same problem.
 
     References
     ----------
@@ -75,6 +114,7 @@ def falkon(matrix, targets, weights, preconditioner, alpha, tol, start=None):
     rhs = P.inner_transposed(-gradient(zero, targets))
     check_finite(rhs)
     start = zero if start is None else P.preimage(start)
-    for solution in conjugate_gradient(apply, rhs, start, tol):
-        residual = float(solution.residuals.max())
-        yield FalkonState(P.inner(solution.coef), {}, residual, solution.converged)
+    for solution in conjugate_gradient(apply, rhs, start, tol, state=state):
+        coef, residual = P.inner(solution.coef), float(solution.residuals.max())
+        converged, state = solution.converged, solution.state
+        yield FalkonState(coef, {}, residual, converged, state=state)

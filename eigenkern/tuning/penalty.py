@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import namespace
-from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
+from ..backend.linalg import cholesky, large_product, plus_diagonal, solve_triangular
 
 # Of all rows, the part that is fitted, and at most so many, judged by at most so many.
 # Of 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
@@ -21,7 +21,9 @@ _MOST_NUMBERS = 10_000_000
 # out, means of six draws: california_housing 0.864 and 0.787 (32 rows), ijcnn1 9.0 and
 # 7.0 % (250 rows), a9a 18.1 and 17.9 % (250); worse in 3 of 32, by 11 % at most, all of
 # at most 64 rows.
-_LEAST_ROWS, _FEW_ROWS = 20, 300
+_LEAST_ROWS, _FEW_ROWS, _FEW_ROWS_OF_FEATURES = 20, 300, 1200
+# Rayleigh quotient, over the mean, of a constant that centered rows do not span.
+_CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
@@ -64,20 +66,48 @@ def auto_ridge(K, y, weights=None):
 
 
 def _ridge_by_leaving_out(K, y, weights):
-    """Return the ridge by K(X, X), whose rows are left out one by one.
-
-    Without row i its residual is ``(A^-1 b)_i / (A^-1)_ii`` of the system ``A a = b``.
-    """
+    """Return the ridge by K(X, X), whose rows are left out one by one."""
     xp = namespace(K)
     y, w = _first(K, y, weights)
     root = xp.sqrt(w)[:, None]
-    values, V = xp.linalg.eigh(root * K * root.T)
-    b, size = V.T @ (root * y), float(xp.mean(values))
+    values, U = xp.linalg.eigh(root * K * root.T)
+    return _left_out(U, values, y, w)
+
+
+def _ridge_of_features_by_leaving_out(F, y, weights):
+    """Return the same of centered features, fewer than the rows."""
+    xp = namespace(F)
+    y, w = _first(F, y, weights)
+    A = xp.sqrt(w)[:, None] * F
+    values, V = xp.linalg.eigh(A.T @ A)
+    some = values > 1e-6 * xp.max(values)
+    values, V = values[some], V[:, some]
+    return _left_out((A @ V) / xp.sqrt(values), values, y, w)
+
+
+def _left_out(U, values, y, w):
+    """Return the ridge of the system with the eigenvectors U, by leave-one-out.
+
+    Without row i its residual is ``(b - H b)_i / (1 - H_ii)`` for targets b, of the
+    weighted system, and what maps them to the fitted values, H = U diag(lambda /
+    (lambda + c)) U'. Where rows are centered, their mean is fitted as well: that adds
+    u u', u the constant.
+    """
+    xp, n = namespace(U), U.shape[0]
+    root = xp.sqrt(w)[:, None]
+    b, size = root * y, float(xp.sum(values)) / n
+    projected = U.T @ b
+    u = root / xp.linalg.vector_norm(root)
+    centered = float(xp.sum(values * (U.T @ u)[:, 0] ** 2)) < _CENTERED * size
+    left = 1.0 - u[:, 0] ** 2 if centered else xp.ones_like(w)
 
     def error(place):
-        inverse = 1.0 / (values + size * _penalty(place))
-        residual = (V @ (inverse[:, None] * b)) / (V**2 @ inverse)[:, None]
-        return float(xp.sum(residual**2))
+        c = size * _penalty(place)
+        if not float(xp.min(values)) + c > 0:
+            return np.inf
+        h = values / (values + c)
+        residual = b - U @ (h[:, None] * projected)
+        return float(xp.sum((residual / (left - U**2 @ h)[:, None]) ** 2))
 
     errors = [error(place) for place in range(_N_PENALTIES)]
     return size * _least(errors.__getitem__, int(np.argmin(errors)))
@@ -114,6 +144,10 @@ def auto_ridge_of_features(F, y, weights=None):
     n, d = F.shape
     if n < _LEAST_ROWS:
         return 0.0
+    if n <= _FEW_ROWS_OF_FEATURES:
+        if d < n:
+            return _ridge_of_features_by_leaving_out(F.block(0, n), y, weights)
+        return _ridge_by_leaving_out(F.row_gram(n, n), y, weights)
     s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
     s, judges = _that_fit(F, s, d)
     end = min(s + judges, n)
@@ -122,7 +156,22 @@ def auto_ridge_of_features(F, y, weights=None):
     block = F.block(0, end)
     y, w = _first(block, y, weights)
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
-    return size * _search(partial(_error_of_features, block, y, w, size, s), s)
+
+    @cache
+    def system(n_fitted):
+        first = block[:n_fitted, :]
+        weighted = (w[:n_fitted, None] * first).T
+        return large_product(weighted, first), weighted @ y[:n_fitted, :]
+
+    def error(n_fitted, penalty):
+        A, b = system(n_fitted)
+        a = _solution(F.xp.asarray(A, copy=True), b, size * penalty)
+        if a is None:
+            return np.inf
+        residual = block[s:, :] @ a - y[s:, :]
+        return float(F.xp.sum(w[s:, None] * residual**2))
+
+    return size * _search(error, s)
 
 
 def _that_fit(K, s, width):
@@ -191,17 +240,6 @@ def _error_of_rows(block, y, w, size, n_fitted, penalty):
     if b is None:
         return np.inf
     residual = block[s:, fitted] @ (root * b) - y[s:, :]
-    return float(xp.sum(w[s:, None] * residual**2))
-
-
-def _error_of_features(block, y, w, size, s, n_fitted, penalty):
-    """Return the same, where the features (m, d) are fewer than the rows."""
-    xp, F = namespace(block), block[:n_fitted, :]
-    weighted = (w[:n_fitted, None] * F).T
-    a = _solution(weighted @ F, weighted @ y[:n_fitted, :], size * penalty)
-    if a is None:
-        return np.inf
-    residual = block[s:, :] @ a - y[s:, :]
     return float(xp.sum(w[s:, None] * residual**2))
 
 

@@ -2,7 +2,11 @@
 
 import gc
 import os
+import resource
 import signal
+import subprocess
+import sys
+import time
 
 import joblib
 import numpy as np
@@ -14,6 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from eigenkern import (
+    Checkpoint,
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
@@ -30,12 +35,20 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.backend.array import namespace, to_numpy
-from eigenkern.backend.dask import DaskRows, Here, Workers
+from eigenkern.backend.dask import DaskRows, Here, Workers, reuse_freed_memory
 from eigenkern.backend.lazy import in_memory
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
-from eigenkern.operators.dask import _gradient
+from eigenkern.kernels import Gaussian
+from eigenkern.operators.dask import (
+    DaskMatrix,
+    KeptDaskMatrix,
+    _gradient,
+    _normal_product,
+)
+from eigenkern.operators.tiled import TiledKernel
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 # Of the client's own threads and sockets, when it is closed.
@@ -102,6 +115,34 @@ def assert_same(model, expected):
 
 def values(model, X):
     return getattr(model, "decision_function", model.predict)(X)
+
+
+def iterated(name, X, **parameters):
+    """Return a model that iterates, on 60 centers."""
+    model = {"falkon": FalkonLikeRegressor, "nytro": NytroRegressor}[name]
+    parameters |= {"n_centers": 60, "max_iter": 12, "random_state": 0}
+    return model(**parameters).fit(X, Y)
+
+
+@pytest.fixture
+def iterates(monkeypatch):
+    """NYTRO iterates; neither it nor Falkon warns that it does so to the end."""
+    monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
+    monkeypatch.setattr("eigenkern.estimators.nytro.warn_user", lambda *_: None)
+    monkeypatch.setattr("eigenkern.estimators.falkon.warn_user", lambda *_: None)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Return the matrices that were kept on workers, in MB."""
+    found, init = [], KeptDaskMatrix.__init__
+
+    def kept(self, source):
+        found.append(8 * source.shape[0] * source.shape[1] / 1e6)
+        init(self, source)
+
+    monkeypatch.setattr(KeptDaskMatrix, "__init__", kept)
+    return found
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -260,14 +301,19 @@ def test_here():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("when", [2, 9, 17])
-def test_a_worker_that_dies_costs_its_chunks(when, client, monkeypatch):
+@pytest.mark.parametrize(
+    "function, when",
+    [(_gradient, 2), (_gradient, 9), (_gradient, 17), (_normal_product, 9)],
+)
+def test_a_worker_that_dies_costs_its_chunks(
+    function, when, client, iterates, made, monkeypatch
+):
     """It dies after some of the steps' products were asked for."""
     asked, run = [], DaskRows.run
 
-    def kill(rows, function, *args, **options):
-        handles = run(rows, function, *args, **options)
-        if function is _gradient:
+    def kill(rows, asked_for, *args, **options):
+        handles = run(rows, asked_for, *args, **options)
+        if asked_for is function:
             asked.append(1)
             if len(asked) == when:
                 os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
@@ -275,9 +321,164 @@ def test_a_worker_that_dies_costs_its_chunks(when, client, monkeypatch):
 
     client.wait_for_workers(2, timeout=120)
     monkeypatch.setattr(DaskRows, "run", kill)
-    found = fitted("eigenpro4", da.from_array(X, chunks=(170, 4)))
-    assert len(asked) >= 18
-    assert_same(found, fitted("eigenpro4", X))
+    D = da.from_array(X, chunks=(170, 4))
+    if function is _gradient:
+        assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
+        assert len(asked) >= 18
+    else:
+        found, expected = (iterated("falkon", rows) for rows in (D, X))
+        assert_allclose(found.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-10)
+        assert len(made) == 1 and len(asked) > when
+
+
+@pytest.mark.parametrize("name", ["falkon", "nytro"])
+def test_kernel_matrices_are_kept_on_workers(name, client, iterates, made):
+    D = da.from_array(X, chunks=(170, 4))
+    again = iterated(name, D, cache_size=0)
+    assert made == []
+    gc.collect()
+    n_before = len(client.cluster.scheduler.tasks)
+    kept = iterated(name, D)
+    # 480 rows of training and 120 held out; all rows. With 480 rows it is refitted.
+    rows = {"falkon": [600], "nytro": [480, 120, 600]}[name]
+    assert_allclose(made, [8e-6 * 60 * n for n in rows])
+    assert_allclose(kept.dual_coef_, again.dual_coef_, rtol=0, atol=1e-10)
+    if name == "falkon":
+        assert kept.cache_size_ == made[0]
+    for _ in range(100):  # what was kept is given back, without the collector
+        if len(client.cluster.scheduler.tasks) <= n_before:
+            break
+        time.sleep(0.02)
+    assert len(client.cluster.scheduler.tasks) <= n_before
+
+
+def test_cache_size_is_for_all_workers(iterates, made):
+    D, size = da.from_array(X, chunks=(170, 4)), 8e-6 * 60
+    iterated("nytro", D, cache_size=size * 600)
+    assert_allclose(made, [size * 480, size * 120, size * 600])
+    iterated("nytro", D, cache_size=size * 599)
+    assert_allclose(made[3:], [size * 480])
+    assert iterated("falkon", D, cache_size=size * 599).cache_size_ == 0
+
+
+def test_workers_keep_what_their_memory_limit_allows(iterates, monkeypatch, made):
+    D = da.from_array(X, chunks=(170, 4))
+    monkeypatch.setattr("eigenkern.backend.memory.available", lambda *_: 1e9)
+    monkeypatch.setattr(Here, "room", lambda _: {"here": 8 * 60 * 600})
+    assert iterated("falkon", D).cache_size_ == 8e-6 * 60 * 600
+    monkeypatch.setattr(Here, "room", lambda _: {"here": 8 * 60 * 599})
+    assert iterated("falkon", D, cache_size=100).cache_size_ == 0
+    assert len(made) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_workers_use_freed_memory_again(client):
+    def n_faults():
+        reuse_freed_memory()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(200):
+            np.ones(2**20)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    # Each array is 2048 pages: of the first one, and of some that others are in.
+    assert max(client.gather(client.map(lambda _: n_faults(), range(2)))) < 20 * 2048
+
+
+def test_room_of_workers(client):
+    rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
+    limits = client.run(lambda dask_worker: dask_worker.memory_manager.memory_limit)
+    room = rows.cluster.room()
+    assert room.keys() == limits.keys()
+    for place, free in room.items():
+        assert 0 < free < limits[place] / 2 - 2e7  # of a process with NumPy
+
+
+def test_rows_made_of_others(client):
+    rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
+    index = RNG.permutation(N)[:77]
+    for source, expected in ((rows, X), (rows.take(index), X[index])):
+        K = DaskMatrix(TiledKernel(Gaussian(1.0), X[:9]), source)
+        kept, expected = KeptDaskMatrix(K), Gaussian(1.0)(expected, X[:9])
+        for _ in range(2):
+            assert_allclose(kept.block(), expected, atol=1e-12)
+            assert_allclose(kept.block(3, 50, 2, 5), expected[3:50, 2:5], atol=1e-12)
+            part = kept.part(5, 30)
+            assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
+            part._rows.forget()  # made again
+        assert kept.rows(X[:3]).shape == (3, 9)
+
+
+SCHEDULER = """
+import sys
+from distributed import LocalCluster
+with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp",
+                  dashboard_address=":0") as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_scheduler_ends_the_fit(client, iterates, monkeypatch, tmp_path):
+    D, run, asked = da.from_array(X, chunks=(170, 4)), DaskRows.run, []
+    model = FalkonLikeRegressor(n_centers=60, max_iter=12, random_state=0)
+    checkpoint = Checkpoint(tmp_path / "fit", seconds=0)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+    def kill(rows, function, *args, **options):
+        handles = run(rows, function, *args, **options)
+        asked.append(function)
+        if asked.count(_normal_product) == 6:
+            scheduler.kill()
+        return handles
+
+    command = [sys.executable, "-c", SCHEDULER]
+    with subprocess.Popen(command, **pipes) as scheduler, monkeypatch.context() as m:
+        m.setattr(DaskRows, "run", kill)
+        try:
+            with distributed.Client(scheduler.stdout.readline().strip()):
+                start = time.monotonic()
+                with pytest.raises(ConnectionError, match=r"scheduler.*resume=True"):
+                    model.fit(D, Y, checkpoint=checkpoint)
+                assert time.monotonic() - start < 60
+        finally:
+            scheduler.kill()
+    assert not hasattr(model, "dual_coef_")
+    n_asked = len(asked)
+    with client.as_current():
+        model.fit(D, Y, checkpoint=checkpoint, resume=True)
+    assert n_asked == len(asked) and model.n_iter_ > 6
+    expected = iterated("falkon", X)
+    assert_allclose(model.dual_coef_, expected.dual_coef_, rtol=0, atol=1e-10)
+    assert_allclose(model.residuals_, expected.residuals_, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_without_enough_memory(monkeypatch):
+    def hungry(block):
+        while True:
+            held.append(np.ones(2**23))
+            time.sleep(0.02)
+
+    held = []
+    D = da.from_array(X, chunks=(170, 4)).map_blocks(hungry, dtype=float, meta=X[:0])
+    memory = "distributed.worker.memory."
+    config = {"distributed.scheduler.allowed-failures": 0, memory + "terminate": 0.7}
+    config[memory + "monitor-interval"] = "50ms"
+    with (
+        dask.config.set(config),
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            memory_limit="600MB",
+            dashboard_address=":0",
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.as_current(),
+        pytest.raises(RuntimeError, match="memory_limit, or pass X with smaller"),
+    ):
+        monkeypatch.undo()  # not `Here`
+        lazy_rows(D)
 
 
 def test_sums_by_a_tree(client, monkeypatch):

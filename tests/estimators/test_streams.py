@@ -78,6 +78,15 @@ def test_sorted_streams_end_near_the_shuffled_one(family, order):
     assert model.n_iter_ == 30
 
 
+def test_centers_stay_where_fewer_rows_are_kept(monkeypatch):
+    monkeypatch.setattr("eigenkern.problems.kept._N_KEPT", 40)
+    X, y = wave(0)
+    rows = np.r_[:SIZE, SIZE + np.argsort(y[SIZE:])]
+    model, _ = learned(REGRESSORS["eigenpro"], X[rows], y[rows])
+    assert_array_equal(np.sort(model.centers_, 0), np.sort(X[:SIZE], 0))
+    assert model.score(X, y) > 0.85
+
+
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_streams_sorted_by_class(family):
     X, y = wave(0)

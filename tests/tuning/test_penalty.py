@@ -102,19 +102,39 @@ def test_an_indefinite_kernel_has_some_that_makes_it_definite(rng):
     assert np.linalg.eigvalsh(K[:100, :100] + found * np.eye(100))[0] > 0
 
 
-@pytest.mark.parametrize("d", [5, 300])
-def test_features_are_the_linear_kernel(d, rng):
-    X = rng.standard_normal((600, d))
-    y = X @ rng.standard_normal((d, 2)) / d**0.5 + rng.standard_normal((600, 2))
+@pytest.mark.parametrize("n, d", [(250, 5), (250, 300), (1600, 5), (1600, 500)])
+def test_features_are_the_linear_kernel(n, d, rng):
+    X = rng.standard_normal((n, d))
+    y = X @ rng.standard_normal((d, 2)) / d**0.5 + rng.standard_normal((n, 2))
     mean = rng.standard_normal(d)
     F, K = CenteredFeatures(X + mean, mean), GivenMatrix(X @ X.T)
     expected = auto_ridge(K, y)
     assert_allclose(auto_ridge_of_features(F, y), expected, rtol=1e-6)
     sparse = CenteredFeatures(scipy.sparse.csr_array(X + mean), mean)
     assert_allclose(auto_ridge_of_features(sparse, y), expected, rtol=1e-6)
-    w = rng.uniform(0.2, 2.0, 600)
+    w = rng.uniform(0.2, 2.0, n)
     expected = auto_ridge(K, y, w)
     assert_allclose(auto_ridge_of_features(F, y, w), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d", [5, 80])
+def test_the_mean_is_left_out_as_well(d, rng):
+    X, w = rng.standard_normal((40, d)) + 3.0, rng.uniform(0.2, 2.0, 40)
+    y = X @ rng.standard_normal(d) / d**0.5 + 2 * rng.standard_normal(40)
+    w /= w.mean()
+
+    def error(c):
+        total = 0.0
+        for i in range(40):
+            others = np.delete(np.arange(40), i)
+            model = Ridge(c).fit(X[others], y[others], sample_weight=w[others])
+            total += w[i] * (model.predict(X[i : i + 1])[0] - y[i]) ** 2
+        return total
+
+    F, Y = CenteredFeatures(X, w @ X / 40), (y - w @ y / 40)[:, None]
+    found = auto_ridge_of_features(F, Y, w)
+    errors = [error(found * f) for f in (0.5, 1.0, 2.0)]
+    assert errors[1] == min(errors)
 
 
 def test_a_kernel_is_computed_for_a_part_of_the_rows_only(rng):
