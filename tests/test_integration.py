@@ -106,7 +106,7 @@ def test_grid_search_over_bandwidth_and_kernel(regression):
     X, y, X_test, y_test = regression
     grid = {
         "eigenproregressor__kernel": ["gaussian", "laplacian", Laplacian(3.0)],
-        "eigenproregressor__bandwidth": [1e-3, 2.0],
+        "eigenproregressor__bandwidth": [2.0, 1e-3],  # the first of what is equal
     }
     pipeline = make_pipeline(StandardScaler(), EigenProRegressor(random_state=0))
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(X, y)
@@ -114,7 +114,7 @@ def test_grid_search_over_bandwidth_and_kernel(regression):
     assert search.best_score_ > 0.7
     assert search.score(X_test, y_test) > 0.7
     # A kernel object has its own bandwidth and ignores the grid's.
-    narrow, wide = search.cv_results_["mean_test_score"].reshape(2, 3)
+    wide, narrow = search.cv_results_["mean_test_score"].reshape(2, 3)
     assert np.all(narrow[:2] < 0.05) and np.all(wide > 0.4)
     assert narrow[2] == wide[2]
 

@@ -12,6 +12,8 @@ from .matrix import Matrix
 
 # Rows of a file that are in memory at a time.
 _READ_ROWS = 65536
+# Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
+_SPARSE_SLOWNESS = 10
 
 
 class CenteredFeatures(Matrix):
@@ -31,6 +33,14 @@ class CenteredFeatures(Matrix):
         self._describe(mean)
         self.shape = tuple(X.shape)
         self._X, self._mean = X, mean
+
+    @property
+    def width(self):
+        """Sparse rows take longer by number, and have fewer."""
+        n, d = self.shape
+        if not scipy.sparse.issparse(self._X):
+            return d
+        return min(max(int(_SPARSE_SLOWNESS * self._X.nnz / max(n, 1)), 1), d)
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""

@@ -46,6 +46,11 @@ class Matrix:
     #: Bytes that the blocks of rows of `gram` and `normal_product` may take.
     budget = CPU.tile_bytes
 
+    @property
+    def width(self):
+        """Numbers of a dense row that take as long in a product as a row does."""
+        return self.shape[1]
+
     def _describe(self, like):
         """Take namespace, device and data type of an array."""
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype

@@ -116,6 +116,7 @@ def tune(
     batch_size="auto",
     step_size="auto",
     damping=1.0,
+    cost=None,
 ):
     """Choose what is "auto", and measure the step.
 
@@ -131,6 +132,9 @@ def tune(
         Weights of the rows, with mean 1.
     subsample_size, n_components, batch_size, step_size, damping
         As in the estimators.
+    cost : callable, default=None
+        ``cost(q, m)``, the time of a step with q eigenvectors over that with none;
+        None: they cost next to nothing.
 
     Returns
     -------
@@ -163,6 +167,7 @@ def tune(
         step_size=step_size,
         subsample_size=s,
         max_batch_size=largest_batch,
+        cost=cost,
     )
 
 
@@ -252,6 +257,7 @@ def _choose_step(
     step_size,
     subsample_size,
     max_batch_size,
+    cost=None,
 ):
     """Choose the number of eigenvectors of a preconditioner, and the step."""
     m, q_max = batch_size, full.n_components
@@ -264,7 +270,9 @@ def _choose_step(
         for q, measured in zip(grid, spectrum.measure(grid), strict=True)
     )
     adapted = (
-        _best_candidate(candidates, m, n) if n_components == "auto" else candidates[-1]
+        _best_candidate(candidates, m, n, cost)
+        if n_components == "auto"
+        else candidates[-1]
     )
     if step_size == "bound":
         bound = spectrum.bound(adapted.n_components, m)
@@ -307,18 +315,23 @@ def _spectrum(operator, n, s, preconditioner, weights, n_measured):
     )
 
 
-def _best_candidate(candidates, m, n):
+def _best_candidate(candidates, m, n, cost=None):
     """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
-    The many trailing ones want the longest step, so the smallest q within 5 % of it is
-    taken; the leading ones, brought down to lambda_{q+1}, must still make 1 an epoch.
+    The many trailing ones want the longest step, of the time that it takes, so the
+    smallest q within 5 % of it is taken; the leading ones, brought down to
+    lambda_{q+1}, must still make 1 an epoch.
     """
+
+    def rate(one):
+        return one.step_size(m) / (1.0 if cost is None else cost(one.n_components, m))
+
     able = [
         one
         for one in candidates
         if one.n_components == 0
         or n * one.step_size(m) / m * one.in_sample_eigenvalue >= 1.0
     ]
-    longest = max(one.step_size(m) for one in able)
-    return next(one for one in able if one.step_size(m) >= 0.95 * longest)
+    longest = max(rate(one) for one in able)
+    return next(one for one in able if rate(one) >= 0.95 * longest)
