@@ -110,8 +110,9 @@ def _left_out(U, values, y, w):
         residual = b - U @ (h[:, None] * projected)
         return float(xp.sum((residual / (left - U**2 @ h)[:, None]) ** 2))
 
-    errors = [error(place) for place in range(_N_PENALTIES)]
-    return size * _least(errors.__getitem__, int(np.argmin(errors)))
+    errors = np.array([error(place) for place in range(_N_PENALTIES)])
+    place = int(np.argmax(errors <= (1 + _TOL) * errors.min()))
+    return size * _least(errors.__getitem__, place)
 
 
 def n_ridge_rows(K):
