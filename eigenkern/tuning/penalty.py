@@ -28,8 +28,8 @@ _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
-# What less error a larger penalty must have, relative to it.
-_TOL = 1e-3
+# What less error a larger penalty must have, relative to it; what rounding may make.
+_TOL, _EQUAL = 1e-3, 1e-5
 
 
 def auto_ridge(K, y, weights=None):
@@ -111,7 +111,7 @@ def _left_out(U, values, y, w):
         return float(xp.sum((residual / (left - U**2 @ h)[:, None]) ** 2))
 
     errors = np.array([error(place) for place in range(_N_PENALTIES)])
-    place = int(np.argmax(errors <= (1 + _TOL) * errors.min()))
+    place = int(np.argmax(errors <= (1 + _EQUAL) * errors.min()))
     return size * _least(errors.__getitem__, place)
 
 
