@@ -277,12 +277,15 @@ class CenterProblem(LeastSquares):
         which happens to none of them: what is left has next to nothing to tell its
         coefficient by where the penalty is small.
         """
-        index = self.all.index
-        centers = [] if self.center_indices is None else self.center_indices
-        rows = np.flatnonzero(~np.isin(index, centers))
-        if len(rows) < _FEWEST:
-            rows = np.arange(len(index))
-        return np.sort(shuffled(rows)[: n_left_out(len(index), 1 / 8)])
+        able, n = self._able_to_leave_out(), len(self.all.index)
+        rows = np.arange(n) if able is None else np.flatnonzero(able)
+        return np.sort(shuffled(rows)[: n_left_out(n, 1 / 8)])
+
+    def _able_to_leave_out(self):
+        if self.center_indices is None:
+            return None
+        able = ~np.isin(self.all.index, self.center_indices)
+        return able if np.sum(able) >= _FEWEST else None
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

@@ -380,7 +380,8 @@ class LeastSquares(Problem):
         factor : Factor, default=None
             ``everything.factor(alpha)``; None: of the least lambda that has one.
         among : ndarray of bool, shape (n,), default=None
-            Rows of `all` to leave out, where their class has some. None: all.
+            Rows of `all` to leave out, where their class has some. None: those that are
+            no centers.
 
         Returns
         -------
@@ -398,6 +399,7 @@ class LeastSquares(Problem):
             len(first) * (int(codes.max()) + 1),
         ).reshape(len(first), -1)
         classes, able = of_class.argmax(axis=1), np.ones(len(first), dtype=bool)
+        among = self._able_to_leave_out() if among is None else among
         if among is not None:
             able = among[first] | ~np.isin(classes, classes[among[first]])
         chosen, stands_for = sample_of_classes(
@@ -436,6 +438,10 @@ class LeastSquares(Problem):
             ``everything.solve(factor)``.
         """
         raise NotImplementedError
+
+    def _able_to_leave_out(self):
+        """Return which rows of `all` may be left out, bool (n,), or None: all."""
+        return None
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows, no copies of which are left."""

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -25,6 +26,7 @@ from eigenkern.estimators import targets
 from eigenkern.estimators.calibration import Calibration, calibrate
 from eigenkern.kernels import Laplacian
 from eigenkern.problems import least_squares
+from eigenkern.problems.centers import CenterProblem
 from eigenkern.problems.data import sample_of_classes
 from eigenkern.problems.least_squares import LeastSquares
 
@@ -504,3 +506,14 @@ def test_labels_of_spared_rows_do_not_change_their_values(rng, found):
     model.fit(X, flipped)
     assert_allclose(found[1][0], found[0][0], rtol=1e-9)
     assert np.abs(found[1][1] - found[0][1]).sum() == 4
+
+
+def test_rows_that_are_centers_are_not_left_out(monkeypatch):
+    X, y = load_digits(return_X_y=True)
+    X, y, X_test, y_test = X[:600], y[:600], X[600:], y[600:]
+    losses = []
+    for able in (CenterProblem._able_to_leave_out, lambda problem: None):
+        monkeypatch.setattr(CenterProblem, "_able_to_leave_out", able)
+        model = NystromClassifier(n_centers=400, alpha=1e-8, random_state=0).fit(X, y)
+        losses.append(log_loss(y_test, model.predict_proba(X_test)))
+    assert losses[0] < 0.9 * losses[1]
