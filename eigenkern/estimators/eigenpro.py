@@ -863,10 +863,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     early_stopping : bool or "auto", default="auto"
         What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
         is chosen: the one that predicts new rows best in kernel ridge regression on a
-        quarter of the rows, at most 4000; then all rows are fitted. True: hold out
-        rows, score them every epoch, stop when the score no longer improves, and keep
-        the best epoch's coefficients. False: the penalty is `alpha`, and the number of
-        epochs regularizes.
+        quarter of the rows, at most 4000, or by leaving out each of up to 300; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so it is less than
         the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
@@ -1129,10 +1129,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     early_stopping : bool or "auto", default="auto"
         What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
         is chosen: the one that predicts new rows best in kernel ridge regression on a
-        quarter of the rows, at most 4000; then all rows are fitted. True: hold out
-        rows, score them every epoch, stop when the score no longer improves, and keep
-        the best epoch's coefficients. False: the penalty is `alpha`, and the number of
-        epochs regularizes.
+        quarter of the rows, at most 4000, or by leaving out each of up to 300; then all
+        rows are fitted. True: hold out rows, score them every epoch, stop when the
+        score no longer improves, and keep the best epoch's coefficients. False: the
+        penalty is `alpha`, and the number of epochs regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class. They are lost to the
         fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all

@@ -30,8 +30,8 @@ from .validation import check_flag, is_auto
 
 # Rows of the subsample for each feature: of fewer, the last directions are noise.
 _ROWS_A_FEATURE = 8
-# Time of a step over that of one without eigenvectors, above which there are no more of
-# them: of 20 000 sparse rows and 65 536 columns, to find 400 takes 7 s, all epochs 0.5.
+# Time that eigenvectors may add to a step, over that of one without: of 20 000 sparse
+# rows and 65 536 columns, to find 400 takes 7 s, and all epochs 0.5.
 _HIGHEST_COST = 10
 # Fitted attributes that count rows.
 _OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
@@ -421,9 +421,10 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     early_stopping : bool or "auto", default="auto"
         What keeps the model from fitting noise. "auto": no rows are held out, but a
         penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
-        regression on a quarter of the rows, at most 4000. True: hold out rows, score
-        them every epoch, stop when the score no longer improves, and keep the best
-        epoch's coefficients. False: the number of epochs is what regularizes.
+        regression on a quarter of the rows, at most 4000, or by leaving out each of up
+        to 1200. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: the number of
+        epochs is what regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so it is less than
         the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
@@ -597,9 +598,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     early_stopping : bool or "auto", default="auto"
         What keeps the model from fitting noise. "auto": no rows are held out, but a
         penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
-        regression on a quarter of the rows, at most 4000. True: hold out rows, score
-        them every epoch, stop when the score no longer improves, and keep the best
-        epoch's coefficients. False: the number of epochs is what regularizes.
+        regression on a quarter of the rows, at most 4000, or by leaving out each of up
+        to 1200. True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: the number of
+        epochs is what regularizes.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same of every class. They are lost to the
         fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all

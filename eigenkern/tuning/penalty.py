@@ -82,6 +82,8 @@ def _ridge_of_features_by_leaving_out(F, y, weights):
     A = xp.sqrt(w)[:, None] * F
     values, V = xp.linalg.eigh(A.T @ A)
     first = int(xp.sum(xp.astype(values <= 1e-6 * values[-1], xp.int64)))
+    if first == values.shape[0]:  # constant features
+        return 0.0
     values, V = values[first:], V[:, first:]
     return _left_out((A @ V) / xp.sqrt(values), values, y, w)
 

@@ -117,6 +117,16 @@ def test_features_are_the_linear_kernel(n, d, rng):
     assert_allclose(auto_ridge_of_features(F, y, w), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("d", [3, 100])
+@pytest.mark.parametrize("n", [60, 400])
+def test_constant_features_need_no_penalty(n, d, rng):
+    model = LinearEigenProRegressor(random_state=0)
+    y = rng.standard_normal(n)
+    model.fit(np.zeros((n, d)), y)
+    assert model.alpha_ == 0
+    assert_allclose(model.predict(np.zeros((2, d))), y.mean())
+
+
 @pytest.mark.parametrize("d", [5, 80])
 def test_the_mean_is_left_out_as_well(d, rng):
     X, w = rng.standard_normal((40, d)) + 3.0, rng.uniform(0.2, 2.0, 40)
