@@ -709,7 +709,7 @@ def test_an_interrupt_while_a_checkpoint_is_written(
 # It kills them at random times and starts others that go on, until a fit is over. Files
 # outlive a process that is killed whether they are brought to the disk or not.
 KILLING = """
-import os, random, signal, sys, time, warnings
+import os, random, signal, sys, warnings
 import numpy as np
 from eigenkern import Checkpoint, EigenProRegressor
 from eigenkern.tuning import sizes
@@ -724,22 +724,31 @@ y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(120)
 def path(name):
     return os.path.join(folder, name)
 
-def start(name):
+def fit(name, signal=None, calls=None):
+    # Fits in a process of its own, which sends itself the signal after so many
+    # calls of functions: at a point that no clock decides, in a write as well.
     pid = os.fork()
     if pid:
-        return pid
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     model = EigenProRegressor(
         algorithm="eigenpro2", batch_size=10, max_iter=15, tol=0, random_state=0
     )
+    n_calls = 0
+
+    def count(frame, event, function):
+        nonlocal n_calls
+        n_calls += event in ("call", "c_call")
+        if n_calls == calls:
+            os.kill(os.getpid(), signal)
+
+    sys.setprofile(count)
     try:
         model.fit(X, y, checkpoint=Checkpoint(path(name), seconds=0), resume=True)
     except KeyboardInterrupt:
         os._exit(2)
-    np.savez(path(name + ".npz"), a=model.dual_coef_, b=model.loss_curve_)
+    sys.setprofile(None)
+    np.savez(path(name + ".npz"), a=model.dual_coef_, b=model.loss_curve_, c=n_calls)
     os._exit(0)
-
-def end(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def written(name):
     files = os.listdir(path(name)) if os.path.isdir(path(name)) else []
@@ -747,26 +756,18 @@ def written(name):
     return max(map(int, numbers), default=0)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-begin = time.monotonic()
-assert end(start("whole")) == 0
-seconds = time.monotonic() - begin
+assert fit("whole") == 0
 expected = dict(np.load(path("whole.npz")))
 signals = [signal.SIGKILL] * 14 + [signal.SIGTERM, signal.SIGINT] * 3
 points, n_fits, random = [], 0, random.Random(0)
 while signals:
     name = f"fit {n_fits}"
-    epoch = written(name) + random.randint(0, 2)
-    pid = start(name)
-    while written(name) < epoch and not os.path.exists(path(name + ".npz")):
-        time.sleep(0.001)
-    time.sleep(random.uniform(0, 0.3 * seconds))
-    os.kill(pid, signals[0])
-    code = end(pid)
+    code = fit(name, signals[0], random.randint(1, expected["c"]))
     if code != 0:
         assert code in (2, -signals.pop(0)), code
         points.append(written(name))
         if not signals:
-            code = end(start(name))
+            code = fit(name)
     if code == 0:
         found = np.load(path(name + ".npz"))
         for key in "ab":
