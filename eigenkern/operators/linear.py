@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import slices
+from ..backend.array import namespace, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
@@ -14,6 +14,9 @@ from .matrix import Matrix
 _READ_ROWS = 65536
 # Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
 _SPARSE_SLOWNESS = 10
+# How far the rows of a constant column may be from its number, in eps times that: what
+# a few operations leave. Rows by which most columns are known not to be constant.
+_ROUNDING, _FEW_ROWS = 10, 8
 
 
 class CenteredFeatures(Matrix):
@@ -25,14 +28,18 @@ class CenteredFeatures(Matrix):
         Sparse ones in CSR.
     mean : array of shape (d,)
         Subtracted from every row; X is not copied and stays sparse.
+    varies : array of shape (d,), default=None
+        1, or 0 in constant columns, which become exactly zero. None: ones.
     """
 
     can_be_cached = False
 
-    def __init__(self, X, mean):
+    def __init__(self, X, mean, varies=None):
         self._describe(mean)
         self.shape = tuple(X.shape)
-        self._X, self._mean = X, mean
+        if varies is not None and scipy.sparse.issparse(X):
+            X, mean = X @ scipy.sparse.diags_array(varies), varies * mean
+        self._X, self._mean, self._varies = X, mean, varies
 
     @property
     def width(self):
@@ -44,6 +51,7 @@ class CenteredFeatures(Matrix):
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
+        A = self._of_varying(A)
         parts = [large_product(X, A) for _, X in self._read(start, stop)]
         F = parts[0] if len(parts) == 1 else self.xp.concat(parts)
         F = F - self._mean @ A
@@ -55,7 +63,13 @@ class CenteredFeatures(Matrix):
         if scipy.sparse.issparse(block):
             block = block.toarray()
         block = block - self._mean[first:last]
+        if self._varies is not None:
+            block = block * self._varies[first:last]
         return block if dtype is None else self.xp.astype(block, dtype, copy=False)
+
+    def _of_varying(self, A):
+        """Return A (d, l) with zeros in the rows of constant columns."""
+        return A if self._varies is None else self._varies[:, None] * A
 
     def _read(self, start, stop):
         """Yield ranges of the rows [start:stop], and the rows; of a file not all."""
@@ -73,11 +87,11 @@ class CenteredFeatures(Matrix):
 
     def rows(self, X):
         """Return the matrix of other rows."""
-        return features_of(X, self._mean)
+        return features_of(X, self._mean, self._varies)
 
     def without_rows(self):
         """Return the matrix of no rows: its `rows` are what others need of it."""
-        return CenteredFeatures(self._X[:0, :], self._mean)
+        return CenteredFeatures(self._X[:0, :], self._mean, self._varies)
 
     def adjoint(self, G, start=0, stop=None):
         """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
@@ -85,7 +99,7 @@ class CenteredFeatures(Matrix):
         product = 0.0
         for rows, X in self._read(start, stop):
             product = product + large_product(X.T, G[rows, :])
-        return product - self._mean[:, None] * total
+        return self._of_varying(product - self._mean[:, None] * total)
 
     def row_gram(self, stop, last):
         """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
@@ -104,7 +118,7 @@ class CenteredFeatures(Matrix):
 
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""
-        return FeatureKernel(CenteredFeatures(self._X[start:stop, :], self._mean))
+        return FeatureKernel(self.rows(self._X[start:stop, :]))
 
     def astype(self, dtype):
         """Return this matrix in another data type, dense rows less their mean."""
@@ -126,11 +140,50 @@ class CenteredFeatures(Matrix):
         return squares - 2 * along + self._mean @ self._mean
 
 
-def features_of(X, mean):
+def features_of(X, mean, varies=None):
     """Return rows less their mean as an operator, where the rows are."""
     if isinstance(X, DaskRows):
-        return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean), X)
-    return CenteredFeatures(X, mean)
+        return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean, varies), X)
+    return CenteredFeatures(X, mean, varies)
+
+
+def near(x, level):
+    """Whether numbers x are others but for rounding; nothing is near zero, or NaN."""
+    xp = namespace(level)
+    limit = _ROUNDING * float(xp.finfo(level.dtype).eps) * xp.abs(level)
+    return (xp.abs(x - level) <= limit) & (level != 0)
+
+
+def levels_of(X, zeros):
+    """Return the number that each column holds, and NaN where it is not constant.
+
+    A sum of equal numbers, and so their mean, is off by up to n eps; their differences
+    are not. Columns of zeros have no level: they need none.
+
+    Parameters
+    ----------
+    X : array, sparse array or LazyRows of shape (n, d)
+    zeros : array of shape (d,)
+        In the data type and on the device of the computation.
+
+    Returns
+    -------
+    array of shape (d,)
+    """
+    xp, features = namespace(zeros), features_of(X, zeros)
+    few = features.block(0, _FEW_ROWS)
+    first = few[0, :]
+    found = np.array(to_numpy(xp.all(near(few, first), axis=0)))
+    for rows in slices(X.shape[0], features.gram_rows()):
+        places = np.flatnonzero(found)
+        if not len(places):
+            break
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            columns = slice(int(run[0]), int(run[-1]) + 1)
+            block = features.block(rows.start, rows.stop, columns.start, columns.stop)
+            found[columns] = to_numpy(xp.all(near(block, first[columns]), axis=0))
+    found = xp.asarray(found, device=features.device)
+    return xp.where(found, first, zeros + np.nan)
 
 
 class FeatureKernel:

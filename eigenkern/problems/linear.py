@@ -10,7 +10,7 @@ from ..backend.array import move, to_numpy
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.transfer import move_what_fits
-from ..operators.linear import features_of
+from ..operators.linear import features_of, levels_of, near
 from .parameters import check_largest
 from .problem import Problem, take, weighted_mean_square
 
@@ -93,9 +93,10 @@ class LinearProblem(Problem):
         self._one_dimensional = one_dimensional
         rows = X.in_order(train) if is_lazy(X) else rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        levels = levels_of(rows, self.array(np.zeros(X.shape[1]))) if center else None
         self._seen = seen
         if counts:
-            self._seen = self._sum_up(rows, data.targets[train], w, center, seen)
+            self._seen = self._sum_up(rows, data.targets[train], w, levels, seen)
         self._mean = self._at_hand(self._seen.mean)
         values = rows.data if scipy.sparse.issparse(rows) else rows
         check_largest(values, self.xp, self.dtype)
@@ -103,19 +104,20 @@ class LinearProblem(Problem):
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
         self.targets = self.array(data.targets[train] - self._seen.target_mean)
-        self.operator = features_of(rows, self._mean)
+        self.operator = features_of(rows, self._mean, self._varying(levels))
         self._held_out = None if held_out is None else rows_of(held_out)
 
-    def _sum_up(self, rows, Y, w, center, seen):
+    def _sum_up(self, rows, Y, w, levels, seen):
         """Return what is known of these rows and of those seen before."""
         total, n = w.sum(), len(w)
         mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
-        if center:
+        if levels is not None:
             if is_lazy(rows):
                 sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
                 mean = sums[:, 0]
             else:
                 mean = self.array(w / total) @ rows
+            mean = self.xp.where(self.xp.isnan(levels), mean, levels)
             target_mean = np.average(Y, axis=0, weights=w)
         if seen is None:
             return Seen(n, total, mean, target_mean)
@@ -124,6 +126,15 @@ class LinearProblem(Problem):
         old = self._at_hand(seen.mean)
         target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
         return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
+
+    def _varying(self, levels):
+        """Return 0 for columns that are their mean in all rows, or else 1; or None."""
+        if levels is None:
+            return None
+        varies = ~near(levels, self._mean)
+        if bool(self.xp.all(varies)):
+            return None
+        return self.xp.astype(varies, self.dtype)
 
     def _at_hand(self, mean):
         mean = move(mean, self.xp, self.device)
