@@ -169,7 +169,9 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
     # Of smaller ones the Gram matrix does not tell the vectors.
     if not bool(squares[-1] > 1e-8 * squares[0]):
         vectors, values, _ = xp.linalg.svd(B, full_matrices=False)
-        return values[:k], vectors[:, :k]
+        # Columns of zeros have no part in them, not even one of rounding.
+        none = ~xp.any(B != 0, axis=1)[:, None] & (values > 1e-8 * values[0])
+        return values[:k], xp.where(none, xp.zeros_like(vectors), vectors)[:, :k]
     values = xp.sqrt(squares)
     vectors = B @ xp.astype(U / values, B.dtype)
     if B.dtype == xp.float64:  # the last ones have a part of the first ones in them

@@ -411,7 +411,8 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
     fit_intercept : bool, default=True
         Whether the model has an intercept; features and targets are centered for it,
-        and a sparse X stays sparse.
+        and a sparse X stays sparse. A column that is constant, or within 10 eps of its
+        first entry, then has no part in the fit.
     max_iter : int, default=20
         Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4
@@ -588,7 +589,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
     fit_intercept : bool, default=True
         Whether the model has an intercept; features and targets are centered for it,
-        and a sparse X stays sparse.
+        and a sparse X stays sparse. A column that is constant, or within 10 eps of its
+        first entry, then has no part in the fit.
     max_iter : int, default=20
         Epochs, at most: more fit the training rows more closely.
     tol : float, default=1e-4

@@ -150,6 +150,15 @@ def test_without_a_client_it_is_the_same_model(name):
     assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))
 
 
+def test_a_constant_column_has_no_part():
+    constants = np.tile([3.3, 0.1], (len(X), 1))
+    lazy = da.from_array(np.hstack([constants, X]), chunks=(170, 6))
+    model, expected = fitted("linear", lazy), fitted("linear", X)
+    assert_array_equal(model.coef_[:2], 0.0)
+    assert_array_equal(model.mean_[:2], constants[0])
+    assert_allclose(model.coef_[2:], expected.coef_, atol=0.02)
+
+
 @pytest.mark.parametrize(
     "name", ["eigenpro4", "eigenpro_classes", "nystrom_path", "falkon", "linear"]
 )

@@ -213,3 +213,13 @@ def test_in_less_memory_than_the_file(tmp_path):
     command = [sys.executable, "-c", LIMITED, str(tmp_path / "X.h5")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["20"], done.stderr
+
+
+def test_constant_columns_of_a_file(tmp_path):
+    constants = np.tile([3.3, 0.1], (N, 1))
+    constants[-1, 1] = 0.2  # a single row is enough
+    file = memory_map(np.hstack([constants, X]), tmp_path)
+    model = LinearEigenProRegressor(random_state=0).fit(file, Y)
+    expected = LinearEigenProRegressor(random_state=0).fit(X, Y)
+    assert model.coef_[0] == 0 and model.mean_[0] == 3.3 and model.coef_[1] != 0
+    assert_allclose(model.coef_[2:], expected.coef_, atol=0.02)

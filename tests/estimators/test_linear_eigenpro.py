@@ -178,6 +178,110 @@ def test_sparse_is_computed_on_the_host(rng):
         LinearEigenProRegressor(device="cuda").fit(X, np.arange(10.0))
 
 
+def with_constants(X, noise):
+    """Return X with columns in front that are constant but for rounding, or exactly."""
+    levels = np.array([1.0, 0.1, 3.3, -1e5]).astype(X.dtype)
+    wobble = np.random.default_rng(1).integers(-2, 3, (len(X), 4))
+    constants = levels * (1 + noise * np.finfo(X.dtype).eps * wobble).astype(X.dtype)
+    return np.hstack([constants.astype(X.dtype), X])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("noise", [0, 1])
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_columns_have_no_part(dtype, kind, noise, weighted, rng):
+    X = rng.standard_normal((500, 3)).astype(dtype)
+    y, w = X @ [1.0, -2.0, 0.5], rng.exponential(size=500) if weighted else None
+    options = NEWTON | {"n_components": 2, "subsample_size": 500, "batch_size": 500}
+    model, expected = (
+        LinearEigenProRegressor(**options).fit(part, y, sample_weight=w)
+        for part in (kind(with_constants(X, noise)), kind(X))
+    )
+    assert_array_equal(model.coef_[:4], 0.0)
+    tol = 1e-4 if dtype == np.float32 else 1e-10
+    assert_allclose(model.coef_[4:], expected.coef_, atol=tol)
+    assert_allclose(model.intercept_, expected.intercept_, atol=tol)
+    assert_allclose(model.mean_[:4], [1.0, 0.1, 3.3, -1e5], rtol=1e-6)
+    if noise == 0:
+        assert_array_equal(model.mean_[:3], np.array([1.0, 0.1, 3.3], dtype=dtype))
+
+
+@pytest.mark.parametrize("level", [1.0, 0.1, 3.3])
+@pytest.mark.parametrize("n, d", [(60, 3), (60, 100), (400, 5), (31, 7)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_constant_features_predict_the_mean(dtype, n, d, level, rng):
+    X, y = np.full((n, d), level, dtype=dtype), rng.standard_normal(n)
+    for rows in (X, scipy.sparse.csr_array(X)):
+        model = LinearEigenProRegressor(random_state=0).fit(rows, y)
+        assert_array_equal(model.coef_, 0.0)
+        assert model.alpha_ == 0
+        assert_allclose(model.predict(rows), y.mean(), rtol=1e-5)
+    labels = np.arange(n) % 3
+    model = LinearEigenProClassifier(random_state=0).fit(X, labels)
+    assert_array_equal(model.coef_, 0.0)
+
+
+def test_the_mean_of_many_equal_numbers(rng):
+    """Their sum is off by 1000 eps."""
+    X = np.full((100_000, 2), 1.1, dtype=np.float32)
+    X[:, 1] = rng.standard_normal(len(X))
+    model = LinearEigenProRegressor(random_state=0, max_iter=2).fit(X, X[:, 1])
+    assert model.coef_[0] == 0 and model.mean_[0] == X[0, 0]
+    X[-1, 0] = 1.2  # a single one is enough
+    model = LinearEigenProRegressor(random_state=0, max_iter=2).fit(X, X[:, 1])
+    assert model.coef_[0] != 0
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_a_small_spread_on_a_large_mean_is_learned(kind, rng):
+    X = rng.standard_normal((500, 3))
+    y = X @ [1.0, -2.0, 0.5]
+    model = LinearEigenProRegressor(random_state=0).fit(kind(X + [1e6, -1e6, 0]), y)
+    assert model.score(kind(X + [1e6, -1e6, 0]), y) > 0.999
+
+
+def test_a_column_of_ones_is_an_intercept(rng):
+    X = np.hstack([np.ones((300, 1)), rng.standard_normal((300, 2))])
+    y = X @ [3.0, 1.0, -1.0]
+    model = LinearEigenProRegressor(fit_intercept=False, random_state=0).fit(X, y)
+    assert_allclose(model.coef_, [3.0, 1.0, -1.0], atol=0.01)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_constant_columns_of_pieces(kind, rng):
+    """They are learned once they vary, also where they are constant in a piece."""
+    X = with_constants(rng.standard_normal((600, 3)), 1)
+    y = X[:, 4:] @ [1.0, -2.0, 0.5]
+    model = LinearEigenProRegressor(random_state=0)
+    for _ in range(3):
+        for i in range(0, 600, 200):
+            model.partial_fit(kind(X[i : i + 200]), y[i : i + 200])
+    assert_array_equal(model.coef_[:4], 0.0)
+    assert model.score(kind(X), y) > 0.99
+    steps = X.copy()
+    steps[:, 0] = np.repeat([0.1, 1.1, 2.1], 200)
+    for _ in range(20):
+        for i in range(0, 600, 200):
+            rows = slice(i, i + 200)
+            model.partial_fit(kind(steps[rows]), y[rows] + steps[rows, 0])
+    assert model.coef_[0] > 0.5 and not model.coef_[1:4].any()
+
+
+def test_constant_columns_of_other_libraries(other_xp, rng):
+    from sklearn import config_context
+
+    X = with_constants(rng.standard_normal((300, 3)), 1)
+    y = X[:, 4:] @ [1.0, -2.0, 0.5]
+    expected = LinearEigenProRegressor(random_state=0).fit(X, y)
+    with config_context(array_api_dispatch=True):
+        X, y = other_xp.asarray(X), other_xp.asarray(y)
+        model = LinearEigenProRegressor(random_state=0).fit(X, y)
+        model.partial_fit(X, y)
+    assert_array_equal(to_numpy(model.coef_[:4]), 0.0)
+    assert_allclose(to_numpy(model.coef_), expected.coef_, atol=0.01)
+
+
 def test_other_libraries_agree_with_numpy(other_xp, data):
     from sklearn import config_context
 

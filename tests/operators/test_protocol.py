@@ -118,6 +118,18 @@ def sparse_features(X, Z, other):
     return Case(operator, X - Z[0], other - Z[0])
 
 
+def varying_features(X, Z, other):
+    varies = np.arange(X.shape[1]) != 1.0
+    operator = CenteredFeatures(X, Z[0], varies + 0.0)
+    return Case(operator, varies * (X - Z[0]), varies * (other - Z[0]))
+
+
+def varying_sparse_features(X, Z, other):
+    varies = np.arange(X.shape[1]) != 1.0
+    operator = CenteredFeatures(scipy.sparse.csr_array(X), Z[0], varies + 0.0)
+    return Case(operator, varies * (X - Z[0]), varies * (other - Z[0]))
+
+
 OPERATORS = [
     given,
     tiled,
@@ -136,6 +148,8 @@ OPERATORS = [
     evaluated_shards,
     features,
     sparse_features,
+    varying_features,
+    varying_sparse_features,
 ]
 
 
