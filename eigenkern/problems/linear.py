@@ -93,13 +93,13 @@ class LinearProblem(Problem):
         self._one_dimensional = one_dimensional
         rows = X.in_order(train) if is_lazy(X) else rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        values = rows.data if scipy.sparse.issparse(rows) else rows
+        check_largest(values, self.xp, self.dtype)
         levels = levels_of(rows, self.array(np.zeros(X.shape[1]))) if center else None
         self._seen = seen
         if counts:
             self._seen = self._sum_up(rows, data.targets[train], w, levels, seen)
         self._mean = self._at_hand(self._seen.mean)
-        values = rows.data if scipy.sparse.issparse(rows) else rows
-        check_largest(values, self.xp, self.dtype)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
