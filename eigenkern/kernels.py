@@ -3,7 +3,8 @@
 A kernel that is a function of one matrix product (a radial or inner-product kernel)
 encodes rows so that the product ``left(E_x) @ E_z.T`` is the argument of its
 elementwise function; the function is then applied to the block while it is in cache.
-Such kernels are *fused*: the block operator runs them tile by tile on threads.
+Such kernels are *fused*: the block operator runs them tile by tile on threads. So is
+`Manhattan`, which adds up one product of two columns a feature.
 
 Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the
 bandwidth.
@@ -40,6 +41,7 @@ __all__ = [
     "Kernel",
     "Laplacian",
     "Linear",
+    "Manhattan",
     "Matern",
     "Polynomial",
     "median_distance",
@@ -49,6 +51,8 @@ __all__ = [
 _LOG2_E = math.log2(math.e)
 # Rows of a kernel matrix that are computed at a time.
 _ROWS = 1024
+# Distances by name, and what SciPy calls them.
+_METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
 # Rows of which the median distance is taken.
 MEDIAN_ROWS = 600
 # Numbers of X that `scale_gamma` reads at a time: 8 MB of them.
@@ -71,20 +75,19 @@ def _checked_gamma(gamma):
 
 
 class Slope(NamedTuple):
-    """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * (z - x)``.
+    """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * direction``.
 
     Attributes
     ----------
     kernel : Kernel
         w, evaluated as kernels are.
     factor : float
-    relative : bool, default=True
-        False: the gradient is ``factor * w(x, z) * z``.
+    direction : {"z - x", "z", "sign(z - x)"}, default="z - x"
     """
 
     kernel: Any
     factor: float
-    relative: bool = True
+    direction: str = "z - x"
 
 
 class Kernel:
@@ -96,6 +99,10 @@ class Kernel:
     factored = False
     #: Whether there is a law to draw frequencies from: it is a function of x - z.
     shift_invariant = False
+    #: Distance of rows whose unit is the bandwidth.
+    metric = "euclidean"
+    #: Columns of a matrix product that take as long as a feature does.
+    feature_work = 1
     #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
     cuda = None
 
@@ -487,6 +494,121 @@ class _LaplacianSlope(_Radial):
 
 
 @dataclass(frozen=True)
+class Manhattan(Kernel):
+    """Laplacian kernel of the Manhattan distance, exp(-sum_j |x_j - z_j| / sigma).
+
+    The product of a kernel of each feature: what suits tables, where features have
+    meanings of their own, and rotated axes have none. On California housing with the
+    standardized features the error is a tenth less than the Laplacian's. A block takes
+    time in proportion to the features, as that of other kernels does, but each as much
+    as `feature_work` of theirs. It is ``sklearn.metrics.pairwise.laplacian_kernel``.
+
+    Parameters
+    ----------
+    bandwidth : float, default=1.0
+        sigma.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import Manhattan
+    >>> Manhattan(bandwidth=7.0)(np.array([[0.0, 0.0], [3.0, 4.0]])).round(4)
+    array([[1.    , 0.3679],
+           [0.3679, 1.    ]])
+    """
+
+    bandwidth: float = 1.0
+
+    shift_invariant = True
+    metric = "manhattan"
+    # 0.45 ns an entry and feature (float32, d = 100, tiles of 1024 x 512), where the
+    # machine's model has 0.025 for a column of a product.
+    feature_work = 20
+
+    def __post_init__(self):
+        check_positive_bandwidth(self.bandwidth)
+
+    @classmethod
+    def from_gamma(cls, gamma: float) -> Self:
+        """Return the kernel exp(-gamma sum_j |x_j - z_j|), scikit-learn's "laplacian".
+
+        Parameters
+        ----------
+        gamma : float
+            1 / sigma.
+
+        Returns
+        -------
+        kernel : Manhattan
+
+        Examples
+        --------
+        >>> from eigenkern.kernels import Manhattan
+        >>> Manhattan.from_gamma(0.25)
+        Manhattan(bandwidth=4.0)
+        """
+        return cls(1.0 / _checked_gamma(gamma))
+
+    def encode(self, X):
+        xp, (m, d) = namespace(X), X.shape
+        E = xp.ones((m, 2 * d), dtype=X.dtype, device=device_of(X))
+        E[:, 0::2] = X
+        return E
+
+    def left(self, E):
+        L = -E
+        L[:, 0::2], L[:, 1::2] = -E[:, 1::2], E[:, 0::2]
+        return L
+
+    def adapted_to(self, E):
+        xp = namespace(E)
+        largest = float(xp.max(xp.abs(E))) if E.shape[0] else 0.0
+        limit = float(xp.finfo(E.dtype).max) / 8
+        length, advice = (
+            2 * E.shape[1] * largest,
+            "pass float64 data, X in another unit",
+        )
+        if not length < limit:
+            raise ValueError(
+                f"the rows of X, with entries of up to {largest:.3g}, are too large "
+                f"for {E.dtype}: {advice}"
+            )
+        if not max(length, 1.0) / self.bandwidth < limit:
+            raise ValueError(
+                f"bandwidth {self.bandwidth:.3g} is too small for rows of X with "
+                f"entries of up to {largest:.3g} in {E.dtype}: {advice}, or a larger "
+                "bandwidth"
+            )
+        return self
+
+    def evaluate(self, xp, left, right, out=None):
+        # x_j - z_j of all rows and centers is a matrix product of two columns: NumPy's
+        # own difference of a column and a row takes four times as long.
+        def distance(j, out=None):
+            pair = slice(2 * j, 2 * j + 2)
+            return in_place(xp, "abs", matmul(xp, left[:, pair], right[:, pair].T, out))
+
+        T, each = distance(0, out), None
+        for j in range(1, left.shape[1] // 2):
+            each = distance(j, each)
+            T += each
+        return self.finish(xp, T)
+
+    def finish(self, xp, T):
+        T /= self.bandwidth
+        return _exp_of_minus(xp, T)
+
+    def diagonal(self, X):
+        return namespace(X).ones(X.shape[0], dtype=X.dtype, device=device_of(X))
+
+    def slope(self):
+        return Slope(self, 1.0 / self.bandwidth, "sign(z - x)")
+
+    def frequencies(self, rng, n_features, n_frequencies):
+        return rng.standard_cauchy((n_features, n_frequencies)) / self.bandwidth
+
+
+@dataclass(frozen=True)
 class Cauchy(_Radial):
     """Cauchy kernel, 1 / (1 + r^2 / sigma^2).
 
@@ -671,9 +793,9 @@ class Polynomial(Kernel):
     def slope(self):
         factor = int(self.degree) / self.bandwidth**2
         if self.degree == 1:
-            return Slope(_One(), factor, relative=False)
+            return Slope(_One(), factor, "z")
         kernel = Polynomial(self.bandwidth, int(self.degree) - 1, self.coef0)
-        return Slope(kernel, factor, relative=False)
+        return Slope(kernel, factor, "z")
 
     def diagonal(self, X):
         squares = namespace(X).sum(X * X, axis=1) / self.bandwidth**2
@@ -705,7 +827,7 @@ class Linear(Kernel):
         return T
 
     def slope(self):
-        return Slope(_One(), 1.0, relative=False)
+        return Slope(_One(), 1.0, "z")
 
     def diagonal(self, X):
         return namespace(X).sum(X * X, axis=1)
@@ -774,9 +896,13 @@ class CallableKernel(Kernel):
 
 
 def median_distance(
-    X: ArrayLike, random_state: AnyGenerator = None, *, n_rows: int = MEDIAN_ROWS
+    X: ArrayLike,
+    random_state: AnyGenerator = None,
+    *,
+    n_rows: int = MEDIAN_ROWS,
+    metric: str = "euclidean",
 ) -> float:
-    """Return the median Euclidean distance between distinct rows of a subsample.
+    """Return the median distance between distinct rows of a subsample.
 
     The bandwidth that ``bandwidth="median"`` means: a unit for a grid of bandwidths.
 
@@ -787,6 +913,8 @@ def median_distance(
         What the subsample is drawn by; not used where it is all rows.
     n_rows : int, default=600
         Rows of the subsample.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        Distance; "manhattan" for the kernel of that name.
 
     Returns
     -------
@@ -796,7 +924,7 @@ def median_distance(
     Raises
     ------
     ValueError
-        If all rows of the subsample are equal.
+        If all rows of the subsample are equal, or the metric is not known.
 
     Examples
     --------
@@ -805,6 +933,8 @@ def median_distance(
     >>> median_distance(np.array([[0.0], [1.0], [4.0]]))
     3.0
     """
+    if metric not in _METRICS:
+        raise ValueError(f"metric must be 'euclidean' or 'manhattan'; got {metric!r}")
     X = X if is_lazy(X) else floating(X)
     n = X.shape[0]
     if n > n_rows:
@@ -814,7 +944,9 @@ def median_distance(
     rows = to_numpy(in_memory(X)).astype(np.float64)
     rows -= rows.mean(axis=0)
     scale = np.abs(rows).max()
-    distances = pdist(rows / scale) * scale if scale > 0 else np.zeros(1)
+    distances = np.zeros(1)
+    if scale > 0:
+        distances = pdist(rows / scale, _METRICS[metric]) * scale
     distances = distances[distances > 0]
     if distances.size == 0:
         raise ValueError(

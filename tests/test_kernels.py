@@ -18,6 +18,7 @@ from eigenkern.kernels import (
     Kernel,
     Laplacian,
     Linear,
+    Manhattan,
     Matern,
     Polynomial,
     median_distance,
@@ -55,7 +56,62 @@ def test_radial_kernels_are_their_formulas(kernel, phi, rng):
     assert_allclose(kernel(X), phi(cdist(X, X)), rtol=1e-10)
 
 
-KERNELS = [*RADIAL, *PRODUCT, CallableKernel(lambda X, Z: X @ Z.T + 1.0)]
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize("dtype, rtol", [("float32", 2e-4), ("float64", 1e-12)])
+def test_manhattan_is_its_formula(dtype, rtol, offset, rng):
+    X = (rng.standard_normal((300, 10)) + offset).astype(dtype)
+    Z = np.concatenate([X[:20], X[100:200] + X.dtype.type(0.25)])
+    X64, Z64 = X.astype(np.float64), Z.astype(np.float64)
+    exact = np.exp(-cdist(X64, Z64, "cityblock") / SIGMA)
+    K = Manhattan(SIGMA)(X, Z)
+    assert K.dtype == X.dtype
+    assert_allclose(K, exact, rtol=rtol)
+    assert_array_equal(K[np.arange(20), np.arange(20)], 1.0)
+    exact = np.exp(-cdist(X64, X64, "cityblock") / SIGMA)
+    assert_allclose(Manhattan(SIGMA)(X), exact, rtol=rtol)
+
+
+def test_manhattan_counts_columns_that_are_constant_among_the_centers(rng):
+    X, Z = rng.standard_normal((20, 3)), rng.standard_normal((10, 3))
+    Z[:, 1] = 7.0
+    exact = np.exp(-cdist(X, Z, "cityblock"))
+    assert_allclose(Manhattan()(X, Z), exact, rtol=1e-12)
+
+
+def test_manhattan_of_rows_beyond_the_range():
+    X = np.full((2, 3), 1e38, dtype=np.float32)
+    with pytest.raises(ValueError, match=r"up to 1e\+38, are too large for float32"):
+        Manhattan()(X)
+    assert_array_equal(Manhattan()(X.astype(np.float64)), 1.0)
+    X[1] = 1.0
+    with pytest.raises(
+        ValueError, match=r"bandwidth 1e-40 is too small .* to 1 in flo"
+    ):
+        Manhattan(1e-40)(X[1:])
+
+
+def test_a_bandwidth_in_the_unit_of_the_manhattan_distance(rng):
+    X = rng.standard_normal((101, 16))
+    expected = np.median(pdist(X, "cityblock"))
+    assert_allclose(median_distance(X, metric="manhattan"), expected, rtol=1e-10)
+    made = make_kernel("manhattan", "median", X, None)
+    assert made.bandwidth == pytest.approx(expected)
+    # At most sqrt(d) times the Euclidean distance.
+    of_both = [
+        make_kernel(name, "scale", X, None).bandwidth
+        for name in ("manhattan", "gaussian")
+    ]
+    assert of_both[0] == pytest.approx(4 * of_both[1])
+    with pytest.raises(ValueError, match="'euclidean' or 'manhattan'; got 'cosine'"):
+        median_distance(X, metric="cosine")
+
+
+KERNELS = [
+    *RADIAL,
+    *PRODUCT,
+    Manhattan(SIGMA),
+    CallableKernel(lambda X, Z: X @ Z.T + 1.0),
+]
 
 
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch"])
@@ -78,7 +134,7 @@ def test_the_matrix_is_that_of_the_operator(kernel, dtype, atol, library, rng):
     diagonal = np.diagonal(to_numpy(K))
     assert_array_equal(diagonal, np.diagonal(expected))
     assert_array_equal(diagonal, to_numpy(kernel.diagonal(X_xp)))
-    if kernel in RADIAL:
+    if kernel in RADIAL or isinstance(kernel, Manhattan):
         assert_array_equal(diagonal, 1.0)
     else:
         squares = np.sum(X.astype(np.float64) ** 2, axis=1)
@@ -172,11 +228,13 @@ def test_callable_kernel_is_checked(function, message):
 def gradients(kernel, X, Z):
     """Return the gradients in x of k(x, z) that its slope says, shape (m, p, d)."""
     slope = kernel.slope()
-    away = Z[None, :, :] - (X[:, None, :] if slope.relative else 0.0)
+    away = Z[None, :, :] - (X[:, None, :] if slope.direction != "z" else 0.0)
+    if slope.direction == "sign(z - x)":
+        away = np.sign(away)
     return slope.factor * slope.kernel(X, Z)[:, :, None] * away
 
 
-@pytest.mark.parametrize("kernel", [*RADIAL, *PRODUCT], ids=repr)
+@pytest.mark.parametrize("kernel", [*RADIAL, *PRODUCT, Manhattan(SIGMA)], ids=repr)
 def test_slopes_are_differences(kernel, rng):
     X, Z = rng.standard_normal((20, 3)), rng.standard_normal((15, 3))
     step, found = 1e-4, gradients(kernel, X, Z)
@@ -199,6 +257,7 @@ def test_a_row_has_no_slope_at_itself(kernel, offset, dtype, rng):
     if isinstance(kernel, Laplacian):
         assert_array_equal(values[same == 1], 0.0)
     assert_array_equal(gradients(kernel, X, Z)[same == 1], 0.0)
+    assert_array_equal(gradients(Manhattan(), X, Z)[same == 1], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +330,7 @@ def test_check_bandwidth(bandwidth):
         ("gaussian", Gaussian(2.0)),
         ("rbf", Gaussian(2.0)),
         ("laplacian", Laplacian(2.0)),
+        ("manhattan", Manhattan(2.0)),
         ("cauchy", Cauchy(2.0)),
         ("matern32", Matern(2.0, nu=1.5)),
         ("matern52", Matern(2.0, nu=2.5)),
@@ -299,10 +359,12 @@ def test_from_gamma_is_the_kernel_of_scikit_learn(gamma, rng):
     expected = pairwise.laplacian_kernel(X[:, :1], Z[:, :1], gamma)
     assert_allclose(kernel(X[:, :1], Z[:, :1]), expected)
     assert_allclose(kernel(X, Z), np.exp(-gamma * cdist(X, Z)))
+    expected = pairwise.laplacian_kernel(X, Z, gamma)
+    assert_allclose(Manhattan.from_gamma(gamma)(X, Z), expected)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -1.0, np.inf, np.nan])
-@pytest.mark.parametrize("kernel", [Gaussian, Laplacian, Polynomial])
+@pytest.mark.parametrize("kernel", [Gaussian, Laplacian, Manhattan, Polynomial])
 def test_gamma_is_positive(kernel, gamma):
     with pytest.raises(ValueError, match="gamma must be positive and finite; got"):
         kernel.from_gamma(gamma)

@@ -405,9 +405,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     Parameters
     ----------
     kernel : str or Kernel, default="laplacian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
-        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
+        function of x - z, whose frequencies can be drawn. The laplacian takes the
+        Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel
@@ -843,9 +844,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     Parameters
     ----------
     kernel : str or Kernel, default="laplacian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
-        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
+        function of x - z, whose frequencies can be drawn. The laplacian takes the
+        Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel

@@ -342,10 +342,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
-        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
-        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52", "polynomial" (of degree 3), "linear",
+        "precomputed", an object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that
+        returns the kernel matrix of two blocks of rows. The laplacian takes the
+        Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel
@@ -468,10 +469,11 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="laplacian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52", "polynomial" (of degree 3), "linear", "precomputed", an
-        object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that returns the kernel
-        matrix of two blocks of rows. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52", "polynomial" (of degree 3), "linear",
+        "precomputed", an object of `eigenkern.kernels`, or a callable ``k(X, Z)`` that
+        returns the kernel matrix of two blocks of rows. The laplacian takes the
+        Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel

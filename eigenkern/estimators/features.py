@@ -149,9 +149,10 @@ class RandomFourierFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str or Kernel, default="gaussian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52" or such an object of `eigenkern.kernels`: a function of x
-        - z, whose frequencies can be drawn. The laplacian takes the Euclidean distance.
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
+        function of x - z, whose frequencies can be drawn. The laplacian takes the
+        Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median" or "scale", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel
@@ -280,10 +281,11 @@ class RBFNetworkFeatures(FeatureMap):
     Parameters
     ----------
     kernel : str, Kernel or callable, default="gaussian"
-        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "cauchy",
-        "matern32", "matern52", "polynomial", "linear", an object of
+        How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
+        "cauchy", "matern32", "matern52", "polynomial", "linear", an object of
         `eigenkern.kernels`, or a function ``k(X, Z)`` that returns the kernel matrix of
-        two blocks of rows. The laplacian takes the Euclidean distance.
+        two blocks of rows. The laplacian takes the Euclidean distance, "manhattan" the
+        sum of absolute differences.
     bandwidth : float, "median" or "scale", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. sigma of the formulas; a kernel

@@ -34,6 +34,7 @@ class DaskMatrix(Matrix):
     def __init__(self, local, rows, remote=None):
         self.xp, self.device, self.dtype = local.xp, local.device, local.dtype
         self.itemsize, self.row_width = local.itemsize, local.row_width
+        self.feature_work = local.feature_work
         self.kernel, self.factored = getattr(local, "kernel", None), local.factored
         self.budget = local.budget
         self.shape = rows.shape[0], local.shape[1]

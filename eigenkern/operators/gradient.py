@@ -5,11 +5,12 @@ Of f(x) = sum_j a_j k(x, z_j) with grad k(x, z) = c w(x, z) (z - x)::
     grad f(x) = c (sum_j w(x, z_j) a_j z_j - x sum_j w(x, z_j) a_j)
 
 is a product of W = w(X, Z) with the columns [a, a z]: of l outputs and d features
-l (d + 1) columns. Nothing of size (m, p, d) is ever in memory.
+l (d + 1) columns. Where only the signs of z - x count, W is weighed by them, feature
+by feature. Nothing of size (m, p, d) is ever in memory.
 """
 
 from ..backend.array import device_of, location_of, move, namespace, slices
-from ..backend.machine import GRADIENT_BYTES
+from ..backend.machine import CPU, GRADIENT_BYTES
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
 
@@ -43,7 +44,7 @@ class KernelGradient:
         self._rows = StreamedRows(X, *devices[0])
         # Of rows far from the origin the difference of both sums would cost digits.
         self._offset = self.xp.mean(self._Z, axis=0)
-        if not self._slope.relative:
+        if self._slope.direction == "z":
             self._offset = self.xp.zeros_like(self._offset)
         self.shape = *X.shape, coef.shape[1]
 
@@ -56,11 +57,12 @@ class KernelGradient:
         mix : ndarray of shape (l, r), default=None
             Of the r combinations ``f(x) @ mix`` of the outputs.
         """
-        xp, (p, d) = self.xp, self._Z.shape
-        coef = _mixed(self._coef, mix)
-        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False) - self._offset
-        Z, parts = self._Z - self._offset, []
-        itemsize = xp.finfo(self.dtype).bits // 8
+        xp, coef = self.xp, _mixed(self._coef, mix)
+        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
+        if self._slope.direction == "sign(z - x)":
+            return self._slope.factor * self._by_signs(x, coef, start)
+        (p, d), itemsize = self._Z.shape, xp.finfo(self.dtype).bits // 8
+        x, Z, parts = x - self._offset, self._Z - self._offset, []
         n_at_once = max(int(GRADIENT_BYTES // (itemsize * p * (d + 1))), 1)
         for outputs in slices(coef.shape[1], n_at_once):
             a = coef[:, outputs]
@@ -68,10 +70,23 @@ class KernelGradient:
             moments = xp.reshape(Z[:, :, None] * a[:, None, :], (p, d * k))
             sums = self._matrix.product(xp.concat([a, moments], axis=1), start, stop)[0]
             G = xp.reshape(sums[:, k:], (stop - start, d, k))
-            if self._slope.relative:
+            if self._slope.direction == "z - x":
                 G = G - x[:, :, None] * sums[:, None, :k]
             parts.append(self._slope.factor * G)
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=2)
+
+    def _by_signs(self, x, coef, start):
+        """Return sum_j w(x, z_j) sign(z_j - x) a_j of the rows x from `start` on."""
+        xp, Z, (m, d) = self.xp, self._Z, x.shape
+        shape = m, d, coef.shape[1]
+        G = xp.empty(shape, dtype=self.dtype, device=device_of(x))
+        for rows in slices(m, max(int(CPU.core_cache_bytes // (8 * len(Z))), 16)):
+            W = self._matrix.block(start + rows.start, start + rows.stop)
+            for j in range(d):
+                signs = xp.sign(Z[None, :, j] - x[rows, j, None])
+                signs *= W
+                G[rows, j, :] = signs @ coef
+        return G
 
 
 class FourierGradient:

@@ -43,6 +43,8 @@ class Matrix:
     factored = False
     #: Numbers of a row on its way into K, beside K itself.
     row_width = 0
+    #: Columns of a matrix product that take as long as a feature of the kernel does.
+    feature_work = 1
     #: Bytes that the blocks of rows of `gram` and `normal_product` may take.
     budget = CPU.tile_bytes
 

@@ -109,7 +109,8 @@ def cache_pays(n_epochs, n_features, operator):
     operator : Matrix
     """
     machine, size = machine_of(operator), operator.itemsize
-    compute = machine.kernel_seconds(n_features, size, operator.n_workers)
+    width = operator.feature_work * n_features
+    compute = machine.kernel_seconds(width, size, operator.n_workers)
     read, touch = size / machine.read, size / _touch_rate(operator)
     once = compute + touch
     if operator.symmetric:  # half of it is computed and kept

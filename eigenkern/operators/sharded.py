@@ -102,6 +102,7 @@ class ShardedKernel(Matrix):
         first, self._frame = self._shards[0], frame
         self.xp, self.device, self.dtype = first.xp, first.device, first.dtype
         self.itemsize, self.row_width = first.itemsize, first.row_width
+        self.feature_work = first.feature_work
         self.kernel, self.factored = first.kernel, first.factored
         self.budget = first.budget
         self.symmetric = rows is None

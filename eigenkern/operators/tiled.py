@@ -47,7 +47,7 @@ class TiledKernel(Matrix):
         self._right = kernel.encode(centers, **self._frame)
         self.row_width = self._right.shape[1]
         self.kernel = kernel.adapted_to(self._right)
-        self.factored = kernel.factored
+        self.factored, self.feature_work = kernel.factored, kernel.feature_work
         if kernel.fused and is_numpy(self.xp):
             self.n_workers = n_blas_threads()
             self.pool = Team(self.n_workers)
@@ -236,7 +236,7 @@ class TiledKernel(Matrix):
 
     def _seconds(self, n_entries, n_columns=0):
         """Return what entries of K, and a product with them, take one thread."""
-        width = self.row_width + n_columns
+        width = self.feature_work * self.row_width + n_columns
         return n_entries * CPU.kernel_seconds(width, self.itemsize, 1)
 
     def _tiles(self, start, rows, first, last, plan):

@@ -163,7 +163,8 @@ class LogisticProblem(CenterProblem):
         if matrix.in_memory:
             entry += machine.convert / n_threads
         else:
-            entry += machine.kernel_seconds(self.n_features, matrix.itemsize, n_threads)
+            width = matrix.feature_work * self.n_features
+            entry += machine.kernel_seconds(width, matrix.itemsize, n_threads)
         return machine.product_seconds(new, 8, n_threads) / (n * p * entry)
 
     # Models

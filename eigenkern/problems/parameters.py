@@ -12,6 +12,7 @@ from ..kernels import (
     Kernel,
     Laplacian,
     Linear,
+    Manhattan,
     Matern,
     Polynomial,
     check_positive_bandwidth,
@@ -24,6 +25,7 @@ _BY_NAME = {
     "gaussian": Gaussian(),
     "rbf": Gaussian(),
     "laplacian": Laplacian(),
+    "manhattan": Manhattan(),
     "cauchy": Cauchy(),
     "matern32": Matern(nu=1.5),
     "matern52": Matern(nu=2.5),
@@ -55,8 +57,8 @@ def check_spectral_law(kernel):
         return
     raise ValueError(
         "kernel must be a function of x - z with a known spectral law: 'gaussian', "
-        "'laplacian', 'cauchy', 'matern32', 'matern52' or such an object of "
-        f"eigenkern.kernels; got {kernel!r}"
+        "'laplacian', 'manhattan', 'cauchy', 'matern32', 'matern52' or such an object "
+        f"of eigenkern.kernels; got {kernel!r}"
     )
 
 
@@ -138,8 +140,9 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
         # A length for every radial kernel, as "median" is: that of the Gaussian.
         known = Polynomial if isinstance(made, Polynomial) else Gaussian
         like = known.from_gamma(scale_gamma(X if every_row is None else every_row))
-        return replace(made, bandwidth=like.bandwidth)
-    median = median_distance(X, rng)
+        longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0
+        return replace(made, bandwidth=like.bandwidth * longer)
+    median = median_distance(X, rng, metric=made.metric)
     if not 1e-150 < median < 1e150:
         raise ValueError(
             f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "

@@ -218,7 +218,7 @@ def direct_pays_on_centers(
     if 8 * NystromPlan.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
         return False
     n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
-    entry = machine.kernel_seconds(n_features, size, n_threads)
+    entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
     value = entry + machine.product_seconds(n_columns, size, n_threads)
     # Once for the sums, and once for the loss.
     direct = 2 * n_rows * p * value

@@ -27,6 +27,7 @@ from eigenkern.estimators import features as features_module
 KERNELS = [
     kernels.Gaussian(1.5),
     kernels.Laplacian(1.5),
+    kernels.Manhattan(1.5),
     kernels.Cauchy(1.5),
     kernels.Matern(1.5, nu=1.5),
     kernels.Matern(1.5, nu=2.5),

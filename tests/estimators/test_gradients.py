@@ -111,6 +111,24 @@ def test_gradients_of_classifiers(model, n_classes, three_classes, rng):
     assert_allclose(G, expected, rtol=1e-6, atol=1e-6 * abs(expected).max())
 
 
+def test_gradients_of_the_manhattan_distance(regression):
+    """But where a feature is that of a center: there is a kink all along it."""
+    X, y, X_test, _ = regression
+    model = EigenProRegressor("manhattan", random_state=0).fit(X, y)
+    G = gradient(model, X_test)[:, :, 0]
+    expected = differences(model.predict, X_test)[:, :, 0]
+    smooth = np.abs(X_test[:, None, :] - X[None, :, :]).min(axis=1) > 2e-4
+    assert np.count_nonzero(smooth) > 100
+    error = np.abs(G - expected)[smooth].max()
+    assert error < 1e-6 * np.abs(expected).max()
+    at_centers = gradient(model, X[:3])[:, :, 0]
+    a = model.dual_coef_.ravel()
+    for x, found in zip(X[:3], at_centers, strict=True):
+        K = np.exp(-np.abs(x - X).sum(axis=1) / model.bandwidth_)
+        each = (K * a)[:, None] * np.sign(X - x) / model.bandwidth_
+        assert_allclose(found, each.sum(axis=0), rtol=1e-8, atol=1e-8)
+
+
 def test_gradients_at_centers_of_the_laplacian(regression):
     """The center itself is left out: the mean of both sides of its kink."""
     X, y, *_ = regression

@@ -5,7 +5,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenkern.backend.array import location_of
-from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Linear, Matern, Polynomial
+from eigenkern.kernels import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Manhattan,
+    Matern,
+    Polynomial,
+)
 from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.operators.gradient import FourierGradient, KernelGradient, MappedGradient
 
@@ -13,6 +21,7 @@ CPU = location_of(np.empty(0))
 KERNELS = [
     Gaussian(2.0),
     Laplacian(2.0),
+    Manhattan(2.0),
     Cauchy(2.0),
     Matern(2.0, nu=1.5),
     Matern(2.0, nu=2.5),
@@ -34,7 +43,9 @@ def data(rng):
 def naive(kernel, X, Z, coef):
     """Return the sum over the centers, one gradient after the other."""
     slope = kernel.slope()
-    away = Z[None, :, :] - (X[:, None, :] if slope.relative else 0.0)
+    away = Z[None, :, :] - (X[:, None, :] if slope.direction != "z" else 0.0)
+    if slope.direction == "sign(z - x)":
+        away = np.sign(away)
     each = slope.factor * slope.kernel(X, Z)[:, :, None] * away
     return np.einsum("ijd,jl->idl", each, coef)
 
