@@ -21,15 +21,16 @@ which is for tests. (coil2000 is so small that every seed uses all of it.) Colum
 mean 0 and deviation 1 on the training rows, in float32; so have targets. Errors are in
 % of the test rows, or the RMSE over the deviation of the test targets.
 
-plain    ``EigenProRegressor()`` or ``EigenProClassifier()``
-rfm      ``RFMRegressor()`` or ``RFMClassifier()``
-boosting ``HistGradientBoosting*()``
-search   the same, random settings (`SPACE`) for as long as the fit of rfm took: early
-         stopping and the score on a fifth of the training rows, then the best setting
-         with its number of trees on all of them
-forest   ``RandomForest*(n_jobs=2)``
-svm      ``SVR()`` or ``SVC()``
-xrfm     ``xRFM()`` on the CPU, a fifth of the training rows as its validation set
+plain      ``EigenProRegressor()`` or ``EigenProClassifier()``
+manhattan  the same with ``kernel="manhattan"``
+rfm        ``RFMRegressor()`` or ``RFMClassifier()``
+boosting   ``HistGradientBoosting*()``
+search     the same, random settings (`SPACE`) for as long as the fit of rfm took: early
+           stopping and the score on a fifth of the training rows, then the best setting
+           with its number of trees on all of them
+forest     ``RandomForest*(n_jobs=2)``
+svm        ``SVR()`` or ``SVC()``
+xrfm       ``xRFM()`` on the CPU, a fifth of the training rows as its validation set
 
 All have scikit-learn's or their own defaults but for ``random_state``, and both cores.
 """
@@ -71,12 +72,18 @@ DATA = (*REGRESSION, *SPLIT, "covtype_sub93k")
 MAX_TRAIN, MAX_TEST = 8000, 10_000
 METHODS = {
     "plain": "EigenPro",
+    "manhattan": "Manhattan",
     "rfm": "RFM",
     "boosting": "HistGB",
     "search": "HistGB search",
     "forest": "forest",
     "svm": "SVC, SVR",
     "xrfm": "xRFM",
+}
+OURS = {
+    "plain": ("EigenPro", {}),
+    "manhattan": ("EigenPro", {"kernel": "manhattan"}),
+    "rfm": ("RFM", {}),
 }
 # Least and largest value of each parameter, drawn uniformly in the logarithm.
 SPACE = {
@@ -144,10 +151,10 @@ def error(predicted, y_test, regression):
 
 def make(method, seed, regression):
     """Return an estimator."""
-    if method in ("plain", "rfm"):
+    if method in OURS:
+        name, parameters = OURS[method]
         kind = "Regressor" if regression else "Classifier"
-        name = {"plain": "EigenPro", "rfm": "RFM"}[method] + kind
-        return getattr(eigenkern, name)(random_state=seed)
+        return getattr(eigenkern, name + kind)(random_state=seed, **parameters)
     if method == "svm":
         return SVR() if regression else SVC()
     if method == "forest":
@@ -276,9 +283,7 @@ def run(args):
                 else:
                     budget = measured_rfm["fit"] if method == "search" else None
                     found = measure(method, X, y, X_test, seed, regression, budget)
-                    package = (
-                        "eigenkern" if method in ("plain", "rfm") else "scikit-learn"
-                    )
+                    package = "eigenkern" if method in OURS else "scikit-learn"
                     found += (f"{package} {version(package)}",)
                 predicted, fit, predict, note, versions = found
                 row = {
