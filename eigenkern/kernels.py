@@ -582,17 +582,19 @@ class Manhattan(Kernel):
         return self
 
     def evaluate(self, xp, left, right, out=None):
-        # x_j - z_j of all rows and centers is a matrix product of two columns: NumPy's
-        # own difference of a column and a row takes four times as long.
-        def distance(j, out=None):
-            pair = slice(2 * j, 2 * j + 2)
-            return in_place(xp, "abs", matmul(xp, left[:, pair], right[:, pair].T, out))
-
-        T, each = distance(0, out), None
+        T = in_place(xp, "abs", self.difference(xp, left, right, 0, out))
+        each = None
         for j in range(1, left.shape[1] // 2):
-            each = distance(j, each)
+            each = in_place(xp, "abs", self.difference(xp, left, right, j, each))
             T += each
         return self.finish(xp, T)
+
+    def difference(self, xp, left, right, j, out=None):
+        """Return x_j - z_j of encoded rows and centers, in `out` if given."""
+        # A matrix product of two columns: NumPy's own difference of a column and a row
+        # takes four times as long.
+        pair = slice(2 * j, 2 * j + 2)
+        return matmul(xp, left[:, pair], right[:, pair].T, out)
 
     def finish(self, xp, T):
         T /= self.bandwidth

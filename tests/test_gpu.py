@@ -19,7 +19,14 @@ from eigenkern import (
 from eigenkern.backend import array, memory
 from eigenkern.backend.array import Location, namespace, run_cuda
 from eigenkern.backend.transfer import StreamedRows
-from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
+from eigenkern.kernels import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Manhattan,
+    Matern,
+    Polynomial,
+)
 from eigenkern.operators.cached import cached
 from eigenkern.operators.sharded import kernel_operator
 from eigenkern.operators.tiled import TiledKernel
@@ -40,7 +47,15 @@ def cupy():
 
 
 @pytest.mark.parametrize(
-    "kernel", [Gaussian(2.0), Laplacian(2.0), Cauchy(2.0), Matern(2.0), Polynomial(2.0)]
+    "kernel",
+    [
+        Gaussian(2.0),
+        Laplacian(2.0),
+        Manhattan(2.0),
+        Cauchy(2.0),
+        Matern(2.0),
+        Polynomial(2.0),
+    ],
 )
 def test_operator(kernel, cupy, rng):
     X, A = rng.standard_normal((300, 5)), rng.standard_normal((300, 3))

@@ -28,6 +28,7 @@ __all__ = [
     "move",
     "namespace",
     "run_cuda",
+    "signs",
     "slices",
     "to_numpy",
 ]
@@ -131,6 +132,17 @@ def cut_off_at_zero(xp, T):
     if _writes_in_place(xp):
         return xp.maximum(T, zeros, out=T)
     return xp.maximum(T, zeros)
+
+
+def signs(xp, T):
+    """Return the signs of the numbers in `T`, in `T` itself where `xp` can."""
+    if not is_numpy(xp):
+        return in_place(xp, "sign", T)
+    # NumPy's sign takes four times as long.
+    sizes = np.abs(T)
+    least = np.finfo(T.dtype).smallest_normal
+    T /= np.maximum(sizes, np.full(T.shape[1], least, dtype=T.dtype), out=sizes)
+    return T
 
 
 def matmul(xp, A, B, out=None):

@@ -270,17 +270,21 @@ class MetricProblem:
         that of the best, of the Manhattan distance with the best metric that does not
         turn the axes, is compared once more by models of all of them.
         """
-        rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
         kernels, *of_axes = self._kernels
+        if len(kernels) == 1:
+            return best
+        rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
         chosen, error = self._suited(best, kernels, rows)
         for kernels in of_axes:
             other, its_error = self._suited(diagonal, kernels, rows)
             if its_error < _NEARLY * error:
-                of_both = [
-                    self._error_of_part(one.root, one.kernel, self._train)
+                error, its_error = (
+                    one.error
+                    if one is best
+                    else self._error_of_part(one.root, one.kernel, self._train)
                     for one in (chosen, other)
-                ]
-                if of_both[1] < _CLEARLY * of_both[0]:
+                )
+                if its_error < _CLEARLY * error:
                     chosen = other
         return chosen
 
@@ -289,13 +293,13 @@ class MetricProblem:
 
         Another kernel than the first, or a softer R, must be clearly better.
         """
-        if len(kernels) == 1:
-            return one, one.error
         errors = [self._error_of_part(one.root, kernel, rows) for kernel in kernels]
         place = int(np.argmin(errors))
         if not errors[place] < _CLEARLY * errors[0]:
             place = 0
-        one, error = replace(one, kernel=kernels[place]), errors[place]
+        error = errors[place]
+        if one.kernel != kernels[place]:
+            one = replace(one, kernel=kernels[place])
         if one.kind is None:
             return one, error
         softer = self._softer(one.root)

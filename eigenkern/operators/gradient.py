@@ -9,8 +9,16 @@ l (d + 1) columns. Where only the signs of z - x count, W is weighed by them, fe
 by feature. Nothing of size (m, p, d) is ever in memory.
 """
 
-from ..backend.array import device_of, location_of, move, namespace, slices
+from ..backend.array import (
+    device_of,
+    location_of,
+    move,
+    namespace,
+    signs,
+    slices,
+)
 from ..backend.machine import CPU, GRADIENT_BYTES
+from ..backend.threads import run_on_threads
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
 
@@ -77,15 +85,23 @@ class KernelGradient:
 
     def _by_signs(self, x, coef, start):
         """Return sum_j w(x, z_j) sign(z_j - x) a_j of the rows x from `start` on."""
-        xp, Z, (m, d) = self.xp, self._Z, x.shape
+        xp, K, kernel, (m, d) = self.xp, self._matrix, self._slope.kernel, x.shape
+        left, right = kernel.left(kernel.encode(x)), kernel.encode(self._Z)
         shape = m, d, coef.shape[1]
         G = xp.empty(shape, dtype=self.dtype, device=device_of(x))
-        for rows in slices(m, max(int(CPU.core_cache_bytes // (8 * len(Z))), 16)):
-            W = self._matrix.block(start + rows.start, start + rows.stop)
+        n_bytes = GRADIENT_BYTES / 4 if K.pool is None else CPU.core_cache_bytes / 2
+        n_rows = max(int(n_bytes // (K.itemsize * right.shape[0])), 16)
+
+        def task(i):
+            rows, tile = slice(i, min(i + n_rows, m)), None
+            W = K.whole_rows(slice(start + rows.start, start + rows.stop))
             for j in range(d):
-                signs = xp.sign(Z[None, :, j] - x[rows, j, None])
-                signs *= W
-                G[rows, j, :] = signs @ coef
+                tile = kernel.difference(xp, left[rows, :], right, j, tile)
+                tile = signs(xp, tile)
+                tile *= W
+                G[rows, j, :] = -(tile @ coef)
+
+        run_on_threads(K.pool, task, [(i,) for i in range(0, m, n_rows)])
         return G
 
 
