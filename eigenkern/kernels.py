@@ -497,11 +497,10 @@ class _LaplacianSlope(_Radial):
 class Manhattan(Kernel):
     """Laplacian kernel of the Manhattan distance, exp(-sum_j |x_j - z_j| / sigma).
 
-    The product of a kernel of each feature: what suits tables, where features have
-    meanings of their own, and rotated axes have none. On California housing with the
-    standardized features the error is a tenth less than the Laplacian's. A block takes
-    time in proportion to the features, as that of other kernels does, but each as much
-    as `feature_work` of theirs. It is ``sklearn.metrics.pairwise.laplacian_kernel``.
+    The product of a kernel of each feature. It suits tables, whose features count one
+    by one as trees take them, and not along rotated axes. A feature takes as long as
+    some ten of the other kernels, which matters from some fifty on. It is
+    ``sklearn.metrics.pairwise.laplacian_kernel``.
 
     Parameters
     ----------
