@@ -497,10 +497,10 @@ class _LaplacianSlope(_Radial):
 class Manhattan(Kernel):
     """Laplacian kernel of the Manhattan distance, exp(-sum_j |x_j - z_j| / sigma).
 
-    The product of a kernel of each feature. It suits tables, whose features count one
-    by one as trees take them, and not along rotated axes. A feature takes as long as
-    some ten of the other kernels, which matters from some fifty on. It is
-    ``sklearn.metrics.pairwise.laplacian_kernel``.
+    The product of a kernel of each feature. It suits tables whose features count one
+    by one, as trees take them, and not along rotated axes. A feature takes as long as
+    some ten of the other kernels, so it is slow with hundreds of them. scikit-learn has
+    it as ``sklearn.metrics.pairwise.laplacian_kernel``.
 
     Parameters
     ----------
@@ -562,11 +562,8 @@ class Manhattan(Kernel):
     def adapted_to(self, E):
         xp = namespace(E)
         largest = float(xp.max(xp.abs(E))) if E.shape[0] else 0.0
-        limit = float(xp.finfo(E.dtype).max) / 8
-        length, advice = (
-            2 * E.shape[1] * largest,
-            "pass float64 data, X in another unit",
-        )
+        length, limit = 2 * E.shape[1] * largest, float(xp.finfo(E.dtype).max) / 8
+        advice = "pass float64 data, X in another unit"
         if not length < limit:
             raise ValueError(
                 f"the rows of X, with entries of up to {largest:.3g}, are too large "
