@@ -495,7 +495,7 @@ class _LaplacianSlope(_Radial):
 
 @dataclass(frozen=True)
 class Manhattan(Kernel):
-    """Laplacian kernel of the Manhattan distance, exp(-sum_j |x_j - z_j| / sigma).
+    """Laplacian kernel of the Manhattan distance, ``exp(-sum |x - z| / sigma)``.
 
     The product of a kernel of each feature. It suits tables whose features count one
     by one, as trees take them, and not along rotated axes. A feature takes as long as
@@ -529,7 +529,7 @@ class Manhattan(Kernel):
 
     @classmethod
     def from_gamma(cls, gamma: float) -> Self:
-        """Return the kernel exp(-gamma sum_j |x_j - z_j|), scikit-learn's "laplacian".
+        """Return ``exp(-gamma sum |x - z|)``, scikit-learn's "laplacian".
 
         Parameters
         ----------
