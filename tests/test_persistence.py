@@ -20,6 +20,7 @@ from eigenkern.kernels import Gaussian
 PARTS = {
     "eigenkern.kernels.Gaussian",
     "eigenkern.kernels.Laplacian",
+    "eigenkern.kernels.Manhattan",
     "eigenkern.kernels.Matern",
     "eigenkern.estimators.calibration.Calibration",  # a dataclass of numbers
 }

@@ -11,6 +11,7 @@ from eigenkern.operators.fourier import FourierBlocks
 KERNELS = [
     kernels.Gaussian(1.5),
     kernels.Laplacian(1.5),
+    kernels.Manhattan(1.5),
     kernels.Cauchy(1.5),
     kernels.Matern(1.5, nu=1.5),
     kernels.Matern(1.5, nu=2.5),

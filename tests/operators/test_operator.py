@@ -22,6 +22,7 @@ from eigenkern.kernels import (
     Gaussian,
     Laplacian,
     Linear,
+    Manhattan,
     Matern,
     Polynomial,
 )
@@ -41,6 +42,7 @@ KERNELS = [
     Polynomial(1.5),
     Linear(),
     CallableKernel(lambda X, Z: X @ Z.T + 1.0),
+    Manhattan(1.5),
 ]
 IDS = [f"{type(kernel).__name__}{i}" for i, kernel in enumerate(KERNELS)]
 

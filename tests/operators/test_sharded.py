@@ -30,6 +30,7 @@ from eigenkern.kernels import (
     Gaussian,
     Laplacian,
     Linear,
+    Manhattan,
     Matern,
     Polynomial,
 )
@@ -41,6 +42,7 @@ CPU = location_of(np.empty(0))
 KERNELS = [
     Gaussian(1.5),
     Laplacian(1.5),
+    Manhattan(1.5),
     Cauchy(1.5),
     Matern(1.5),
     Polynomial(1.5),
