@@ -487,7 +487,7 @@ def plot(rows, path):
     table = Table(rows)
     names = [d for d in table.data if len(table.values(d, "boosting"))]
     figure, ax = plt.subplots(figsize=(8, 0.8 * len(names) + 1.8), layout="constrained")
-    for k, (method, marker) in enumerate(zip(table.methods, "osDv^PX", strict=False)):
+    for k, (method, marker) in enumerate(zip(table.methods, "oshDv^PX", strict=False)):
         offset = 0.7 * (k / max(len(table.methods) - 1, 1) - 0.5)
         points = []
         for i, d in enumerate(names):
