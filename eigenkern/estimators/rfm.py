@@ -19,9 +19,10 @@ from sklearn.utils.metaestimators import available_if
 from ..backend.array import device_of, location_of, namespace, to_numpy
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.linalg import large_product
-from ..kernels import Kernel, median_distance
+from ..kernels import Kernel
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
+from ..problems.parameters import make_kernel
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import mean_outer_product
@@ -234,8 +235,7 @@ class MetricProblem:
         if kernel is not None:
             name, width = kernel
             rng = np.random.RandomState(model.random_state)
-            metric = "manhattan" if name == "manhattan" else "euclidean"
-            median = median_distance(X, rng, metric=metric)
+            median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
         return model.fit(X, self._labels_of(data.labels), data.weights)
 
