@@ -16,6 +16,7 @@ from array_api_compat import is_numpy_namespace as is_numpy
 __all__ = [
     "Location",
     "as_random_state",
+    "clipped",
     "cut_off_at_zero",
     "device_of",
     "floating",
@@ -28,7 +29,6 @@ __all__ = [
     "move",
     "namespace",
     "run_cuda",
-    "signs",
     "slices",
     "to_numpy",
 ]
@@ -134,15 +134,12 @@ def cut_off_at_zero(xp, T):
     return xp.maximum(T, zeros)
 
 
-def signs(xp, T):
-    """Return the signs of the numbers in `T`, in `T` itself where `xp` can."""
-    if not is_numpy(xp):
-        return in_place(xp, "sign", T)
-    # NumPy's sign takes four times as long.
-    sizes = np.abs(T)
-    least = np.finfo(T.dtype).smallest_normal
-    T /= np.maximum(sizes, np.full(T.shape[1], least, dtype=T.dtype), out=sizes)
-    return T
+def clipped(xp, T, least, most):
+    """Return T between two arrays of its shape, in `T` itself where `xp` can."""
+    # In NumPy twice as fast as its clip of arrays.
+    if _writes_in_place(xp):
+        return xp.minimum(xp.maximum(T, least, out=T), most, out=T)
+    return xp.minimum(xp.maximum(T, least), most)
 
 
 def matmul(xp, A, B, out=None):

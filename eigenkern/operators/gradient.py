@@ -9,15 +9,19 @@ l (d + 1) columns. Where only the signs of z - x count, W is weighed by them, fe
 by feature. Nothing of size (m, p, d) is ever in memory.
 """
 
+import numpy as np
+
 from ..backend.array import (
+    clipped,
     device_of,
+    is_numpy,
     location_of,
     move,
     namespace,
-    signs,
     slices,
+    to_numpy,
 )
-from ..backend.machine import CPU, GRADIENT_BYTES
+from ..backend.machine import GRADIENT_BYTES, SIGNED_CENTERS, SIGNED_ROWS
 from ..backend.threads import run_on_threads
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
@@ -68,7 +72,7 @@ class KernelGradient:
         xp, coef = self.xp, _mixed(self._coef, mix)
         x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
         if self._slope.direction == "sign(z - x)":
-            return self._slope.factor * self._by_signs(x, coef, start)
+            return self._slope.factor * self._by_signs(x, coef)
         (p, d), itemsize = self._Z.shape, xp.finfo(self.dtype).bits // 8
         x, Z, parts = x - self._offset, self._Z - self._offset, []
         n_at_once = max(int(GRADIENT_BYTES // (itemsize * p * (d + 1))), 1)
@@ -83,26 +87,40 @@ class KernelGradient:
             parts.append(self._slope.factor * G)
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=2)
 
-    def _by_signs(self, x, coef, start):
-        """Return sum_j w(x, z_j) sign(z_j - x) a_j of the rows x from `start` on."""
-        xp, K, kernel, (m, d) = self.xp, self._matrix, self._slope.kernel, x.shape
+    def _by_signs(self, x, coef):
+        """Return sum_j w(x, z_j) sign(z_j - x) a_j of the rows x."""
+        xp, kernel, (m, d), p = self.xp, self._slope.kernel, x.shape, self._Z.shape[0]
         left, right = kernel.left(kernel.encode(x)), kernel.encode(self._Z)
-        shape = m, d, coef.shape[1]
-        G = xp.empty(shape, dtype=self.dtype, device=device_of(x))
-        n_bytes = GRADIENT_BYTES / 4 if K.pool is None else CPU.core_cache_bytes / 2
-        n_rows = max(int(n_bytes // (K.itemsize * right.shape[0])), 16)
+        huge = left * xp.repeat(self._huge(x), 2)
+        G = xp.zeros((m, d, coef.shape[1]), dtype=self.dtype, device=device_of(x))
+        n_centers, n_rows = p, max(int(GRADIENT_BYTES // (32 * p)), 1)
+        if is_numpy(xp):
+            n_rows, n_centers = SIGNED_ROWS, SIGNED_CENTERS
 
         def task(i):
-            rows, tile = slice(i, min(i + n_rows, m)), None
-            W = K.whole_rows(slice(start + rows.start, start + rows.stop))
-            for j in range(d):
-                tile = kernel.difference(xp, left[rows, :], right, j, tile)
-                tile = signs(xp, tile)
-                tile *= W
-                G[rows, j, :] = -(tile @ coef)
+            rows = slice(i, min(i + n_rows, m))
+            for columns in slices(p, n_centers):
+                # Four tiles: W, -W, the differences, and another one inside `evaluate`.
+                Z, a, tile = right[columns, :], coef[columns, :], None
+                W = kernel.evaluate(xp, left[rows, :], Z)
+                least = -W
+                for j in range(d):
+                    tile = kernel.difference(xp, huge[rows, :], Z, j, tile)
+                    # W sign(x - z), as the differences are 0 or huge beside W.
+                    tile = clipped(xp, tile, least, W)
+                    G[rows, j, :] -= tile @ a
 
-        run_on_threads(K.pool, task, [(i,) for i in range(0, m, n_rows)])
+        run_on_threads(self._matrix.pool, task, [(i,) for i in range(0, m, n_rows)])
         return G
+
+    def _huge(self, x):
+        """Return the powers of two by which differences of a feature get huge."""
+        xp = self.xp
+        sizes = [to_numpy(xp.max(xp.abs(rows), axis=0)) for rows in (x, self._Z)]
+        limit = np.finfo(sizes[0].dtype).maxexp - 2
+        powers = limit - np.frexp(np.maximum(*sizes))[1]
+        huge = np.ldexp(np.ones_like(sizes[0]), np.minimum(powers, limit))
+        return xp.asarray(huge, device=device_of(x))
 
 
 class FourierGradient:

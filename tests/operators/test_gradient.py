@@ -121,3 +121,16 @@ def test_mapped_gradient_is_the_chain_rule(full, data, rng):
         values = (K((X[2:11] + i * h) @ R, Z @ R) @ coef for i in (1, -1))
         expected = (next(values) - next(values)) / 2e-5
         assert_allclose(found[:, j, :], expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_signs_of_features_in_any_unit(rng, dtype):
+    """Of differences far below one, of equal numbers, and of a feature that is zero."""
+    units = np.array([1.0, 1e-30, 1e-7, 1e4, 0.0])
+    X, Z = ((rng.integers(-5, 6, (m, 5)) * units).astype(dtype) for m in (9, 700))
+    a, kernel = rng.standard_normal((700, 2)).astype(dtype), Manhattan(3e4)
+    found = KernelGradient(kernel, Z, a, [CPU], X).block(0, 9)
+    signs = np.sign(Z[None, :, :] - X[:, None, :])
+    expected = np.einsum("mp,mpd,pl->mdl", kernel(X, Z), signs, a) / 3e4
+    assert found.dtype == dtype
+    assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * abs(expected).max())
