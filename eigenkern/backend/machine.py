@@ -129,12 +129,12 @@ MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
 # that are multiplied together: narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512
-# Bytes of the coefficients whose products are gradients, at a time.
+# Bytes of the coefficients, or tiles, of which gradients are computed at a time.
 GRADIENT_BYTES = 256e6
-# Rows and centers of a tile whose signs are taken feature by feature. In tiles of 256 x
+# Rows and numbers of a tile whose signs are taken feature by feature. In tiles of 256 x
 # 256, which a core's cache would like, two threads wait for each other between calls of
 # NumPy and take twice as long; 512 x 512 takes up to a fifth longer.
-SIGNED_ROWS, SIGNED_CENTERS = 1024, 256
+SIGNED_ROWS, SIGNED_TILE = 1024, 2**18
 # Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
 # that the threads seldom wait for each other between two calls of NumPy. And numbers
 # where there are no threads, as on a GPU.

@@ -21,7 +21,7 @@ from ..backend.array import (
     slices,
     to_numpy,
 )
-from ..backend.machine import GRADIENT_BYTES, SIGNED_CENTERS, SIGNED_ROWS
+from ..backend.machine import GRADIENT_BYTES, SIGNED_ROWS, SIGNED_TILE
 from ..backend.threads import run_on_threads
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
@@ -93,14 +93,17 @@ class KernelGradient:
         left, right = kernel.left(kernel.encode(x)), kernel.encode(self._Z)
         huge = left * xp.repeat(self._huge(x), 2)
         G = xp.zeros((m, d, coef.shape[1]), dtype=self.dtype, device=device_of(x))
+        # Four tiles: W, -W, the differences, and another one inside `evaluate`.
         n_centers, n_rows = p, max(int(GRADIENT_BYTES // (32 * p)), 1)
+        pool = self._matrix.pool
         if is_numpy(xp):
-            n_rows, n_centers = SIGNED_ROWS, SIGNED_CENTERS
+            n_workers = 1 if pool is None else pool.n_workers
+            n_rows = min(SIGNED_ROWS, -(-m // n_workers))
+            n_centers = SIGNED_TILE // n_rows
 
         def task(i):
             rows = slice(i, min(i + n_rows, m))
             for columns in slices(p, n_centers):
-                # Four tiles: W, -W, the differences, and another one inside `evaluate`.
                 Z, a, tile = right[columns, :], coef[columns, :], None
                 W = kernel.evaluate(xp, left[rows, :], Z)
                 least = -W
@@ -110,7 +113,7 @@ class KernelGradient:
                     tile = clipped(xp, tile, least, W)
                     G[rows, j, :] -= tile @ a
 
-        run_on_threads(self._matrix.pool, task, [(i,) for i in range(0, m, n_rows)])
+        run_on_threads(pool, task, [(i,) for i in range(0, m, n_rows)])
         return G
 
     def _huge(self, x):
