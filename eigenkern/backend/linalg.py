@@ -1,7 +1,8 @@
 """Linear algebra that the array standard lacks."""
 
 from contextlib import nullcontext
-from itertools import pairwise
+from functools import partial
+from itertools import combinations_with_replacement, pairwise
 
 import array_api_compat
 import numpy as np
@@ -22,6 +23,9 @@ _LARGEST_POTRF = 8192
 _PANEL = 2048
 # Rows of a panel where zeros are left out, that solve as little as products allow.
 _NARROW_PANEL = 256
+# Rows and columns of a tile of a symmetric matrix, which is read twice, the second time
+# from the cache. Of 256, 512 and 1024 the fastest, with one column and with ten.
+_TILE = 256
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
@@ -328,12 +332,66 @@ def cholesky(K):
     return L if finite and not failed else None
 
 
+def shifted_cholesky(K, shift):
+    """Return the lower Cholesky factor of K + c I or None, and what multiplies by K.
+
+    The factor needs one triangle of the array, which may be overwritten: the other one
+    still holds K. Its product with a column takes 10 ms for 6400 rows in single
+    precision; to evaluate K anew takes 30 ms.
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Symmetric.
+    shift : float
+        c.
+
+    Returns
+    -------
+    L : array of shape (n, n) or None
+        Only its lower triangle is the factor.
+    product : callable or None
+        ``product(V)`` returns K V. None where K is not kept.
+    """
+    if not is_numpy(namespace(K)) or K.shape[0] > _LARGEST_POTRF:
+        return cholesky(plus_diagonal(K, shift)), None
+    diagonal = K.diagonal().copy()
+    with _lapack_threads(K.shape[0]):
+        L, failed = _potrf_in_place(plus_diagonal(K, shift), clean=False)
+    if failed or not np.all(np.isfinite(L.diagonal())):
+        return None, None
+    return L, partial(_other_triangle_product, L, diagonal)
+
+
+def _other_triangle_product(L, diagonal, V):
+    """Return K V for the strictly upper triangle of K in L, and its diagonal.
+
+    In tiles, whose short sums have less rounding errors than those of BLAS's symv.
+    """
+    n, product = L.shape[0], diagonal[:, None] * V
+    slices = [slice(start, start + _TILE) for start in range(0, n, _TILE)]
+    with _lapack_threads(n):
+        for i, j in combinations_with_replacement(slices, 2):
+            tile = np.triu(L[i, i], 1) if i == j else L[i, j]
+            product[i] += tile @ V[j]
+            product[j] += tile.T @ V[i]
+    return product
+
+
 def _numpy_cholesky(K):
     """Return the lower factor of K, in its place, and whether it failed."""
     if K.shape[0] > _LARGEST_POTRF:
         return _blocked_cholesky(K)
+    return _potrf_in_place(K, clean=True)
+
+
+def _potrf_in_place(K, clean):
+    """Return the lower factor of K in its place, and whether it failed.
+
+    Its upper triangle is zero if `clean`, and that of K otherwise.
+    """
     # The transpose is in LAPACK's order: no copy, and half the memory.
-    L, failed = _potrf(K)(K.T, lower=0, clean=1, overwrite_a=1)
+    L, failed = _potrf(K)(K.T, lower=0, clean=clean, overwrite_a=1)
     return L.T, failed
 
 

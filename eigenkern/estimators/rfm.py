@@ -125,7 +125,7 @@ def learned_metrics(problem, kinds, max_rounds, say):
         R <- M^1/2
 
     The second kind of metric goes on from the best one of the first, and each is given
-    up after two rounds that are no better, or one that is clearly worse.
+    up after two rounds that are no better.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def learned_metrics(problem, kinds, max_rounds, say):
                 diagonal = best
             n_waited = 0 if now.error < least else n_waited + 1
             least = min(least, now.error)
-            if n_waited == _PATIENCE or least < _CLEARLY * now.error:
+            if n_waited == _PATIENCE:
                 break
     chosen = replace(problem.refined(best, diagonal), is_last=True)
     say(chosen)
@@ -713,8 +713,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
         tried, but for more than 1000 features only "diagonal".
     max_rounds : int, default=5
         How often the metric of each kind is learned anew, at most. A kind is given up
-        after two rounds that have not improved the error on the rows held out, or one
-        that has raised it by 1 %.
+        after two rounds that have not improved the error on the rows held out.
     max_gradient_rows : int, default=4000
         Rows to average the gradients over, at most.
     max_metric_rows : int, default=10000
@@ -828,8 +827,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         tried, but for more than 1000 features only "diagonal".
     max_rounds : int, default=5
         How often the metric of each kind is learned anew, at most. A kind is given up
-        after two rounds that have not improved the error on the rows held out, or one
-        that has raised it by 1 %.
+        after two rounds that have not improved the error on the rows held out.
     max_gradient_rows : int, default=4000
         Rows to average the gradients over, at most.
     max_metric_rows : int, default=10000

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import namespace
-from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
+from ..backend.linalg import plus_diagonal, shifted_cholesky, solve_triangular
 
 # A factor in single precision has errors of some eps times the largest eigenvalue,
 # which is less than n times the mean of the diagonal: it serves where the penalty is
@@ -67,10 +67,9 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     Solution or None
     """
     xp = A.xp
-    w = xp.ones_like(y[:, 0]) if weights is None else weights
-    precisions = _precisions(A, w, penalty, ridge)
+    precisions = _precisions(A, weights, penalty, ridge)
     for dtype in precisions:
-        solution, left = _solved(A, y, w, penalty, ridge, dtype)
+        solution, left = _solved(A, y, weights, penalty, ridge, dtype)
         # What double precision would do better, of data that have it.
         is_last = dtype == precisions[-1] or A.dtype == xp.float32
         if left <= (_NO_SOLUTION if is_last else _enough(A)):
@@ -78,31 +77,40 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     return None
 
 
-def _precisions(A, w, penalty, ridge):
+def _precisions(A, weights, penalty, ridge):
     """Return the data types of the factors to try."""
     xp, n = A.xp, A.shape[0]
     if not ridge:
         return [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
     m = min(n, _N_ENTRIES)
     entries = xp.linalg.diagonal(A.block(0, m, 0, m))
-    single = ridge > n * _SINGLE_EPS * float(xp.mean(w[:m] * entries))
+    if weights is not None:
+        entries = weights[:m] * entries
+    single = ridge > n * _SINGLE_EPS * float(xp.mean(entries))
     return [xp.float32, xp.float64] if single else [xp.float64]
 
 
-def _solved(A, y, w, penalty, ridge, dtype):
+def _solved(A, y, weights, penalty, ridge, dtype):
     """Return the solution, and what is left over |y|: infinite without a factor."""
     xp = A.xp
-    root = xp.sqrt(w)[:, None]
-    L, c = _factor(A, root, penalty, ridge, dtype)
+    L, scaled_product, c = _factor(A, weights, penalty, ridge, dtype)
     if L is None:
         return None, np.inf
+    w = xp.ones_like(y[:, 0]) if weights is None else weights
+    root = xp.sqrt(w)[:, None]
+
+    def product(a):
+        if scaled_product is None or L.dtype != A.dtype:
+            return A @ a
+        return scaled_product(a / root) / root
+
     a, error = xp.zeros_like(y), y
     size = left = _largest(root * y) or 1.0
     for _ in range(_N_REFINEMENTS):
         z = xp.astype(root * error / left, L.dtype, copy=False)
         z = solve_triangular(L, solve_triangular(L, z), transposed=True)
         a = a + left * root * xp.astype(z, A.dtype, copy=False)
-        residual = y - A @ a
+        residual = y - product(a)
         error, before = residual - c * a / w[:, None], left
         left = _largest(root * error)
         if left <= _enough(A) * size or left > before / 2:
@@ -115,17 +123,18 @@ def _solved(A, y, w, penalty, ridge, dtype):
     return Solution(a, residual, a[last, :] / diagonal[:, None]), left / size
 
 
-def _factor(A, root, penalty, ridge, dtype):
-    """Return the factor of W^1/2 A W^1/2 + c I, or None, and c."""
+def _factor(A, weights, penalty, ridge, dtype):
+    """Return the factor of S + c I or None, what multiplies by S = W^1/2 A W^1/2, c."""
     xp = A.xp
     K = A.block(dtype=dtype)
     if A.in_memory and dtype == A.dtype:  # it is not ours to change
         K = xp.asarray(K, copy=True)
-    root = xp.astype(root, dtype, copy=False)
-    K *= root
-    K *= root.T
+    if weights is not None:
+        root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
+        K *= root
+        K *= root.T
     c = ridge or penalty * float(xp.mean(xp.linalg.diagonal(K)))
-    return cholesky(plus_diagonal(K, c)), c
+    return *shifted_cholesky(K, c), c
 
 
 def _enough(A):

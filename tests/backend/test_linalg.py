@@ -90,6 +90,21 @@ def test_cholesky(any_xp, rng):
     assert cholesky(any_xp.asarray(np.full((3, 3), np.nan))) is None
 
 
+@pytest.mark.parametrize(("size", "tile"), [(5, 256), (20, 6), (21, 7)])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_shifted_cholesky_keeps_the_matrix(size, tile, shift, monkeypatch, rng):
+    monkeypatch.setattr(linalg, "_TILE", tile)
+    K = symmetric(np.linspace(1.0, 2.0, size), rng)
+    expected = np.linalg.cholesky(K + shift * np.eye(size))
+    V = rng.standard_normal((size, 3))
+    L, product = linalg.shifted_cholesky(K.copy(), shift)
+    assert_allclose(np.tril(L), expected, atol=1e-13)
+    assert_allclose(solve_triangular(L, V), np.linalg.solve(expected, V), atol=1e-12)
+    assert_allclose(product(V), K @ V, atol=1e-13)
+    assert linalg.shifted_cholesky(-K, shift)[0] is None
+    assert linalg.shifted_cholesky(np.full_like(K, np.nan), shift)[0] is None
+
+
 @pytest.mark.parametrize("size", [50, 64, 70])
 def test_cholesky_in_panels(size, monkeypatch, rng):
     monkeypatch.setattr(linalg, "_LARGEST_POTRF", 40)

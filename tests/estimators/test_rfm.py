@@ -30,6 +30,7 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.backend.array import to_numpy
+from eigenkern.estimators.rfm import Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian
 
@@ -194,6 +195,35 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     expected = (vectors * values**0.7) @ vectors.T
     expected *= (10 / np.trace(expected @ expected)) ** 0.5
     assert_allclose(softer, expected, atol=1e-10)
+
+
+class Told:
+    """A problem whose rounds have errors that are given."""
+
+    plain_root = None
+
+    def __init__(self, plain, **errors):
+        self._plain = plain
+        self._errors = {kind: iter(values) for kind, values in errors.items()}
+
+    def fitted(self, kind, number, root):
+        return Round(kind, number, root, None, None, self._plain)
+
+    def next_round(self, before, kind):
+        error = next(self._errors[kind])
+        return Round(kind, before.number + 1, None, None, None, error)
+
+    def refined(self, best, diagonal):
+        return best
+
+
+def test_a_kind_stops_when_it_has_got_worse_twice():
+    problem = Told(1.0, diagonal=[0.9, 9.0, 0.8, 0.8, 0.8, 0.1], full=[2.0, 2.0, 0.1])
+    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9, lambda one: None))
+    errors = [one.error for one in rounds]
+    assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
+    assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
+    assert [one.is_last for one in rounds] == [False] * 8 + [True]
 
 
 def test_noise_is_harmless(rng):
