@@ -18,7 +18,7 @@ from ..centers import METHODS, distinct_rows
 from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
-from ..problems.data import Data, OutOfSample
+from ..problems.data import Data
 from ..problems.general import GeneralProblem
 from ..problems.kept import Kept
 from ..problems.kernel import KernelProblem
@@ -50,7 +50,13 @@ from .learner import Learner, ProjectedRule, WatchedRounds, warn_of_projections
 from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule, ProgressLine, Report, SolutionRule, train
-from .tuned import check_tuning, is_untuned, tuned_attributes
+from .tuned import (
+    check_tuning,
+    is_untuned,
+    left_out_values,
+    solved_attributes,
+    tuned_attributes,
+)
 from .validation import (
     advises_on_memory,
     all_or_nothing,
@@ -90,18 +96,6 @@ def _has_centers(estimator):
         "data that come in pieces need a model on centers: pass n_centers, or centers "
         "as an array, and no algorithm that needs all rows at once"
     )
-
-
-def _of_solution(problem, loss, n_bytes):
-    """Return the attributes of a direct solution with a matrix of some bytes."""
-    return tuned_attributes(None, problem) | {
-        "algorithm_": "direct",
-        "cache_size_": n_bytes / 1e6,
-        "n_iter_": 1,
-        "loss_curve_": [loss],
-        "validation_scores_": None,
-        "n_step_halvings_": 0,
-    }
 
 
 class _EigenPro(Streaming, Model):
@@ -399,14 +393,9 @@ class _EigenPro(Streaming, Model):
         loss = weighted_mean_square(found.residual, problem.weights)
         if not loss <= problem.loss(problem.initial_coef()):
             return None
-        chosen = _of_solution(problem, loss, K.shape[0] ** 2 * K.itemsize)
-        rows = train[len(train) - found.left_out.shape[0] :]
-        targets = data.targets[rows]
-        out_of_sample = OutOfSample(
-            targets - to_numpy(found.left_out),
-            targets,
-            np.ones(len(rows)) if data.weights is None else data.weights[rows],
-        )
+        chosen = solved_attributes(problem, loss)
+        chosen["cache_size_"] = K.shape[0] ** 2 * K.itemsize / 1e6
+        out_of_sample = left_out_values(data, train, found.left_out)
         return State(found.coef, chosen, out_of_sample)
 
     def _global_preconditioner(self, problem):
@@ -538,7 +527,8 @@ class _EigenPro(Streaming, Model):
         loss = problem.loss(coef)
         if not loss <= problem.loss(problem.initial_coef()):
             return None
-        chosen = _of_solution(problem, loss, 0) | {
+        chosen = solved_attributes(problem, loss) | {
+            "cache_size_": 0.0,
             "alpha_": ridge / problem.n_rows,
             "projection_interval_": None,
             "t_": _LEAST_BATCHES * self.max_iter,

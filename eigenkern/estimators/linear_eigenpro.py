@@ -14,18 +14,33 @@ from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.machine import machine_of
+from ..nystrom.descent import State
 from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
+from ..problems.problem import weighted_mean_square
+from ..solvers.direct import solve_features_directly
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
 from ..tuning.penalty import auto_ridge_of_features
-from ..tuning.sizes import MIN_ROWS, default_subsample_size, filling_work
+from ..tuning.sizes import (
+    MIN_ROWS,
+    default_subsample_size,
+    direct_pays_on_features,
+    filling_work,
+)
 from ..tuning.step import tune
 from .base import Model, split, stops_early
 from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
-from .tuned import check_tuning, tuned_attributes
+from .training import SolutionRule
+from .tuned import (
+    check_tuning,
+    is_untuned,
+    left_out_values,
+    solved_attributes,
+    tuned_attributes,
+)
 from .validation import check_flag, is_auto
 
 # Rows of the subsample for each feature: of fewer, the last directions are noise.
@@ -164,6 +179,11 @@ class _LinearEigenPro(Streaming, Model):
         if is_auto(self.early_stopping):
             X, y = problem.operator, problem.targets
             alpha = auto_ridge_of_features(X, y, problem.weights) / len(train)
+        if alpha > 0 and self._may_be_direct:
+            solution = self._solved_directly(problem, alpha, data, train)
+            if solution is not None:
+                rule = SolutionRule(problem, solution.counts["loss_curve_"])
+                return problem, iter([solution]), solution.counts, rule
         tuning = self._tune(problem, alpha)
         coef = self._previous_coef(problem)
         make_solver = partial(
@@ -183,8 +203,42 @@ class _LinearEigenPro(Streaming, Model):
             solver = spared.states(solver, partial(gone_on, make_solver))
         start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
-        chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
+        chosen = self._chosen(tuning, problem)
+        chosen |= {"algorithm_": "eigenpro", "alpha_": alpha}
         return problem, solver, chosen, rule
+
+    @property
+    def _may_be_direct(self):
+        """Whether nothing was asked of the iteration but its number of epochs."""
+        return is_untuned(self, damping=0.25) and not self.warm_start
+
+    def _solved_directly(self, problem, alpha, data, train):
+        """Return the state of the direct solution, if it pays and exists, or None.
+
+        It is the state after one step of EigenPro with all eigenvectors.
+        """
+        if not direct_pays_on_features(problem.operator, self.max_iter):
+            return None
+        found = solve_features_directly(
+            problem.operator,
+            problem.targets,
+            problem.weights,
+            alpha * len(train),
+            has_mean=self.fit_intercept,
+        )
+        if found is None:
+            return None
+        loss = weighted_mean_square(found.residual, problem.weights)
+        if not loss <= problem.loss(problem.initial_coef()):
+            return None
+        counts = solved_attributes(problem, loss) | {
+            "alpha_": alpha,
+            "components_": None,
+            "damping_": float(self.damping),
+            "fit_intercept_": bool(self.fit_intercept),
+        }
+        out_of_sample = left_out_values(data, train, found.left_out)
+        return State(found.coef, counts, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, counts=True):
         return LinearProblem(
@@ -304,6 +358,7 @@ class _LinearEigenPro(Streaming, Model):
         self.intercept_ = intercept[0] if self.coef_.ndim == 1 else intercept
 
     def _prepare_piece(self, data, anew):
+        anew = anew or self.step_size_ is None  # after a direct solution
         rows, seen = data.rng.permutation(data.rows_with_weight()), None
         center = self.fit_intercept
         if hasattr(self, "n_samples_seen_"):

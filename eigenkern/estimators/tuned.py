@@ -2,6 +2,10 @@
 
 from operator import attrgetter
 
+import numpy as np
+
+from ..backend.array import to_numpy
+from ..problems.data import OutOfSample
 from .base import check_epochs
 from .validation import check_flag, check_number, is_auto
 
@@ -24,11 +28,11 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
-def is_untuned(estimator):
+def is_untuned(estimator, damping=1):
     """Whether the iteration is as it is by default, but for its number of epochs."""
     sizes = ("n_components", "subsample_size", "batch_size", "step_size")
     auto = all(is_auto(getattr(estimator, name)) for name in sizes)
-    return auto and estimator.damping == 1
+    return auto and estimator.damping == damping
 
 
 # Fitted attributes that tell what was chosen, each read from `Tuning`.
@@ -54,3 +58,31 @@ def tuned_attributes(tuning, problem):
         return dict.fromkeys(_CHOSEN)
     attributes = {name: attrgetter(path)(tuning) for name, path in _CHOSEN.items()}
     return attributes | {"eigenvalues_": problem.to_source(attributes["eigenvalues_"])}
+
+
+def solved_attributes(problem, loss):
+    """Return the attributes of a direct solution."""
+    return tuned_attributes(None, problem) | {
+        "algorithm_": "direct",
+        "n_iter_": 1,
+        "loss_curve_": [loss],
+        "validation_scores_": None,
+        "n_step_halvings_": 0,
+    }
+
+
+def left_out_values(data, train, residual):
+    """Return the values out of sample of the last training rows.
+
+    Parameters
+    ----------
+    data : Data
+    train : ndarray of int
+        Training rows, in the solver's order.
+    residual : array of shape (m, l)
+        Of each of the last ones, in the model of all rows but that one.
+    """
+    rows = train[len(train) - residual.shape[0] :]
+    targets = data.targets[rows]
+    weights = np.ones(len(rows)) if data.weights is None else data.weights[rows]
+    return OutOfSample(targets - to_numpy(residual), targets, weights)

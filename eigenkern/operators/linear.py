@@ -42,6 +42,11 @@ class CenteredFeatures(Matrix):
         self._X, self._mean, self._varies = X, mean, varies
 
     @property
+    def is_dense(self):
+        """Whether the rows are a dense array in memory."""
+        return not (is_lazy(self._X) or scipy.sparse.issparse(self._X))
+
+    @property
     def width(self):
         """Sparse rows take longer by number, and have fewer."""
         n, d = self.shape

@@ -157,8 +157,9 @@ def auto_ridge_of_features(F, y, weights=None):
     end = min(s + judges, n)
     if d >= s:
         return _auto_ridge(F.row_gram(end, s), y, weights)
-    block = F.block(0, end)
-    y, w = _first(block, y, weights)
+    # Single precision suffices to compare penalties.
+    block = F.block(0, end, dtype=F.xp.float32)
+    y, w = (F.xp.astype(part, block.dtype) for part in _first(block, y, weights))
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
 
     half, root = s // 2, F.xp.sqrt(w)[:, None]

@@ -29,6 +29,8 @@ MIN_ROWS = 256
 N_MEASURED = 4000
 # Passes over the rows that the step is measured on: for eigenvalues and trial runs.
 MEASURING_PASSES = 60
+# Passes over the subsample of a linear model, for eigenvectors.
+_VECTOR_PASSES = 70
 # Multiply-adds of eigenvectors of s x s, over s^3.
 EIGENVECTOR_CUBES = 4.0
 # Rows up to which one factor is faster than epochs with their setup: on two cores 0.86
@@ -241,6 +243,28 @@ def direct_pays_on_centers(
     projections = machine.product_seconds(work, 4, n_threads)
     projections += m * (interval - 1) / 2 * value
     return direct <= epochs + n_epochs * n_rows * projections
+
+
+def direct_pays_on_features(features, n_epochs):
+    """Whether a linear model is sooner solved directly than by epochs.
+
+    The sums over the rows take n d^2 / 2 multiply-adds, factor and rows that are left
+    out some d^3. Eigenvectors, the runs that measure the step, and epochs read rows.
+
+    Parameters
+    ----------
+    features : CenteredFeatures
+    n_epochs : int
+    """
+    (n, d), machine = features.shape, machine_of(features)
+    free = memory.available(features.xp, features.device)
+    if d > n or not features.is_dense or 4 * 8 * d**2 > free:
+        return False
+    n_threads = 1 if on_gpu(features.xp, features.device) else n_blas_threads()
+    direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)
+    n_read = _VECTOR_PASSES * min(8 * d, n)
+    n_read += MEASURING_PASSES * min(n, N_MEASURED) + 2 * n_epochs * n
+    return direct <= n_read * d * features.itemsize / machine.read
 
 
 def check_sizes(n, subsample_size, n_components, batch_size):
