@@ -60,6 +60,7 @@ from .tuning.sizes import (
     default_subsample_size,
     direct_pays,
     direct_pays_on_centers,
+    direct_pays_on_features,
     max_batch_size,
     max_components,
     max_components_on_centers,
@@ -801,12 +802,15 @@ def _estimate_linear(fit):
     held_out = int(np.ceil(e.validation_fraction * fit.n)) if stops_early(e) else 0
     n = fit.n - held_out
     X = CenteredFeatures(fit.data.X[:n], fit.data.X[0])
+    fit.holds("data copy", n * d * size)
+    fit.holds("targets", (8 + 2 * size) * n * k)
+    penalised = is_auto(e.early_stopping) and e._may_be_direct
+    if penalised and direct_pays_on_features(X, e.max_iter):
+        return _direct_on_features(fit, n)
     alpha = float(is_auto(e.early_stopping))  # whether there is one is what matters
     _, m, s = e._sizes(X, k, alpha)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
-    fit.holds("data copy", n * d * size)
-    fit.holds("targets", (8 + 2 * size) * n * k)
     fit.holds("preconditioner", d * q * size)
     N = min(n, N_MEASURED)
     narrow = CPU.narrow_product_work
@@ -820,6 +824,19 @@ def _estimate_linear(fit):
     fit.reads(e.max_iter * 2 * n * d)
     fit.products(columns * n / m * 2 * q * d, size)
     return fit.result("eigenpro", batch_size=m, n_epochs=e.max_iter)
+
+
+def _direct_on_features(fit, n):
+    """Return the estimate of a factor of the normal matrix, and of the penalties."""
+    d, s, left = fit.d, min(n // 4, 4000), max(n / 8, 300)
+    # In single precision, as the penalties usually allow.
+    fit.uses(((s + 4000) * d + 3 * min(s, d) ** 2) * 4)
+    fit.products(0.5 * s * d * min(s, d), 4)
+    fit.products(_N_FACTORS * _FACTOR_CUBES * min(s, d) ** 3, 4)
+    fit.uses((3 * d * d + 3 * left * d) * 4)
+    fit.products(0.5 * (n + left) * d * d + _FACTOR_CUBES * d**3, 4)
+    fit.reads(2 * _N_REFINEMENTS * n * d, fit.n_outputs)
+    return fit.result("direct")
 
 
 def _estimate_dsg(fit):

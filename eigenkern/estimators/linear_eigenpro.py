@@ -203,8 +203,7 @@ class _LinearEigenPro(Streaming, Model):
             solver = spared.states(solver, partial(gone_on, make_solver))
         start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
-        chosen = self._chosen(tuning, problem)
-        chosen |= {"algorithm_": "eigenpro", "alpha_": alpha}
+        chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
     @property
@@ -315,6 +314,7 @@ class _LinearEigenPro(Streaming, Model):
         """Return the fitted attributes that tell what was chosen."""
         vectors = tuning.preconditioner.vectors
         return tuned_attributes(tuning, problem) | {
+            "algorithm_": "eigenpro",
             "components_": problem.to_source(problem.xp.asarray(vectors.T, copy=True)),
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
@@ -358,7 +358,7 @@ class _LinearEigenPro(Streaming, Model):
         self.intercept_ = intercept[0] if self.coef_.ndim == 1 else intercept
 
     def _prepare_piece(self, data, anew):
-        anew = anew or self.step_size_ is None  # after a direct solution
+        anew = anew or self.step_size_ is None  # the last fit was direct
         rows, seen = data.rng.permutation(data.rows_with_weight()), None
         center = self.fit_intercept
         if hasattr(self, "n_samples_seen_"):
@@ -370,7 +370,8 @@ class _LinearEigenPro(Streaming, Model):
             coef = problem.coef_of(self.coef_)
             halvings = self.n_step_halvings_
         if anew:
-            m = self.batch_size if seen is None else self.batch_size_
+            solved = seen is not None and self.batch_size_ is None
+            m = self.batch_size if seen is None or solved else self.batch_size_
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner
             chosen, halvings = self._chosen(tuning, problem), 0
@@ -509,6 +510,11 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
         The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
+    algorithm_ : str
+        "eigenpro", or "direct" where a penalty was chosen, nothing was set but
+        `max_iter`, X is dense with at least as many rows as features, and a Cholesky
+        factor is faster than epochs. Then attributes of batches, steps and eigenvectors
+        are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -690,6 +696,11 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
         The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
+    algorithm_ : str
+        "eigenpro", or "direct" where a penalty was chosen, nothing was set but
+        `max_iter`, X is dense with at least as many rows as features, and a Cholesky
+        factor is faster than epochs. Then attributes of batches, steps and eigenvectors
+        are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float

@@ -24,9 +24,9 @@ _ENOUGH, _N_REFINEMENTS = 1000, 5
 _ENOUGH_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual of what is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# The part of the rows that are left out one by one, and how many are at least: 1000 of
-# 8000 rows, for an inverse that is cheap beside the factor.
-_PART_LEFT_OUT, _LEAST_LEFT_OUT = 8, 300
+# The part of the rows that are left out one by one, and how many are at least and at
+# most: 1000 of 8000 rows, for an inverse that is cheap beside the factor.
+_PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows that tell the size of k(x, x).
 _N_ENTRIES = 1000
 
@@ -126,15 +126,12 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     """
     xp = F.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    size = float(xp.sum(w * F.row_squares()))  # the trace of F' W F
-    precisions = [xp.float64]
-    if ridge > _SINGLE_EPS * size:
-        precisions = [xp.float32, xp.float64]
-    elif not ridge > _DOUBLE_EPS * size:
-        return None
     enough = _ENOUGH_OF_FEATURES[F.itemsize]
-    for dtype in precisions:
-        L = cholesky(plus_diagonal(_normal_matrix(F, w, dtype), ridge))
+    for dtype, eps in (xp.float32, _SINGLE_EPS), (xp.float64, _DOUBLE_EPS):
+        A = _normal_matrix(F, weights, dtype)
+        if not ridge > eps * float(xp.linalg.trace(A)):
+            continue
+        L = cholesky(plus_diagonal(A, ridge))
         if L is None:
             continue
         found = _refined(
@@ -143,21 +140,22 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
             lambda a: F.adjoint(w[:, None] * (y - F @ a)) - ridge * a,
             enough,
         )
-        if found.left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
+        if found.left <= (enough if dtype == xp.float32 else _NO_SOLUTION):
             residual = y - F @ found.x
             left_out = _features_left_out(F, residual, w, L, has_mean)
             return Solution(found.x, residual, left_out)
     return None
 
 
-def _normal_matrix(F, w, dtype):
+def _normal_matrix(F, weights, dtype):
     """Return F' W F."""
     xp, (n, d) = F.xp, F.shape
     total = xp.zeros((d, d), dtype=dtype, device=F.device)
-    root = xp.astype(xp.sqrt(w)[:, None], dtype, copy=False)
     for rows in slices(n, F.gram_rows()):
         block = F.block(rows.start, rows.stop, dtype=dtype)
-        total += large_gram((root[rows, :] * block).T)
+        if weights is not None:
+            block = block * xp.astype(xp.sqrt(weights[rows, None]), dtype)
+        total += large_gram(block.T)
     return total
 
 
@@ -176,7 +174,8 @@ def _features_left_out(F, residual, w, L, has_mean):
 
 def _last_rows(n):
     """Return the rows that are left out one by one."""
-    return slice(n - min(n, max(n // _PART_LEFT_OUT, _LEAST_LEFT_OUT)), n)
+    m = min(max(n // _PART_LEFT_OUT, _LEAST_LEFT_OUT), _MOST_LEFT_OUT, n)
+    return slice(n - m, n)
 
 
 def _precisions(A, weights, penalty, ridge):
