@@ -370,8 +370,8 @@ class _LinearEigenPro(Streaming, Model):
             coef = problem.coef_of(self.coef_)
             halvings = self.n_step_halvings_
         if anew:
-            solved = seen is not None and self.batch_size_ is None
-            m = self.batch_size if seen is None or solved else self.batch_size_
+            # After a direct solution (None) as in `fit`, whose step it would go on with.
+            m = self.batch_size if seen is None else self.batch_size_
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner
             chosen, halvings = self._chosen(tuning, problem), 0

@@ -162,23 +162,21 @@ def auto_ridge_of_features(F, y, weights=None):
     y, w = (F.xp.astype(part, block.dtype) for part in _first(block, y, weights))
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
 
-    half, root = s // 2, F.xp.sqrt(w)[:, None]
+    root = F.xp.sqrt(w)[:, None]
 
     @cache
     def system(n_fitted):
-        rows = slice(0, half) if n_fitted == half else slice(half, s)
-        A = (root[rows, :] * block[rows, :]).T
-        A, b = large_gram(A), A @ (root[rows, :] * y[rows, :])
-        if n_fitted == half:
-            return A, b
-        first = system(half)
-        return A + first[0], b + first[1]
+        """Return rows, and the products of rows or of columns, which are fewer."""
+        A = root[:n_fitted, :] * block[:n_fitted, :]
+        return A, large_gram(A if n_fitted < d else A.T)
 
     def error(n_fitted, penalty):
-        A, b = system(n_fitted)
-        a = _solution(F.xp.asarray(A, copy=True), b, size * penalty)
+        A, G = system(n_fitted)
+        G, b = F.xp.asarray(G, copy=True), (root * y)[:n_fitted, :]
+        a = _solution(G, b if n_fitted < d else A.T @ b, size * penalty)
         if a is None:
             return np.inf
+        a = A.T @ a if n_fitted < d else a
         residual = block[s:, :] @ a - y[s:, :]
         return float(F.xp.sum(w[s:, None] * residual**2))
 

@@ -7,7 +7,12 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    Ridge,
+    RidgeClassifier,
+)
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,6 +24,8 @@ from eigenkern import (
     RandomFourierFeatures,
 )
 from eigenkern.backend.array import to_numpy
+from eigenkern.operators.linear import CenteredFeatures
+from eigenkern.solvers.direct import solve_features_directly
 
 N, D = 400, 12
 # Exact eigenvectors, no noise, no early end: Newton's method.
@@ -87,6 +94,117 @@ def test_defaults_come_near_least_squares(dtype, data):
     assert model.coef_.dtype == model.intercept_.dtype == dtype
     residual = np.mean((Y - model.predict(X)) ** 2)
     assert residual < 1.05 * np.mean((Y - expected.predict(X)) ** 2)
+
+
+@pytest.fixture
+def noisy(rng):
+    """Features of different scales, and targets that are mostly noise."""
+    X = rng.standard_normal((700, 30)) * 2.0 ** -(np.arange(30) ** 0.5) + 3.0
+    y = 0.3 * X[:, 0] + rng.standard_normal(700)
+    return X, y, rng.uniform(0.5, 2.0, 700)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_direct_is_ridge_regression(fit_intercept, weighted, dtype, noisy):
+    X, y, w = (a.astype(dtype) for a in noisy)
+    w = w if weighted else None
+    model = LinearEigenProRegressor(fit_intercept=fit_intercept, random_state=0)
+    model.fit(X, y, w)
+    assert model.algorithm_ == "direct"
+    assert model.alpha_ > 0
+    assert (model.n_iter_, model.step_size_, model.components_) == (1, None, None)
+    total = len(y) if w is None else w.sum()
+    ridge = Ridge(model.alpha_ * total, fit_intercept=fit_intercept)
+    ridge.fit(*(a.astype(float) for a in (X, y)), w)
+    rtol = 1e-8 if dtype == np.float64 else 1e-4
+    atol = rtol * np.abs(ridge.coef_).max()
+    assert_allclose(model.coef_, ridge.coef_, rtol=rtol, atol=atol)
+    assert_allclose(model.intercept_, ridge.intercept_, rtol=rtol, atol=rtol)
+    loss = np.average((ridge.predict(X) - y) ** 2, weights=w)
+    assert_allclose(model.loss_curve_, [loss], rtol=rtol)
+
+
+@pytest.mark.parametrize("has_mean", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_left_out_of_a_direct_solution(dtype, has_mean, noisy):
+    X, y, w = noisy
+    w = w / w.mean()
+    mean, level = np.average(X, axis=0, weights=w), np.average(y, weights=w)
+    F, y = (X - mean, y - level) if has_mean else (X, y)
+    features = CenteredFeatures(F.astype(dtype), np.zeros(30, dtype))
+    found = solve_features_directly(
+        features, y.astype(dtype)[:, None], w.astype(dtype), 5.0, has_mean=has_mean
+    )
+    assert len(found.left_out) == 300
+    for i in (400, 550, 699):
+        others = np.arange(700) != i
+        ridge = Ridge(5.0, fit_intercept=has_mean).fit(F[others], y[others], w[others])
+        expected = y[i] - ridge.predict(F[i : i + 1])[0]
+        rtol = 1e-5 if dtype == np.float64 else 1e-3
+        assert_allclose(found.left_out[i - 400, 0], expected, rtol=rtol)
+
+
+def test_a_small_penalty_needs_double_precision(rng):
+    X = (rng.standard_normal((400, 6)) * [1e4, 1, 1, 1, 1, 1]).astype(np.float32)
+    y = (X @ np.array([1e-4, 1, 2, 3, 4, 5]))[:, None].astype(np.float32)
+    features = CenteredFeatures(X, np.zeros(6, np.float32))
+    found = solve_features_directly(features, y, None, 1e-2, has_mean=False)
+    expected = Ridge(1e-2, fit_intercept=False).fit(X.astype(float), y).coef_
+    assert_allclose(found.coef[:, 0], np.ravel(expected), rtol=1e-3)
+    nothing = solve_features_directly(features, y, None, 1e-9, has_mean=False)
+    assert nothing is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"early_stopping": False},
+        {"early_stopping": True},
+        {"batch_size": 100},
+        {"n_components": 3},
+        {"step_size": 1e-3},
+        {"damping": 1.0},
+        {"warm_start": True},
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_the_iteration_is_done(options, noisy):
+    X, y, _ = noisy
+    model = LinearEigenProRegressor(max_iter=2, random_state=0, **options).fit(X, y)
+    assert model.algorithm_ == "eigenpro"
+    assert model.step_size_ > 0
+
+
+def test_other_rows_than_dense_ones_are_learned_by_epochs(noisy):
+    X, y, _ = noisy
+    model = LinearEigenProRegressor(random_state=0)
+    assert model.fit(scipy.sparse.csr_array(X), y).algorithm_ == "eigenpro"
+    assert model.fit(X[:25], y[:25]).algorithm_ == "eigenpro"
+
+
+def test_a_direct_solution_goes_on_with_pieces(noisy):
+    X, y, _ = noisy
+    model = LinearEigenProRegressor(random_state=0).fit(X[:400], y[:400])
+    assert model.algorithm_ == "direct"
+    model.partial_fit(X[400:], y[400:])
+    assert model.algorithm_ == "eigenpro"
+    assert model.step_size_ > 0
+    assert model.n_samples_seen_ == 700
+    assert model.batch_size_ == 300
+    # Least squares on the piece has an error of 30 / 300 times the noise.
+    assert np.mean((model.predict(X) - 0.3 * X[:, 0]) ** 2) < 0.1 * np.var(y)
+
+
+def test_classes_of_a_direct_solution_have_probabilities(rng):
+    X = rng.standard_normal((3000, 10))
+    truth = 1 / (1 + np.exp(-2 * X[:, 0]))
+    y = rng.uniform(size=3000) < truth
+    model = LinearEigenProClassifier(random_state=0).fit(X[:2000], y[:2000])
+    assert model.algorithm_ == "direct"
+    found = model.predict_proba(X[2000:])[:, 1]
+    assert np.mean(np.abs(found - truth[2000:])) < 0.05
 
 
 @pytest.mark.parametrize("n_features", [50, 200])
