@@ -141,6 +141,7 @@ class _LogLoss:
         return gradient + 2 * self._penalty * away, H + 2 * np.diag(self._penalty)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # no step leads to what overflows
 def _minimised(loss, theta):
     """Return the minimum by Newton's method, damped where it would lead up."""
     value, damping = loss.value(theta), 1e-3

@@ -370,7 +370,7 @@ class _LinearEigenPro(Streaming, Model):
             coef = problem.coef_of(self.coef_)
             halvings = self.n_step_halvings_
         if anew:
-            # After a direct solution (None) as in `fit`, whose step it would go on with.
+            # After a direct solution, which has none, as `fit` chooses it.
             m = self.batch_size if seen is None else self.batch_size_
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner

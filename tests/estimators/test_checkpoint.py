@@ -607,7 +607,7 @@ INTERRUPTED = "was interrupted after {} epochs: the best model so far is kept"
     [
         EigenProRegressor(**MACHINE, early_stopping=True),
         EigenProClassifier(**MACHINE, max_iter=20),
-        LinearEigenProClassifier(),
+        LinearEigenProClassifier(batch_size=12),
         DSGClassifier(),
     ],
 )

@@ -258,7 +258,7 @@ def test_pipeline():
     D = da.from_array(X, chunks=(170, 4))
     model = make_pipeline(
         RandomFourierFeatures(n_components=50, random_state=0),
-        LinearEigenProRegressor(random_state=0),
+        LinearEigenProRegressor(batch_size=100, random_state=0),
     )
     expected = model.fit(X, Y).predict(X)
     assert_allclose(model.fit(D, Y).predict(D).compute(), expected, atol=1e-8)
@@ -282,8 +282,8 @@ def test_parquet(tmp_path):
     frame = pd.DataFrame(X, columns=["p", "q", "r", "s"])
     dd.from_pandas(frame, npartitions=3).to_parquet(tmp_path)
     lazy = dd.read_parquet(tmp_path)
-    model = LinearEigenProRegressor(random_state=0).fit(lazy, Y)
-    expected = LinearEigenProRegressor(random_state=0).fit(frame, Y)
+    model = LinearEigenProRegressor(batch_size=100, random_state=0).fit(lazy, Y)
+    expected = LinearEigenProRegressor(batch_size=100, random_state=0).fit(frame, Y)
     assert_allclose(model.coef_, expected.coef_, atol=1e-9)
     assert_allclose(model.predict(lazy).compute(), expected.predict(frame), atol=1e-9)
 

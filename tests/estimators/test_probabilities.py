@@ -476,7 +476,7 @@ def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, foun
     [
         EigenProClassifier(algorithm="eigenpro2", bandwidth=3.0),
         EigenProClassifier(algorithm="eigenpro4", n_centers=50, bandwidth=3.0),
-        LinearEigenProClassifier(),
+        LinearEigenProClassifier(batch_size=300),
     ],
     ids=lambda model: f"{type(model).__name__[:6]}{getattr(model, 'n_centers', '')}",
 )
