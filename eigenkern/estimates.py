@@ -83,6 +83,9 @@ _ALL_EIGENVECTORS = 3
 _N_HELD_OUT = 3
 # Factors that a penalty on a subsample takes, of half the rows and of all of these.
 _N_FACTORS = 4
+# Half a product F' F, whose pieces are slower than whole ones; and passes over the rows
+# for means, copies and the loss.
+_HALF, _PASSES_OF_SETUP = 0.8, 8
 # Products with the kernel matrix that refine a direct solution.
 _N_REFINEMENTS = 3
 
@@ -806,7 +809,7 @@ def _estimate_linear(fit):
     fit.holds("targets", (8 + 2 * size) * n * k)
     penalised = is_auto(e.early_stopping) and e._may_be_direct
     if penalised and direct_pays_on_features(X, e.max_iter):
-        return _direct_on_features(fit, n)
+        return _direct_on_features(fit, X)
     alpha = float(is_auto(e.early_stopping))  # whether there is one is what matters
     _, m, s = e._sizes(X, k, alpha)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
@@ -826,16 +829,19 @@ def _estimate_linear(fit):
     return fit.result("eigenpro", batch_size=m, n_epochs=e.max_iter)
 
 
-def _direct_on_features(fit, n):
+def _direct_on_features(fit, X):
     """Return the estimate of a factor of the normal matrix, and of the penalties."""
-    d, s, left = fit.d, min(n // 4, 4000), max(n / 8, 300)
+    (n, d), size = X.shape, fit.itemsize
+    s, left = min(n // 4, 4000), min(max(n / 8, 300), 4000)
+    fewer, judges = min(s, d), min(n - s, 4000)
     # In single precision, as the penalties usually allow.
-    fit.uses(((s + 4000) * d + 3 * min(s, d) ** 2) * 4)
-    fit.products(0.5 * s * d * min(s, d), 4)
-    fit.products(_N_FACTORS * _FACTOR_CUBES * min(s, d) ** 3, 4)
-    fit.uses((3 * d * d + 3 * left * d) * 4)
-    fit.products(0.5 * (n + left) * d * d + _FACTOR_CUBES * d**3, 4)
-    fit.reads(2 * _N_REFINEMENTS * n * d, fit.n_outputs)
+    fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
+    fit.products(_HALF * s * d * fewer + _N_FACTORS * _FACTOR_CUBES * fewer**3, 4)
+    fit.reads(_N_FACTORS * (judges * d + 2 * fewer**2), fit.n_outputs, 4)
+    converted = 4 if size == 8 else 0
+    fit.uses(X.gram_rows() * d * (size + converted) + (3 * d * d + 3 * left * d) * 4)
+    fit.products(_HALF * (n + left) * d * d + _FACTOR_CUBES * d**3, 4)
+    fit.reads((_PASSES_OF_SETUP + 2 * _N_REFINEMENTS) * n * d, fit.n_outputs)
     return fit.result("direct")
 
 
