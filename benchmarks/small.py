@@ -11,7 +11,8 @@ errors   held-out error of EigenPro with defaults, by its epochs
 centers  the same on centers (``algorithm="eigenpro4"``), and log losses of classes.
 search   ``GridSearchCV`` of the digits over 5 bandwidths and 5 folds, with one and two
          processes, and of ``SVC(C=10)`` over gamma.
-linear   one epoch of linear EigenPro on 10000 x 2000 features, and ``RidgeClassifier``.
+linear   linear EigenPro of one epoch at most on 10000 x 2000 features, which is solved
+         directly, and ``RidgeClassifier``.
 """
 
 import argparse
@@ -187,9 +188,9 @@ def search():
 
 
 def linear():
-    """Yield lines: one epoch of linear EigenPro."""
+    """Yield lines: linear EigenPro of one epoch at most."""
     X, y = make_classification(10000, 2000, n_informative=50, random_state=0)
-    yield "10000 x 2000 features: seconds of one epoch, of RidgeClassifier, and ratio."
+    yield "10000 x 2000 features: seconds of max_iter=1, of RidgeClassifier, and ratio."
     for dtype in (np.float32, np.float64):
         A = X.astype(dtype)
         model = LinearEigenProClassifier(max_iter=1, random_state=0)

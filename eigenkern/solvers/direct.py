@@ -17,6 +17,8 @@ from ..backend.linalg import (
 # which is less than n times the mean of the diagonal: it serves where the penalty is
 # above that.
 _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
+# Penalties whose normal matrix has entries that single precision can hold.
+_SINGLE_RANGE = 1e-30, 1e30
 # Relative residual that is as good as none, in units of rounding, and refinements.
 _ENOUGH, _N_REFINEMENTS = 1000, 5
 # The same of normal equations, by the bytes of a number: the features weigh what is
@@ -25,7 +27,8 @@ _ENOUGH_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual of what is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
 # The part of the rows that are left out one by one, and how many are at least and at
-# most: 1000 of 8000 rows, for an inverse that is cheap beside the factor.
+# most: 1000 of 8000 rows, for an inverse that is cheap beside the factor. They
+# calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows that tell the size of k(x, x).
 _N_ENTRIES = 1000
@@ -127,11 +130,9 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     xp = F.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     enough = _ENOUGH_OF_FEATURES[F.itemsize]
-    for dtype, eps in (xp.float32, _SINGLE_EPS), (xp.float64, _DOUBLE_EPS):
-        A = _normal_matrix(F, weights, dtype)
-        if not ridge > eps * float(xp.linalg.trace(A)):
-            continue
-        L = cholesky(plus_diagonal(A, ridge))
+    precisions = _precisions_of_features(F, w, ridge)
+    for dtype in precisions:
+        L = cholesky(plus_diagonal(_normal_matrix(F, weights, dtype), ridge))
         if L is None:
             continue
         found = _refined(
@@ -140,11 +141,25 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
             lambda a: F.adjoint(w[:, None] * (y - F @ a)) - ridge * a,
             enough,
         )
-        if found.left <= (enough if dtype == xp.float32 else _NO_SOLUTION):
+        if found.left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
             residual = y - F @ found.x
             left_out = _features_left_out(F, residual, w, L, has_mean)
             return Solution(found.x, residual, left_out)
     return None
+
+
+def _precisions_of_features(F, w, ridge):
+    """Return the data types of the factors to try: those whose rounding is below c."""
+    xp, n = F.xp, F.shape[0]
+    m = min(n, _N_ENTRIES)
+    rows = F.block(0, m, dtype=xp.float64)
+    trace = n * float(xp.mean(xp.astype(w[:m], xp.float64) * xp.vecdot(rows, rows)))
+    if not ridge > _DOUBLE_EPS * trace:
+        return []
+    low, high = _SINGLE_RANGE
+    if _SINGLE_EPS * trace < ridge and low < ridge < high:
+        return [xp.float32, xp.float64]
+    return [xp.float64]
 
 
 def _normal_matrix(F, weights, dtype):

@@ -157,11 +157,16 @@ def auto_ridge_of_features(F, y, weights=None):
     end = min(s + judges, n)
     if d >= s:
         return _auto_ridge(F.row_gram(end, s), y, weights)
-    # Single precision suffices to compare penalties.
-    block = F.block(0, end, dtype=F.xp.float32)
-    y, w = (F.xp.astype(part, block.dtype) for part in _first(block, y, weights))
+    block = F.block(0, end)
+    y, w = _first(block, y, weights)
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
-
+    if not 0 < size < np.inf:
+        return 0.0
+    # In units of one, single precision suffices to compare penalties.
+    block, y, w = (
+        F.xp.astype(part, F.xp.float32, copy=False)
+        for part in (block / size**0.5, y / (float(F.xp.max(F.xp.abs(y))) or 1.0), w)
+    )
     root = F.xp.sqrt(w)[:, None]
 
     @cache
@@ -173,7 +178,7 @@ def auto_ridge_of_features(F, y, weights=None):
     def error(n_fitted, penalty):
         A, G = system(n_fitted)
         G, b = F.xp.asarray(G, copy=True), (root * y)[:n_fitted, :]
-        a = _solution(G, b if n_fitted < d else A.T @ b, size * penalty)
+        a = _solution(G, b if n_fitted < d else A.T @ b, penalty)
         if a is None:
             return np.inf
         a = A.T @ a if n_fitted < d else a

@@ -177,6 +177,19 @@ def test_what_is_asked_of_the_iteration_is_done(options, noisy):
     assert model.step_size_ > 0
 
 
+@pytest.mark.parametrize("unit", [1e-25, 1e20, 1e60])
+@pytest.mark.parametrize("target_unit", [1e-30, 1.0, 1e60])
+def test_the_penalty_of_any_units(unit, target_unit, rng):
+    X = rng.standard_normal((2000, 30))
+    y = X[:, 0] + 3 * rng.standard_normal(2000)
+    expected = LinearEigenProRegressor(random_state=0).fit(X, y)
+    model = LinearEigenProRegressor(random_state=0).fit(unit * X, target_unit * y)
+    assert model.algorithm_ == expected.algorithm_ == "direct"
+    assert_allclose(model.alpha_, unit**2 * expected.alpha_, rtol=1e-3)
+    coef = model.coef_ * (unit / target_unit)
+    assert_allclose(coef, expected.coef_, rtol=1e-3, atol=1e-5)
+
+
 def test_other_rows_than_dense_ones_are_learned_by_epochs(noisy):
     X, y, _ = noisy
     model = LinearEigenProRegressor(random_state=0)
