@@ -163,10 +163,9 @@ def auto_ridge_of_features(F, y, weights=None):
     if not 0 < size < np.inf:
         return 0.0
     # In units of one, single precision suffices to compare penalties.
-    block, y, w = (
-        F.xp.astype(part, F.xp.float32, copy=False)
-        for part in (block / size**0.5, y / (float(F.xp.max(F.xp.abs(y))) or 1.0), w)
-    )
+    block *= size**-0.5
+    y = y / (float(F.xp.max(F.xp.abs(y))) or 1.0)
+    block, y, w = (F.xp.astype(a, F.xp.float32, copy=False) for a in (block, y, w))
     root = F.xp.sqrt(w)[:, None]
 
     @cache
