@@ -173,13 +173,11 @@ class StoredRows(LazyRows):
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
-        if self._index is None and start // self._block == (stop - 1) // self._block:
-            block = start // self._block
-            rows = self._read(block)
-            return rows[
-                start - block * self._block : stop - block * self._block, key[1]
-            ]
         index = self._places(start, stop)
+        if len(index) and np.all(np.diff(index) == 1):
+            block, start = divmod(int(index[0]), self._block)
+            if start + len(index) <= self._block:  # no copy is needed
+                return self._read(block)[start : start + len(index), key[1]]
         out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
         block_of = index // self._block
         for block in np.unique(block_of):
@@ -210,8 +208,9 @@ class StoredRows(LazyRows):
         return np.concatenate([function(rows) for rows in self._in_blocks()])
 
     def extremes(self):
-        """Return the least and the largest number."""
-        low, high = zip(*((b.min(), b.max()) for b in self._in_blocks()), strict=True)
+        """Return the least and the largest number, reading in the order of the file."""
+        rows = self if self._index is None else self.take(np.argsort(self._index))
+        low, high = zip(*((b.min(), b.max()) for b in rows._in_blocks()), strict=True)
         return float(min(low)), float(max(high))
 
 
@@ -246,7 +245,9 @@ class _ShuffledRows(LazyRows):
 
     def extremes(self):
         """Return the least and the largest number."""
-        return self._rows.extremes()
+        sections = map(self._section, range(len(self._bounds) - 1))
+        low, high = zip(*((s.min(), s.max()) for s in sections), strict=True)
+        return float(min(low)), float(max(high))
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])

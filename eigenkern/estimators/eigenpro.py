@@ -395,7 +395,8 @@ class _EigenPro(Streaming, Model):
             return None
         chosen = solved_attributes(problem, loss)
         chosen["cache_size_"] = K.shape[0] ** 2 * K.itemsize / 1e6
-        out_of_sample = left_out_values(data, train, found.left_out)
+        rows = train[len(train) - found.left_out.shape[0] :]
+        out_of_sample = left_out_values(data, rows, found.left_out)
         return State(found.coef, chosen, out_of_sample)
 
     def _global_preconditioner(self, problem):

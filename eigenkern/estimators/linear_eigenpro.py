@@ -228,7 +228,7 @@ class _LinearEigenPro(Streaming, Model):
         if found is None:
             return None
         loss = weighted_mean_square(found.residual, problem.weights)
-        if not loss <= problem.loss(problem.initial_coef()):
+        if not loss <= weighted_mean_square(problem.targets, problem.weights):
             return None
         counts = solved_attributes(problem, loss) | {
             "alpha_": alpha,
@@ -236,7 +236,8 @@ class _LinearEigenPro(Streaming, Model):
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
-        out_of_sample = left_out_values(data, train, found.left_out)
+        rows = train[: found.left_out.shape[0]]
+        out_of_sample = left_out_values(data, rows, found.left_out)
         return State(found.coef, counts, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, counts=True):

@@ -71,18 +71,16 @@ def solved_attributes(problem, loss):
     }
 
 
-def left_out_values(data, train, residual):
-    """Return the values out of sample of the last training rows.
+def left_out_values(data, rows, residual):
+    """Return the values out of sample of some training rows.
 
     Parameters
     ----------
     data : Data
-    train : ndarray of int
-        Training rows, in the solver's order.
+    rows : ndarray of int, of shape (m,)
     residual : array of shape (m, l)
-        Of each of the last ones, in the model of all rows but that one.
+        Of each of them, in the model of all rows but that one.
     """
-    rows = train[len(train) - residual.shape[0] :]
     targets = data.targets[rows]
     weights = np.ones(len(rows)) if data.weights is None else data.weights[rows]
     return OutOfSample(targets - to_numpy(residual), targets, weights)

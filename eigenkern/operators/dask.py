@@ -29,7 +29,7 @@ class DaskMatrix(Matrix):
         The handle of `local` where it was sent already.
     """
 
-    can_be_cached = False
+    can_be_cached = in_core = False
 
     def __init__(self, local, rows, remote=None):
         self.xp, self.device, self.dtype = local.xp, local.device, local.dtype

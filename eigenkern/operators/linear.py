@@ -8,7 +8,7 @@ from ..backend.dask import DaskRows
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from .dask import DaskMatrix
-from .matrix import Matrix
+from .matrix import Matrix, sum_of
 
 # Rows of a file that are in memory at a time.
 _READ_ROWS = 65536
@@ -42,9 +42,14 @@ class CenteredFeatures(Matrix):
         self._X, self._mean, self._varies = X, mean, varies
 
     @property
+    def in_core(self):
+        """Whether the rows are in memory."""
+        return not is_lazy(self._X)
+
+    @property
     def is_dense(self):
-        """Whether the rows are a dense array in memory."""
-        return not (is_lazy(self._X) or scipy.sparse.issparse(self._X))
+        """Whether the rows are dense."""
+        return not scipy.sparse.issparse(self._X)
 
     @property
     def width(self):
@@ -105,6 +110,17 @@ class CenteredFeatures(Matrix):
         for rows, X in self._read(start, stop):
             product = product + large_product(X.T, G[rows, :])
         return self._of_varying(product - self._mean[:, None] * total)
+
+    def gradient(self, A, targets, weights, rates):
+        """Return F A - targets and its image, as `Matrix` does; a file is read once."""
+        if self.in_core:
+            return super().gradient(A, targets, weights, rates)
+        found = [
+            self.rows(X).gradient(A, targets[rows, :], weights[rows], rates)
+            for rows, X in self._read(0, None)
+        ]
+        errors, images = zip(*found, strict=True)
+        return self.xp.concat(list(errors)), sum_of(images)
 
     def row_gram(self, stop, last):
         """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""

@@ -37,8 +37,8 @@ class Matrix:
     n_workers, pool = 1, None
     #: Whether `block` returns a view, and needs no memory.
     in_memory = False
-    #: Whether it is made of a dense array in memory.
-    is_dense = False
+    #: Whether its rows are in memory, of this machine, and whether they are dense.
+    in_core = is_dense = True
     #: Whether `cached` may compute it once and keep it.
     can_be_cached = True
     #: Whether products are as cheap as those of the rows: no need to keep K.

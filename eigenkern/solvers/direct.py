@@ -42,7 +42,8 @@ class Solution(NamedTuple):
     coef, residual : arrays of shape (n, l)
         a and y - A a.
     left_out : array of shape (m, l)
-        The residual of each of the last rows, in the model of all rows but that one.
+        The residual of each of some rows in the model of all rows but that one: the
+        last rows of a kernel machine, the first ones of a linear model.
     """
 
     coef: Any
@@ -110,12 +111,13 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     That is a of ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
     n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two matrices of d x d. The factor
     is in single precision where c is above its rounding, and the solution is refined;
-    it fails where c is not above the rounding of double precision.
+    it fails where c is not above the rounding of double precision. Rows that are not in
+    memory are read once for the factor, and once for each refinement.
 
     Parameters
     ----------
-    F : CenteredFeatures
-        Of n rows and d features, less their mean.
+    F : CenteredFeatures or DaskMatrix
+        Of n rows and d features, less their mean, in random order.
     y : array of shape (n, l)
     weights : array of shape (n,) or None
         Diagonal of W, positive, with mean 1.
@@ -131,18 +133,21 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     enough = _ENOUGH_OF_FEATURES[F.itemsize]
     precisions = _precisions_of_features(F, w, ridge)
+    rates, residual = xp.ones_like(y[0, :]), y
+
+    def error_of(a):
+        nonlocal residual
+        error, image = F.gradient(a, y, w, rates)
+        residual = -error
+        return -image - ridge * a
+
     for dtype in precisions:
-        L = cholesky(plus_diagonal(_normal_matrix(F, weights, dtype), ridge))
+        G, b = _normal_equations(F, y, w, dtype)
+        L = cholesky(plus_diagonal(G, ridge))
         if L is None:
             continue
-        found = _refined(
-            L,
-            F.adjoint(w[:, None] * y),
-            lambda a: F.adjoint(w[:, None] * (y - F @ a)) - ridge * a,
-            enough,
-        )
+        found = _refined(L, b, error_of, enough)
         if found.left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
-            residual = y - F @ found.x
             left_out = _features_left_out(F, residual, w, L, has_mean)
             return Solution(found.x, residual, left_out)
     return None
@@ -157,40 +162,41 @@ def _precisions_of_features(F, w, ridge):
     if not ridge > _DOUBLE_EPS * trace:
         return []
     low, high = _SINGLE_RANGE
-    if _SINGLE_EPS * trace < ridge and low < ridge < high:
+    if F.in_core and _SINGLE_EPS * trace < ridge and low < ridge < high:
         return [xp.float32, xp.float64]
     return [xp.float64]
 
 
-def _normal_matrix(F, weights, dtype):
-    """Return F' W F."""
+def _normal_equations(F, y, w, dtype):
+    """Return F' W F in this data type, and F' W y in that of F."""
     xp, (n, d) = F.xp, F.shape
+    if not F.in_core:  # one reading for both
+        G, b = F.gram(xp.astype(y, xp.float64), xp.astype(w, xp.float64))
+        return G, xp.astype(b, F.dtype)
     total = xp.zeros((d, d), dtype=dtype, device=F.device)
     for rows in slices(n, F.gram_rows()):
         block = F.block(rows.start, rows.stop, dtype=dtype)
-        if weights is not None:
-            block = block * xp.astype(xp.sqrt(weights[rows, None]), dtype)
+        block = block * xp.astype(xp.sqrt(w[rows, None]), dtype)
         total += large_gram(block.T)
-    return total
+    return total, F.adjoint(w[:, None] * y)
 
 
 def _features_left_out(F, residual, w, L, has_mean):
-    """Return the residual of each of the last rows, in the model without it.
+    """Return the residual of each of the first rows, in the model without it.
 
     That is r_i / (1 - h_i), h_i what row i has to say in its own value: that of the
-    features, and 1 / n of the mean.
+    features, and 1 / n of the mean. Of a file the first rows are in memory.
     """
     xp, n = F.xp, F.shape[0]
-    last = _last_rows(n)
-    Z = solve_triangular(L, F.block(last.start, n, dtype=L.dtype).T)
-    h = w[last] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
-    return residual[last, :] / (1.0 - h)[:, None]
+    m = _n_left_out(n)
+    Z = solve_triangular(L, F.block(0, m, dtype=L.dtype).T)
+    h = w[:m] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
+    return residual[:m, :] / (1.0 - h)[:, None]
 
 
-def _last_rows(n):
-    """Return the rows that are left out one by one."""
-    m = min(max(n // _PART_LEFT_OUT, _LEAST_LEFT_OUT), _MOST_LEFT_OUT, n)
-    return slice(n - m, n)
+def _n_left_out(n):
+    """Return how many rows are left out one by one."""
+    return min(max(n // _PART_LEFT_OUT, _LEAST_LEFT_OUT), _MOST_LEFT_OUT, n)
 
 
 def _precisions(A, weights, penalty, ridge):
@@ -224,7 +230,8 @@ def _solved(A, y, weights, penalty, ridge, dtype):
     x, error, left = _refined(L, b, error_of, _enough(A))
     a, residual = root * x, (error + c * x) / root
     # A^-1 = W^1/2 (L L')^-1 W^1/2, whose last block needs that of L only.
-    last = _last_rows(L.shape[0])
+    n = L.shape[0]
+    last = slice(n - _n_left_out(n), n)
     inverse = solve_triangular(L[last, last], plus_diagonal(0.0 * L[last, last], 1.0))
     diagonal = w[last] * xp.astype(xp.sum(inverse**2, axis=0), A.dtype)
     return Solution(a, residual, a[last, :] / diagonal[:, None]), left

@@ -79,6 +79,8 @@ MODELS = {
     "nytro_classes": NytroClassifier(n_centers=60),
     "linear": LinearEigenProRegressor(batch_size=100, max_iter=5),
     "linear_classes": LinearEigenProClassifier(batch_size=100, max_iter=5),
+    "linear_direct": LinearEigenProRegressor(),
+    "linear_direct_classes": LinearEigenProClassifier(),
 }
 
 
@@ -145,6 +147,10 @@ def made(monkeypatch):
     return found
 
 
+def test_linear_models_are_solved_directly():
+    assert fitted("linear_direct", da.from_array(X)).algorithm_ == "direct"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_without_a_client_it_is_the_same_model(name):
     assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))
@@ -160,7 +166,15 @@ def test_a_constant_column_has_no_part():
 
 
 @pytest.mark.parametrize(
-    "name", ["eigenpro4", "eigenpro_classes", "nystrom_path", "falkon", "linear"]
+    "name",
+    [
+        "eigenpro4",
+        "eigenpro_classes",
+        "nystrom_path",
+        "falkon",
+        "linear",
+        "linear_direct",
+    ],
 )
 def test_on_workers_it_is_the_same_model(name, client):
     assert_same(fitted(name, da.from_array(X, chunks=(170, 4))), fitted(name, X))

@@ -6,11 +6,13 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromClassifier,
     NystromRegressor,
@@ -76,6 +78,31 @@ def test_the_same_model_in_closed_form(model, store, tmp_path):
     file = store(X, tmp_path)
     expected = model.fit(X, Y).predict(X)
     assert_allclose(model.fit(file, Y).predict(file), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("store", STORES)
+def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy, "_N_FIRST", 2000)  # so many choose the penalty
+    rows, noisy = X.astype(dtype), Y + 30 * RNG.normal(size=N)
+    file, weights = store(rows, tmp_path), RNG.uniform(size=N)
+    weights[::7] = 0
+    model = LinearEigenProRegressor(random_state=0)
+    expected = clone(model).fit(rows, noisy, weights)
+    assert model.fit(file, noisy, weights).algorithm_ == "direct"
+    rtol = 1e-9 if dtype == np.float64 else 1e-4
+    for name in ("alpha_", "coef_", "intercept_", "loss_curve_"):
+        assert_allclose(getattr(model, name), getattr(expected, name), rtol=rtol)
+
+
+def test_the_same_probabilities_of_a_linear_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy, "_N_FIRST", 2000)
+    model, noisy = LinearEigenProClassifier(random_state=0), Y + 9 * RNG.normal(size=N)
+    noisy = noisy > 0
+    expected = clone(model).fit(X, noisy).predict_proba(X)
+    model.fit(hdf5(X, tmp_path), noisy)
+    assert model.algorithm_ == "direct"
+    assert_allclose(model.predict_proba(X), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -154,6 +181,23 @@ def test_an_epoch_reads_the_file_once(tmp_path, monkeypatch):
         assert found.shape[0] == min(70, N - start)
     # Eight blocks, those at the ends of the three sections perhaps once more.
     assert sum(read) <= 8 + 3
+
+
+def test_the_extremes_of_shuffled_rows_read_the_file_once(tmp_path):
+    rows, read = StoredRows(hdf5(X, tmp_path), float), []
+    order = rows.shuffled(np.arange(0, N, 2), np.random.RandomState(0))
+
+    class Counted:
+        shape, dtype, chunks = X.shape, X.dtype, (100, 4)
+
+        def __getitem__(self, key):
+            read.append(key)
+            return X[key]
+
+    found = StoredRows(Counted(), float).take(order).extremes()
+    assert found == (X[::2].min(), X[::2].max())
+    assert len(read) == 8
+    assert rows.in_order(order).extremes() == found
 
 
 def test_a_file_that_fits_is_read_as_an_array(tmp_path, monkeypatch):
