@@ -142,7 +142,7 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
         return -image - ridge * a
 
     for dtype in precisions:
-        G, b = _normal_equations(F, y, w, dtype)
+        G, b = _normal_equations(F, y, weights, dtype)
         L = cholesky(plus_diagonal(G, ridge))
         if L is None:
             continue
@@ -167,18 +167,20 @@ def _precisions_of_features(F, w, ridge):
     return [xp.float64]
 
 
-def _normal_equations(F, y, w, dtype):
+def _normal_equations(F, y, weights, dtype):
     """Return F' W F in this data type, and F' W y in that of F."""
     xp, (n, d) = F.xp, F.shape
     if not F.in_core:  # one reading for both
-        G, b = F.gram(xp.astype(y, xp.float64), xp.astype(w, xp.float64))
+        w = None if weights is None else xp.astype(weights, xp.float64)
+        G, b = F.gram(xp.astype(y, xp.float64), w)
         return G, xp.astype(b, F.dtype)
     total = xp.zeros((d, d), dtype=dtype, device=F.device)
     for rows in slices(n, F.gram_rows()):
         block = F.block(rows.start, rows.stop, dtype=dtype)
-        block = block * xp.astype(xp.sqrt(w[rows, None]), dtype)
+        if weights is not None:
+            block = block * xp.astype(xp.sqrt(weights[rows, None]), dtype)
         total += large_gram(block.T)
-    return total, F.adjoint(w[:, None] * y)
+    return total, F.adjoint(y if weights is None else weights[:, None] * y)
 
 
 def _features_left_out(F, residual, w, L, has_mean):
