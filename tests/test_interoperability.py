@@ -38,6 +38,7 @@ from eigenkern import (
     RBFNetworkFeatures,
     RFMRegressor,
 )
+from eigenkern.backend.array import to_numpy
 from eigenkern.estimators import documentation
 
 
@@ -250,6 +251,21 @@ def test_set_output(library, transformer, regression):
     assert isinstance(made, frames.DataFrame)
     assert list(made.columns) == list(names)
     assert_array_equal(made.to_numpy(), values)
+
+
+@pytest.mark.parametrize("dispatch", [False, True])
+def test_tensors_with_gradients(dispatch, regression):
+    torch = pytest.importorskip("torch")
+    X, y, X_new, _ = regression
+    tensors = [torch.asarray(a).requires_grad_() for a in (X, y, X_new)]
+    with config_context(array_api_dispatch=dispatch):
+        for model in (
+            NystromRegressor(n_centers=20, random_state=0),
+            EigenProRegressor(random_state=0),
+        ):
+            expected = clone(model).fit(X, y).predict(X_new)
+            found = model.fit(*tensors[:2]).predict(tensors[2])
+            assert_allclose(to_numpy(found), expected, atol=1e-9)
 
 
 ESTIMATORS = [

@@ -18,6 +18,7 @@ __all__ = [
     "as_random_state",
     "clipped",
     "cut_off_at_zero",
+    "detached",
     "device_of",
     "floating",
     "has_vector_math",
@@ -37,13 +38,18 @@ __all__ = [
 def to_numpy(x):
     """Return `x` as a NumPy array on the host, without a copy where possible."""
     if array_api_compat.is_torch_array(x):
-        return x.detach().cpu().numpy()
+        return detached(x).cpu().numpy()
     if array_api_compat.is_cupy_array(x):
         return x.get()
     if array_api_compat.is_array_api_strict_namespace(namespace(x)):
         xp = namespace(x)
         x = xp.asarray(x, device=xp.Device("CPU_DEVICE"))
     return np.asarray(x)
+
+
+def detached(x):
+    """Return a tensor of PyTorch without its gradients, others as they are."""
+    return x.detach() if array_api_compat.is_torch_array(x) else x
 
 
 def move(x, xp, device):

@@ -90,6 +90,11 @@ def in_memory(X):
     return X[:, :] if is_lazy(X) else X
 
 
+def by_rows(function, X):
+    """Return a function of rows, called on blocks of those that are not in memory."""
+    return X.by_rows(function) if is_lazy(X) else function(X)
+
+
 def rows_at(X, index):
     """Return some rows as an array in memory, by indices of the host."""
     if is_lazy(X):
@@ -120,16 +125,20 @@ class StoredRows(LazyRows):
         Of the rows that are fetched.
     index : ndarray of shape (m,), default=None
         The rows; None: all.
+    block_size : int, default=None
+        Rows to read at once; None: some 32 MB, in whole chunks of the file.
     """
 
-    def __init__(self, source, dtype, index=None):
+    def __init__(self, source, dtype, index=None, block_size=None):
         self._source, self._index, self.dtype = source, index, np.dtype(dtype)
         n, d = source.shape
         self.shape = (n if index is None else len(index)), d
         row_bytes = d * self.dtype.itemsize
         # Whole chunks of the file: each is read, and perhaps decompressed, once.
         chunk = (getattr(source, "chunks", None) or (1,))[0]
-        self._block = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
+        if block_size is None:
+            block_size = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
+        self.block_size = block_size
         self._blocks, self._lock = {}, threading.Lock()
 
     def take(self, index):
@@ -163,7 +172,7 @@ class StoredRows(LazyRows):
     def _section(self):
         """Rows of a section."""
         row_bytes = self.shape[1] * self.dtype.itemsize
-        return max(_SECTION_BYTES // row_bytes // self._block, 1) * self._block
+        return max(_SECTION_BYTES // row_bytes // self.block_size, 1) * self.block_size
 
     def _places(self, start, stop):
         """Return the places in the file of a range of rows."""
@@ -175,14 +184,14 @@ class StoredRows(LazyRows):
         start, stop, _ = key[0].indices(self.shape[0])
         index = self._places(start, stop)
         if len(index) and np.all(np.diff(index) == 1):
-            block, start = divmod(int(index[0]), self._block)
-            if start + len(index) <= self._block:  # no copy is needed
+            block, start = divmod(int(index[0]), self.block_size)
+            if start + len(index) <= self.block_size:  # no copy is needed
                 return self._read(block)[start : start + len(index), key[1]]
         out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
-        block_of = index // self._block
+        block_of = index // self.block_size
         for block in np.unique(block_of):
             here = np.flatnonzero(block_of == block)
-            out[here] = self._read(int(block))[index[here] - block * self._block]
+            out[here] = self._read(int(block))[index[here] - block * self.block_size]
         return out[:, key[1]]
 
     def _read(self, block):
@@ -192,16 +201,16 @@ class StoredRows(LazyRows):
             while len(self._blocks) > 1:
                 del self._blocks[next(iter(self._blocks))]
             if rows is None:
-                start = block * self._block
-                rows = np.asarray(self._source[start : start + self._block])
+                start = block * self.block_size
+                rows = np.asarray(self._source[start : start + self.block_size])
                 rows = rows.astype(self.dtype, copy=False)
                 check_finite_rows(rows)
             self._blocks[block] = rows
         return rows
 
     def _in_blocks(self):
-        for start in range(0, self.shape[0], self._block):
-            yield self[start : start + self._block, :]
+        for start in range(0, self.shape[0], self.block_size):
+            yield self[start : start + self.block_size, :]
 
     def by_rows(self, function):
         """Return a function of blocks of the rows, as one array of the host."""

@@ -18,9 +18,11 @@ import os
 import re
 import sys
 import time
+import types
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,7 @@ import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 
 from ..backend.array import location_of, slices, to_numpy
-from ..backend.lazy import is_lazy
+from ..backend.lazy import StoredRows, in_memory, is_lazy
 from ..solvers.doubly_stochastic import Expansion
 from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate
@@ -48,6 +50,8 @@ _TOLD = ("max_batch_size_",)
 _HASHED_BYTES = 2**26
 # What states are made of, beside numbers, lists and arrays.
 _CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
+# Where the manifest tells that rows of a file were not held in memory.
+_BLOCK_SIZE = "the number of rows of X read at once"
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,8 @@ class Keeper:
     Attributes
     ----------
     data : Data
-        The same, with the random state of the fit that goes on.
+        The same, with the random state of the fit that goes on, and rows of a file in
+        memory if they were there.
 
     Raises
     ------
@@ -138,6 +143,9 @@ class Keeper:
         self._checkpoint, self._folder = checkpoint, Path(checkpoint.folder)
         self._chosen = {}
         self._state = self._arrays = self._problem = None
+        found = self._found(resume)
+        if found is not None:
+            data = replace(data, X=_rows_as_in(found["data"], data.X))
         made_of = {
             "format": _FORMAT,
             "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
@@ -145,7 +153,6 @@ class Keeper:
             "parameters": _told_parameters(estimator),
             "data": _told_data(estimator, data),
         }
-        found = self._found(resume)
         if found is None:
             self._manifest = made_of | {"rng": _rng_state(data.rng)}
             self._write_first()
@@ -401,14 +408,48 @@ def _told(value):
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_told(one) for one in value) + "]"
+    if isinstance(value, partial):
+        return f"partial({_told([value.func, value.args, value.keywords])})"
     if hasattr(value, "__qualname__"):  # its representation is an address
-        return f"{value.__module__}.{value.__qualname__}"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+        return f"{value.__module__}.{value.__qualname__}{_told_code(value)}"
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    if text == repr(value):
+        return text
+    return f"{text} of {_told(getattr(value, '__dict__', {}))}"
+
+
+def _told_code(function):
+    """Return a hash of what a function of Python does, and of what it refers to."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = [function.__defaults__, function.__kwdefaults__, *cells]
+    told = [_content_of(code)]
+    for value in values:  # of functions the code alone: they may refer to each other
+        inner = getattr(value, "__code__", None)
+        told.append(_told(value) if inner is None else _content_of(inner))
+    return f" {_hash(repr(told).encode())}"
+
+
+def _content_of(code):
+    """Return what a code object does, wherever it stands in its file."""
+    consts = [
+        _content_of(one)
+        if isinstance(one, types.CodeType)
+        else sorted(map(repr, one))
+        if isinstance(one, frozenset)
+        else repr(one)
+        for one in code.co_consts
+    ]
+    return code.co_code.hex(), code.co_names, consts
 
 
 def _told_data(estimator, data):
     """Return texts that tell the data of a fit apart."""
     told = {"X": _told_array(data.X), "y": _told_array(data.targets)}
+    if isinstance(data.X, StoredRows):
+        told[_BLOCK_SIZE] = str(data.X.block_size)
     if hasattr(estimator, "classes_"):
         told["classes"] = _told(estimator.classes_.tolist())
     if data.weights is not None:
@@ -417,6 +458,18 @@ def _told_data(estimator, data):
     if getattr(estimator, "warm_start", False) and coef is not None:
         told["the model of warm_start=True"] = _told_array(coef)
     return told
+
+
+def _rows_as_in(told, X):
+    """Return the rows of a file in memory or not, as they were in another fit.
+
+    The free memory decides it, and it decides the order of the rows of an epoch.
+    """
+    if _BLOCK_SIZE in told:
+        if is_numpy_array(X):
+            X = StoredRows(X, X.dtype, block_size=int(told[_BLOCK_SIZE]))
+        return X
+    return in_memory(X) if isinstance(X, StoredRows) else X
 
 
 def _told_array(X):

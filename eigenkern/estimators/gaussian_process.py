@@ -2,6 +2,7 @@
 
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
+from ..backend.lazy import by_rows, in_memory
 from ..backend.linalg import large_gram, solve_triangular
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import unseen
@@ -79,10 +80,9 @@ class Posterior:
         self._source, self._dtype = location_of(X), X.dtype
         self._single = model._one_dimensional
         self._devices = compute_devices(model.device, X)
-        self._kernel, self._X = model.kernel_, self._double(X)
+        self._kernel, self._X = model.kernel_, X
         index = to_numpy(model._posterior_centers)
-        centers = self._double(take(model.centers_, index))
-        self._matrix = kernel_operator(self._kernel, centers, self._devices, self._X)
+        self._centers = self._double(take(model.centers_, index))
         factors = model._feature_factor, model._posterior_factor
         self._factors = [self._moved(L) for L in factors if L is not None]
         self._prior = self._moved(model.prior_variance_)
@@ -95,30 +95,38 @@ class Posterior:
     def _moved(self, values):
         return move(values, *self._devices[0])
 
-    def _features(self, start=0, stop=None):
+    def _to_centers(self, X):
+        return kernel_operator(self._kernel, self._centers, self._devices, X)
+
+    def _features(self, K):
         """Return P of some rows, and U (None on the full kernel)."""
-        K = self._matrix.block(start, stop)
         P = solve_triangular(self._factors[0], K.T)
         return P, solve_triangular(self._factors[1], P) if self._factors[1:] else None
 
     def deviation(self):
         """Return the standard deviation of new targets, where X lives, in its type."""
-        xp, (m, p) = self._matrix.xp, self._matrix.shape
-        diagonal = self._moved(self._kernel.diagonal(self._X))
+        return self._returned(by_rows(self._deviation_of, self._X))
+
+    def _deviation_of(self, X):
+        X = self._double(X)
+        diagonal = self._moved(self._kernel.diagonal(X))
+        matrix = self._to_centers(X)
+        xp, (m, p) = matrix.xp, matrix.shape
         parts = []
         for rows in blocks(m, 3 * p):
-            P, U = self._features(rows.start, rows.stop)
+            P, U = self._features(matrix.block(rows.start, rows.stop))
             noise = xp.ones_like(diagonal[rows])
             noise = noise if U is None else noise + xp.sum(U**2, axis=0)
             variance = self._prior * unseen(P, diagonal[rows])[:, None]
             parts.append(xp.sqrt(variance + self._noise * noise[:, None]))
-        return self._returned(xp.concat(parts))
+        return xp.concat(parts)
 
     def covariance(self):
         """Return the covariance of new targets, where X lives, in its type."""
-        xp = self._matrix.xp
-        P, U = self._features()
-        K = kernel_operator(self._kernel, self._X, self._devices).block()
+        X = self._double(in_memory(self._X))
+        P, U = self._features(self._to_centers(X).block())
+        K = kernel_operator(self._kernel, X, self._devices).block()
+        xp = namespace(K)
         noise = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
         noise = noise if U is None else noise + large_gram(U.T)
         rest = K - large_gram(P.T)

@@ -1,8 +1,10 @@
 """What users pass that is not in memory: files, Dask arrays and DataFrames."""
 
+from copy import copy
 from functools import partial
 
 import numpy as np
+from array_api_compat import is_array_api_obj
 
 from ..backend import memory
 from ..backend.dask import DaskRows
@@ -26,6 +28,14 @@ def is_file(X):
     return package in ("h5py", "zarr") and hasattr(X, "shape")
 
 
+def read(X):
+    """Return rows of a file that is mapped to memory as an array, others as they are.
+
+    A model that kept them would change with the file.
+    """
+    return np.array(X) if isinstance(X, np.memmap) else X
+
+
 def lazy_rows(X):
     """Return rows that are not in memory, or None: X is to become an array.
 
@@ -42,7 +52,7 @@ def lazy_rows(X):
         raise ValueError(
             f"X must have shape (n_samples, n_features); got shape {tuple(X.shape)}"
         )
-    return StoredRows(X, _float_of(X.dtype))
+    return StoredRows(X, _float_of(X))
 
 
 def _fits(X):
@@ -51,9 +61,19 @@ def _fits(X):
     return _PART_OF_MEMORY * n_bytes <= memory.available(np, "cpu")
 
 
-def _float_of(dtype):
-    """Return the data type that numbers of another are computed in."""
-    dtype = np.dtype(dtype)
+def check_not_half(X, name="X"):
+    """Raise a ValueError if an array is of 16-bit floats."""
+    if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
+        raise ValueError(
+            f"{name} must be float32 or float64, or integers; got {X.dtype}, which "
+            f"nothing here computes in: pass {name}.astype('float32')"
+        )
+
+
+def _float_of(X):
+    """Return the data type that rows are computed in."""
+    check_not_half(X)
+    dtype = np.dtype(X.dtype)
     if dtype.kind not in "biuf":
         raise ValueError(f"X must hold numbers; got the data type {dtype}")
     return np.float32 if dtype == np.float32 else np.float64
@@ -66,12 +86,13 @@ def _rows_of_dask(X):
             "X must have chunks of known sizes; got unknown ones: call "
             "X.compute_chunk_sizes() first"
         )
-    return DaskRows(X, _float_of(X.dtype))
+    return DaskRows(X, _float_of(X))
 
 
 def _array_of(X, lengths=None):
     """Return a Dask array of rows, its chunks along rows only."""
     if hasattr(X, "to_dask_array"):  # a DataFrame
+        X = _in_floats(X)
         X = X.to_dask_array(lengths=lengths)
     if X.ndim != 2:
         raise ValueError(
@@ -83,6 +104,19 @@ def _array_of(X, lengths=None):
             f"{X.chunks[1]} features: call X.rechunk({{1: -1}}) first"
         )
     return X
+
+
+def _in_floats(X):
+    """Return a DataFrame of numbers with one data type, as an array has it."""
+    from pandas.api.types import is_numeric_dtype  # also those that allow for NA
+
+    dtypes = set(X.dtypes)
+    if len(dtypes) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
+        return X
+    if not all(map(is_numeric_dtype, dtypes)):
+        return X
+    single = all(str(dtype).lower() == "float32" for dtype in dtypes)
+    return X.astype(np.float32 if single else np.float64)
 
 
 def computed(values):
@@ -104,7 +138,7 @@ def by_chunks(model, method, X, *args, **options):
     Returns
     -------
     dask.array.Array
-        Not computed yet.
+        Not computed yet; of the model as it is now, whatever it learns until then.
     """
     from dask import delayed
     from dask.base import tokenize
@@ -117,12 +151,18 @@ def by_chunks(model, method, X, *args, **options):
     call = partial(_call, method)
     names = getattr(X, "columns", None)
     example = call(np.zeros((1, X.shape[1])), model, names)
+    if not is_array_api_obj(example):
+        raise ValueError(
+            f"{method} of a Dask array returns a Dask array; got set_output, or the "
+            f"configuration transform_output, for {type(example).__name__}: call "
+            "set_output(transform='default')"
+        )
     X = _array_of(X)
     width = {} if example.ndim == 1 else {"new_axis": [1]}
     if example.ndim == 2:
         width["chunks"] = (X.chunks[0], (example.shape[1],))
     # Of one task the model is a part, and all chunks get it from there.
-    shared = delayed(model, name=f"eigenkern-{tokenize(id(model), vars(model))}")
+    shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
     return X.map_blocks(
         call,
         shared,

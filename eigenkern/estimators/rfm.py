@@ -1,6 +1,7 @@
 """Recursive feature machines: kernel machines that learn their metric."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils.metaestimators import available_if
 
 from ..backend.array import device_of, location_of, namespace, to_numpy
 from ..backend.hints import ArrayLike, RandomState
+from ..backend.lazy import by_rows
 from ..backend.linalg import large_product
 from ..kernels import Kernel
 from ..operators.gradient import MappedGradient
@@ -657,13 +659,14 @@ class _RecursiveFeatureMachine(
         return MappedGradient(self.estimator_._gradients(X_R), self.metric_root_)
 
     def _values(self, X, method):
-        X = self._transformed(X, method)
-        return self.estimator_._values(X, method)
+        values = partial(self.estimator_._values, method=method)
+        return self._of_mapped(X, method, values)
 
-    def _transformed(self, X, method):
+    def _of_mapped(self, X, method, function):
+        """Return a function of X R."""
         X = check_rows(self, X)
         check_same_location(self, location_of(X), method)
-        return mapped(X, self.metric_root_)
+        return by_rows(lambda rows: function(mapped(rows, self.metric_root_)), X)
 
     @on_its_device
     def transform(self, X: ArrayLike) -> Any:
@@ -677,7 +680,7 @@ class _RecursiveFeatureMachine(
         -------
         X_R : array of shape (n_samples, n_features)
         """
-        return self._transformed(X, "transform")
+        return self._of_mapped(X, "transform", lambda X_R: X_R)
 
 
 def _check_differentiable(estimator):
@@ -940,8 +943,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        X = self._transformed(X, "predict_proba")
-        return self.estimator_.predict_proba(X)
+        return self._of_mapped(X, "predict_proba", self.estimator_.predict_proba)
 
     @available_if(_has_probabilities)
     @on_its_device
@@ -957,5 +959,5 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         log_P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        X = self._transformed(X, "predict_log_proba")
-        return self.estimator_.predict_log_proba(X)
+        function = self.estimator_.predict_log_proba
+        return self._of_mapped(X, "predict_log_proba", function)

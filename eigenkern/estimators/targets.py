@@ -44,7 +44,8 @@ class RegressionTargets(RegressorMixin):
         check_scale(y, X.dtype, small=reset)
         if reset:
             self._one_dimensional = y.ndim == 1
-        return X, y.reshape(len(y), -1), y
+        Y = y.reshape(len(y), -1)
+        return X, Y, Y[:, 0] if self._one_dimensional else Y
 
     def _set_classes(self, classes, labels):
         if classes is not None:

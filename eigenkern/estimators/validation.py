@@ -18,20 +18,16 @@ from sklearn.utils.validation import (
 )
 
 from ..backend import memory
-from ..backend.array import location_of, namespace, to_numpy
+from ..backend.array import detached, location_of, namespace, to_numpy
 from ..backend.devices import compute_devices, working_device
 from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
-from .lazy import by_chunks, computed, is_dask, lazy_rows
+from .lazy import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
 
 
 def floats(X, name="X"):
     """Return the data types that X is computed in, of the library that X stays in."""
-    if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
-        raise ValueError(
-            f"{name} must be float32 or float64, or integers; got {X.dtype}, which "
-            f"nothing here computes in: pass {name}.astype('float32')"
-        )
+    check_not_half(X, name)
     if get_config()["array_api_dispatch"] and is_array_api_obj(X):
         xp = namespace(X)
         return [xp.float64, xp.float32]
@@ -194,9 +190,11 @@ def validated(
     """
     rows = lazy_rows(X)
     if rows is None:
+        X = detached(read(X) if reset else X)
         options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
         options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
-        return validate_data(estimator, X, computed(y), **options, **checks_of_y)
+        y = detached(computed(y))
+        return validate_data(estimator, X, y, **options, **checks_of_y)
     named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
     validate_data(estimator, named, skip_check_array=True, reset=reset)
     if rows.shape[0] < ensure_min_samples:

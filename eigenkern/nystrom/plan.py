@@ -41,6 +41,8 @@ class NystromPlan:
         algebra.
     size : int
         p.
+    bytes_of_squares : int
+        8 k p^2.
     n_centers : int or None
         p; None for the full kernel.
     """
@@ -48,6 +50,7 @@ class NystromPlan:
     bytes: int
     work: float
     size: int
+    bytes_of_squares: int
     n_centers: int | None
 
     #: Matrices: K_mm or its factor, R, sums over the training rows (and over the
@@ -98,9 +101,10 @@ class NystromPlan:
         """
         n_squares = cls.SQUARES[kind] + 2 * validated
         n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
-        floats = n_squares * n_centers**2 + 3 * n_block * n_centers + n_kept
-        needed = int(8 * floats + 2 * BLOCK_BYTES)
+        squares = 8 * n_squares * n_centers**2
+        needed = squares + 8 * (3 * n_block * n_centers + n_kept) + 2 * BLOCK_BYTES
         work = cls.CUBES[kind] * n_centers**3
         work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
         full = kind.startswith("full")
-        return cls(needed, work, n_centers, None if full else n_centers)
+        shown = None if full else n_centers
+        return cls(int(needed), work, n_centers, squares, shown)

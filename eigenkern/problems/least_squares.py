@@ -272,7 +272,7 @@ class LeastSquares(Problem):
         if not self.has_memory(plan):
             free = memory.available(self.xp, self.device)
             matrices, remedy = "", "at least so much has to be free"
-            if plan.size > 1:
+            if 2 * plan.bytes_of_squares > plan.bytes:
                 matrices = f"most of it for matrices of {plan.size} x {plan.size}, "
                 remedy = "pass a smaller n_centers"
             raise ValueError(

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from eigenkern import (
     NystromRegressor,
     RFMRegressor,
 )
-from eigenkern.backend import memory
+from eigenkern.backend import lazy, memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.estimators import checkpoint, learner, training
 from eigenkern.estimators.checkpoint import Keeper
@@ -422,6 +423,79 @@ def test_arrays_and_functions_as_parameters(data, tmp_path):
     assert_equal_models(again, model)
     assert_refused(clone(model).set_params(centers=X[:8]), X, y, tmp_path, "centers")
     assert_refused(clone(model).set_params(kernel=min), X, y, tmp_path, "builtins.min")
+
+
+class Power:
+    def __init__(self, exponent):
+        self.exponent = exponent
+
+    def __call__(self, A, B):
+        return Laplacian(2.0)(A, B) ** self.exponent
+
+
+def power(exponent):
+    return lambda A, B: Laplacian(2.0)(A, B) ** exponent
+
+
+def power_by_default(exponent):
+    def kernel(A, B, exponent=exponent):
+        return Laplacian(2.0)(A, B) ** exponent
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "make", [Power, power, power_by_default, lambda e: partial(np.power, e)]
+)
+def test_another_function_is_refused(make):
+    told = checkpoint._told(make(1.0))
+    assert checkpoint._told(make(1.0)) == told
+    assert checkpoint._told(make(2.0)) != told
+
+
+def test_another_body_of_a_function_is_refused():
+    one, other = (
+        eval(f"lambda A, B: (A @ B.T) ** {p} if p in {{'b', 'a'}} else 1")
+        for p in (2, 3)
+    )
+    assert checkpoint._told(one) != checkpoint._told(other)
+    again = eval("\n\nlambda A, B: (A @ B.T) ** 2 if p in {'a', 'b'} else 1")
+    assert checkpoint._told(one) == checkpoint._told(again)
+
+
+def test_functions_that_refer_to_each_other():
+    def one(n):
+        return other(n - 1) if n else 0
+
+    def other(n):
+        return one(n - 1) if n else 1
+
+    assert checkpoint._told(one) != checkpoint._told(other)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_file_is_held_in_memory_or_not_as_at_first(
+    held, data, copies, tmp_path, monkeypatch
+):
+    def fits(value):
+        monkeypatch.setattr("eigenkern.estimators.lazy._fits", lambda X: value)
+
+    X, y, _ = data
+    monkeypatch.setattr(lazy, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(lazy, "_SECTION_BYTES", 1500)
+    monkeypatch.setattr(lazy, "_N_FIRST", 20)
+    np.save(tmp_path / "X.npy", X)
+    file = np.load(tmp_path / "X.npy", mmap_mode="r")
+    model = EigenProRegressor(n_centers=30, max_iter=3, random_state=0)
+    fits(held)
+    expected = clone(model).fit(file, y, checkpoint=every_epoch(tmp_path / "all"))
+    fits(not held)
+    other = clone(model).fit(file, y)
+    assert abs(other.dual_coef_ - expected.dual_coef_).max() > 0  # another order
+    monkeypatch.setattr(lazy, "_BLOCK_BYTES", 999)  # as another kind of file has
+    for copy in list(copies):
+        resumed = clone(model).fit(file, y, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_models(resumed, expected)
 
 
 def truncate(path):

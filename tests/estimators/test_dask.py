@@ -578,6 +578,55 @@ def test_other_features_than_in_training():
         model.predict(da.from_array(X[:, :3]))
 
 
+def test_a_prediction_is_of_the_model_as_it_was():
+    model = fitted("linear_direct", X)
+    expected, lazy = model.predict(X), model.predict(da.from_array(X, chunks=(200, -1)))
+    model.partial_fit(X, -3 * Y)
+    assert abs(model.predict(X) - expected).max() > 0.1
+    assert_array_equal(lazy, expected)
+    lazy = model.predict(da.from_array(X, chunks=(200, -1)))
+    expected = model.predict(X)
+    model.fit(X, 7 * Y)
+    assert_array_equal(lazy, expected)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_transformed_chunks_are_arrays(library):
+    pytest.importorskip(library)
+    features = RandomFourierFeatures(n_components=4, random_state=0).fit(X)
+    rows = da.from_array(X, chunks=(200, -1))
+    with config_context(transform_output=library):
+        with pytest.raises(ValueError, match=r"call set_output\(transform='default'"):
+            features.transform(rows)
+        features.set_output(transform="default")
+        assert isinstance(features.transform(rows), da.Array)
+
+
+def test_columns_of_other_data_types():
+    dataframe = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    frame["b"] = frame["b"] > 0
+    frame["c"] = pd.array(np.round(X[:, 2]), dtype="Int64")
+    frame["d"] = pd.array(X[:, 3], dtype="Float32")
+    lazy = dataframe.from_pandas(frame, npartitions=3)
+    model = fitted("nystrom", lazy)
+    expected = fitted("nystrom", frame)
+    assert_allclose(model.predict(frame), expected.predict(frame), rtol=1e-6)
+    assert_allclose(model.predict(lazy), expected.predict(frame), rtol=1e-6)
+    frame.loc[3, "c"] = pd.NA
+    with pytest.raises(ValueError, match="NaN"):
+        fitted("nystrom", dataframe.from_pandas(frame, npartitions=3))
+    frame["c"] = "text"
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        fitted("nystrom", dataframe.from_pandas(frame, npartitions=3))
+    assert lazy_rows(lazy[["d"]]).dtype == np.float32
+
+
+def test_floats_of_16_bits():
+    with pytest.raises(ValueError, match="got float16, which nothing here computes in"):
+        fitted("nystrom", da.from_array(X.astype(np.float16), chunks=(200, -1)))
+
+
 def test_parts_of_the_posterior_are_for_arrays():
     model = NystromRegressor(n_centers=60).fit(X, Y)
     with pytest.raises(ValueError, match="map_blocks"):

@@ -18,6 +18,8 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
     RandomFourierFeatures,
+    RFMClassifier,
+    RFMRegressor,
 )
 from eigenkern.backend import lazy, memory
 from eigenkern.backend.lazy import StoredRows, in_memory
@@ -205,6 +207,44 @@ def test_a_file_that_fits_is_read_as_an_array(tmp_path, monkeypatch):
     assert lazy_rows(hdf5(X, tmp_path)) is None
     monkeypatch.setattr(memory, "available", lambda xp, device: 3.9 * X.nbytes)
     assert isinstance(lazy_rows(zarr_array(X, tmp_path)), StoredRows)
+
+
+def test_a_model_keeps_no_part_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    np.save(tmp_path / "X.npy", X[:50])
+    file = np.load(tmp_path / "X.npy", mmap_mode="r+")
+    model = NystromRegressor(n_centers=None).fit(file, Y[:50])
+    expected = model.predict(X)
+    file[:] = 0
+    assert_array_equal(model.predict(X), expected)
+
+
+def test_predictions_of_learned_metrics(tmp_path):
+    file, options = hdf5(X, tmp_path), {"max_rounds": 1, "random_state": 0}
+    model = RFMRegressor(**options).fit(X[::10], Y[::10])
+    assert_allclose(model.predict(file), model.predict(X), atol=1e-9)
+    assert_allclose(model.transform(file), model.transform(X))
+    model = RFMClassifier(**options).fit(X[::10], LABELS[::10])
+    assert_array_equal(model.predict(file), model.predict(X))
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
+        expected = getattr(model, method)(X)
+        assert_allclose(getattr(model, method)(file), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_centers", [80, None])
+def test_the_spread_of_new_targets(n_centers, tmp_path):
+    model = NystromRegressor(n_centers=n_centers).fit(X[::10], Y[::10])
+    file = hdf5(X[:900], tmp_path)  # of several blocks
+    for option in ("return_std", "return_cov"):
+        found = model.predict(file, **{option: True})
+        expected = model.predict(X[:900], **{option: True})
+        assert_allclose(found[0], expected[0], atol=1e-9)
+        assert_allclose(found[1], expected[1], atol=1e-9)
+
+
+def test_floats_of_16_bits(tmp_path):
+    with pytest.raises(ValueError, match="got float16, which nothing here computes in"):
+        NystromRegressor(n_centers=80).fit(hdf5(X.astype(np.float16), tmp_path), Y)
 
 
 def test_numbers_that_are_not_finite(tmp_path):

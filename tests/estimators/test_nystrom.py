@@ -923,14 +923,20 @@ def test_automatic_centers_are_rows_that_are_not_held_out(regression, monkeypatc
     assert model.centers_.shape[0] == 128
 
 
-def test_memory_that_does_not_suffice(regression, monkeypatch):
+def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
     X, y, *_ = regression
     monkeypatch.setattr(memory, "available", lambda xp, device: 1e5)
     for cls in (NystromRegressor, NytroRegressor, FalkonLikeRegressor):
         with pytest.raises(ValueError, match=r"n_centers=40 needs .* MB .* are free"):
             cls(n_centers=40).fit(X, y)
-    with pytest.raises(ValueError, match=r"matrices of 160 x 160"):
+    blocks_alone = r"MB, but .* are free; at least so much has to be free"
+    with pytest.raises(ValueError, match=blocks_alone):
         NystromRegressor(n_centers=None).fit(X, y)
+    squares = r"matrices of 3000 x 3000, but .* pass a smaller n_centers"
+    with pytest.raises(ValueError, match=squares):
+        NystromRegressor(n_centers=3000).fit(
+            rng.standard_normal((3000, 3)), np.arange(3000.0)
+        )
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,18 @@ def test_a_target_constant_to_rounding_halves_no_step():
 
 
 @pytest.mark.parametrize("family", REGRESSORS)
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_targets_in_one_column_or_none(family, columns_first):
+    X, y = wave(0)
+    one, two = (y, y[:, None])[:: -1 if columns_first else 1]
+    model = fresh(REGRESSORS[family]).partial_fit(X[:100], one[:100])
+    expected = fresh(model).partial_fit(X[100:], one[100:])
+    model.partial_fit(X[100:], two[100:])
+    assert_array_equal(model.predict(X), expected.predict(X))
+    assert model.predict(X).shape == one.shape
+
+
+@pytest.mark.parametrize("family", REGRESSORS)
 def test_rows_of_small_pieces_wait_for_others(family):
     X, y = wave(0, 200)
     model = fresh(REGRESSORS[family]).partial_fit(X[:100], y[:100])
