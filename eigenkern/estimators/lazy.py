@@ -25,6 +25,8 @@ def is_file(X):
     if isinstance(X, np.memmap):
         return True
     package = type(X).__module__.partition(".")[0]
+    if package == "h5py" and not X:
+        raise ValueError("X must be in an open file; got a dataset of a closed one")
     return package in ("h5py", "zarr") and hasattr(X, "shape")
 
 

@@ -256,6 +256,10 @@ def test_numbers_that_are_not_finite(tmp_path):
 
 def test_wrong_files(tmp_path):
     model = NystromRegressor(n_centers=80)
+    closed = hdf5(X, tmp_path)
+    closed.file.close()
+    with pytest.raises(ValueError, match="open file; got a dataset of a closed one"):
+        model.fit(closed, Y)
     with pytest.raises(ValueError, match=r"shape \(n_samples, n_features\); got shape"):
         model.fit(memory_map(X[:, None, :], tmp_path), Y)
     with pytest.raises(ValueError, match="pass n_centers"):
