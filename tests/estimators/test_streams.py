@@ -134,6 +134,19 @@ def test_targets_in_one_column_or_none(family, columns_first):
     assert model.predict(X).shape == one.shape
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("kernel", "least"), [("gaussian", 0.88), ("laplacian", 0.35)])
+def test_pieces_that_go_beyond_the_rows_so_far(kernel, least, seed):
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-1, 1, (5000, 5))
+    y = np.sin(4 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.randn(5000)
+    order = np.argsort(X[:, 0])
+    model = EigenProRegressor(kernel, n_centers=200, random_state=0)
+    model, warned = learned(model, X[order], y[order], n_passes=1, size=250)
+    assert not warned
+    assert model.score(X, y) > least
+
+
 @pytest.mark.parametrize("family", REGRESSORS)
 def test_rows_of_small_pieces_wait_for_others(family):
     X, y = wave(0, 200)
