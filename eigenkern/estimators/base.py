@@ -81,7 +81,6 @@ class Model(
         keeper = open_keeper(checkpoint, resume, self, data)
         prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
         problem, solver, chosen, rule = prepared
-        in_epochs = isinstance(rule, EpochRule)
 
         def attributes(interrupted):
             found = chosen | rule.fitted_attributes(interrupted)
@@ -93,13 +92,13 @@ class Model(
                 keeper = None
             fitted = attributes(train(solver, rule, report, keeper))
         except KeyboardInterrupt as interrupt:
-            if not in_epochs or not rule.undo():
+            if not hasattr(rule, "undo") or not rule.undo():
                 raise
             report.close()
             publish(self, attributes(True))
             warn_user(
                 f"{type(self).__name__} was interrupted after {len(rule.losses)} "
-                "epochs: the best model so far is kept"
+                f"{self._task}s: the best model so far is kept"
             )
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)

@@ -254,6 +254,7 @@ class ResidualRule:
         self._name, self._problem, self._tol = name, problem, tol
         self._hold_out = hold_out
         self.max_iter, self.residuals = max_iter, []
+        self._whole = None
 
     @property
     def losses(self):
@@ -270,11 +271,25 @@ class ResidualRule:
         """Go to where another rule of the same problem was."""
         self.residuals, coef = saved["residuals"], saved["coef"]
         self._state = FalkonState(coef, {}, self.residuals[-1], saved["converged"])
+        self._whole = self._state, len(self.residuals)
+
+    def undo(self):
+        """Go back to the last whole iteration; return if there is one.
+
+        Values out of sample, which take more iterations, are then left alone.
+        """
+        if self._whole is None:
+            return False
+        self._state, n_whole = self._whole
+        del self.residuals[n_whole:]
+        self._hold_out = None
+        return True
 
     def update(self, state):
         """Take in an iteration; return whether every output is done."""
         self.residuals.append(state.residual)
         self._state = state
+        self._whole = state, len(self.residuals)
         return state.converged
 
     def fitted_attributes(self, interrupted=False):

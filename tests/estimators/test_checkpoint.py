@@ -720,6 +720,34 @@ def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatc
         assert_array_equal(model.dual_coef_, expected.dual_coef_)
 
 
+@pytest.mark.parametrize("classifies", [False, True])
+def test_an_interrupt_keeps_the_iteration_of_falkon(classifies, data, monkeypatch):
+    X, y, labels = data
+    cls = FalkonLikeClassifier if classifies else FalkonLikeRegressor
+    model = cls(n_centers=40, cache_size=0, tol=1e-12, random_state=0)
+    calls, end = [], training.Report.end
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return end(*args)
+
+    monkeypatch.setattr(training.Report, "end", interrupted)
+    warning = pytest.warns(
+        ConvergenceWarning, match="was interrupted after 4 iterations: the best model"
+    )
+    with warning, pytest.raises(KeyboardInterrupt):
+        model.fit(X, labels if classifies else y)
+    monkeypatch.undo()
+    with pytest.warns(ConvergenceWarning, match="stopped after 4 iterations"):
+        expected = clone(model).set_params(max_iter=4)
+        expected.fit(X, labels if classifies else y)
+    assert (model.n_iter_, model.residuals_) == (4, expected.residuals_)
+    assert_array_equal(model.dual_coef_, expected.dual_coef_)
+    assert not hasattr(model, "predict_proba") and not hasattr(model, "calibration_")
+
+
 def test_an_interrupt_of_an_inner_estimator_changes_nothing(data, monkeypatch):
     X, y, _ = data
     model = RFMRegressor(EigenProRegressor(**MACHINE, max_iter=3), random_state=0)
