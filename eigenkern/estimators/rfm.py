@@ -1,7 +1,6 @@
 """Recursive feature machines: kernel machines that learn their metric."""
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -659,8 +658,9 @@ class _RecursiveFeatureMachine(
         return MappedGradient(self.estimator_._gradients(X_R), self.metric_root_)
 
     def _values(self, X, method):
-        values = partial(self.estimator_._values, method=method)
-        return self._of_mapped(X, method, values)
+        return self._of_mapped(
+            X, method, lambda X_R: self.estimator_._values(X_R, method)
+        )
 
     def _of_mapped(self, X, method, function):
         """Return a function of X R."""
@@ -943,7 +943,9 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        return self._of_mapped(X, "predict_proba", self.estimator_.predict_proba)
+        return self._of_mapped(
+            X, "predict_proba", lambda X_R: self.estimator_.predict_proba(X_R)
+        )
 
     @available_if(_has_probabilities)
     @on_its_device
@@ -959,5 +961,6 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
         log_P : array of shape (n_samples, n_classes)
             Columns in the order of `classes_`.
         """
-        function = self.estimator_.predict_log_proba
-        return self._of_mapped(X, "predict_log_proba", function)
+        return self._of_mapped(
+            X, "predict_log_proba", lambda X_R: self.estimator_.predict_log_proba(X_R)
+        )

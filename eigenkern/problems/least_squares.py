@@ -272,8 +272,9 @@ class LeastSquares(Problem):
         if not self.has_memory(plan):
             free = memory.available(self.xp, self.device)
             matrices, remedy = "", "at least so much has to be free"
-            if 2 * plan.bytes_of_squares > plan.bytes:
-                matrices = f"most of it for matrices of {plan.size} x {plan.size}, "
+            if 4 * plan.bytes_of_squares > plan.bytes:
+                size, megabytes = plan.size, plan.bytes_of_squares / 1e6
+                matrices = f"{megabytes:.0f} of it for matrices of {size} x {size}, "
                 remedy = "pass a smaller n_centers"
             raise ValueError(
                 f"n_centers={plan.n_centers} needs {plan.bytes / 1e6:.0f} MB, "
