@@ -1,0 +1,121 @@
+"""What a fit would take, told before it: sizes, memory, flops and seconds.
+
+The sizes come from the functions that choose them in a fit, called with matrices of
+which nothing but the shape is right. Memory and seconds follow from them: what is in
+memory together where most of it is, and the work of each part over the rates of this
+machine, which are measured once a process.
+"""
+
+from inspect import isclass
+from typing import Any
+
+from ..estimators.doubly_stochastic import DSGClassifier, DSGRegressor
+from ..estimators.eigenpro import EigenProClassifier, EigenProRegressor
+from ..estimators.linear_eigenpro import (
+    LinearEigenProClassifier,
+    LinearEigenProRegressor,
+)
+from ..estimators.nystrom import NystromClassifier, NystromRegressor
+from ..estimators.validation import check_number, is_auto
+from .features import estimate_dsg, estimate_linear
+from .kernel_machines import estimate_eigenpro
+from .least_squares import FALKON, NYTRO, estimate_centers
+from .planned import PlannedFit
+from .result import Estimate
+
+_EIGENPRO = EigenProRegressor, EigenProClassifier
+_NYSTROM = NystromRegressor, NystromClassifier
+_LINEAR = LinearEigenProRegressor, LinearEigenProClassifier
+_DSG = DSGRegressor, DSGClassifier
+
+
+def estimate(
+    estimator: Any,
+    n_samples: int,
+    n_features: int,
+    n_outputs: int = 1,
+    *,
+    dtype: Any = "float64",
+) -> Estimate:
+    """Return what a fit of an estimator would take on this machine.
+
+    Nothing is fitted. The number of centers, the batch and whether a kernel matrix is
+    kept are what a fit chooses by the memory that is free now; the rates of this
+    machine are measured once a process, in up to 0.3 s. Where early stopping or a
+    tolerance ends a fit, it takes less time.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Of this package, on the CPU; not a transformer, and not `RFMRegressor` or
+        `RFMClassifier`, whose rounds fit another estimator: estimate that.
+    n_samples : int
+        Training rows.
+    n_features : int
+        Columns of X.
+    n_outputs : int, default=1
+        Columns of y. Of a classifier 1 for two classes, and their number for more.
+    dtype : {"float32", "float64"}, default="float64"
+        Data type of X. Matrices in float32 take half of the memory.
+
+    Returns
+    -------
+    estimate : Estimate
+        With attributes `method`, `n_centers`, `batch_size`, `n_epochs`, `memory` (a
+        dict of MB with a "total"), `flops` and `seconds`. It prints as a table.
+
+    Raises
+    ------
+    ValueError
+        If the estimator is none of this package, or computes on a GPU, or a size is not
+        a positive integer.
+
+    See Also
+    --------
+    show_versions : What the machine has.
+
+    Examples
+    --------
+    >>> from eigenkern import EigenProRegressor, estimate
+    >>> cost = estimate(EigenProRegressor(), n_samples=50_000, n_features=20)
+    >>> cost.method, cost.n_centers
+    ('eigenpro2', 50000)
+    """
+    families = {
+        _EIGENPRO: estimate_eigenpro,
+        _NYSTROM: estimate_centers,
+        NYTRO: estimate_centers,
+        FALKON: estimate_centers,
+        _LINEAR: estimate_linear,
+        _DSG: estimate_dsg,
+    }
+    family = [
+        one for classes, one in families.items() if isinstance(estimator, classes)
+    ]
+    if not family:
+        name = estimator.__name__ if isclass(estimator) else type(estimator).__name__
+        remedy = "an instance of" if isclass(estimator) else "one of"
+        raise ValueError(
+            f"estimator must be {remedy} EigenPro*, Nystrom*, Nytro*, FalkonLike*, "
+            f"LinearEigenPro* or DSG*; got {name}"
+        )
+    sizes = {
+        "n_samples": n_samples,
+        "n_features": n_features,
+        "n_outputs": n_outputs,
+    }
+    for name, value in sizes.items():
+        check_number(name, value, 2 if name == "n_samples" else 1, integer=True)
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
+    if estimator.device not in ("auto", "cpu"):
+        raise ValueError(
+            "estimates are of the CPU: device must be 'auto' or 'cpu'; got "
+            f"{estimator.device!r}"
+        )
+    estimator._check_parameters()
+    n_centers = getattr(estimator, "n_centers", None)
+    if n_centers is not None and not is_auto(n_centers):
+        check_number("n_centers", n_centers, 1, integer=True)
+    fit = PlannedFit(estimator, int(n_samples), int(n_features), int(n_outputs), dtype)
+    return family[0](fit)

@@ -1,0 +1,92 @@
+"""Models of features: linear EigenPro and random Fourier features."""
+
+import numpy as np
+
+from ..backend.machine import CPU
+from ..estimators.base import stops_early
+from ..estimators.validation import is_auto
+from ..operators.linear import CenteredFeatures
+from ..operators.plan import cache_budget
+from ..solvers.step_search import StepSearch
+from ..tuning.sizes import (
+    EIGENVECTOR_CUBES,
+    MEASURING_PASSES,
+    N_MEASURED,
+    direct_pays_on_features,
+    max_components,
+)
+from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, RACE_SIDES, add_ridge
+
+# Half a product F' F, whose pieces are slower than whole ones; and passes over the rows
+# for means, copies and the loss.
+_HALF, _PASSES_OF_SETUP = 0.8, 8
+
+
+def estimate_linear(fit):
+    e, d, k, size = fit.estimator, fit.d, fit.n_outputs, fit.itemsize
+    held_out = int(np.ceil(e.validation_fraction * fit.n)) if stops_early(e) else 0
+    n = fit.n - held_out
+    X = CenteredFeatures(fit.data.X[:n], fit.data.X[0])
+    fit.holds("data copy", n * d * size)
+    fit.holds("targets", (8 + 2 * size) * n * k)
+    penalised = is_auto(e.early_stopping) and e._may_be_direct
+    if penalised and direct_pays_on_features(X, e.max_iter):
+        return _direct_on_features(fit, X)
+    alpha = float(is_auto(e.early_stopping))  # whether there is one is what matters
+    _, m, s = e._sizes(X, k, alpha)
+    q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
+    q = min(q, s - 1, d)
+    fit.holds("preconditioner", d * q * size)
+    N = min(n, N_MEASURED)
+    narrow = CPU.narrow_product_work
+    fit.uses((2 * min(s, n) * d + 2 * N * q) * size)
+    fit.products(EIGENVECTOR_CUBES * min(s, d) ** 3)
+    fit.products(s * d * min(s, d), size)
+    fit.reads(2 * MEASURING_PASSES * N * d, 12)
+    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
+    columns = k * (e.max_iter + RACE_SIDES * (sides - 1) / 5)
+    fit.products(columns * min(2 * n * d, n * d * narrow), size)
+    fit.reads(e.max_iter * 2 * n * d)
+    fit.products(columns * n / m * 2 * q * d, size)
+    return fit.result("eigenpro", batch_size=m, n_epochs=e.max_iter)
+
+
+def _direct_on_features(fit, X):
+    """Return the estimate of a factor of the normal matrix, and of the penalties."""
+    (n, d), size = X.shape, fit.itemsize
+    s, left = min(n // 4, 4000), min(max(n / 8, 300), 4000)
+    fewer, judges = min(s, d), min(n - s, 4000)
+    # In single precision, as the penalties usually allow.
+    fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
+    fit.products(_HALF * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
+    fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), fit.n_outputs, 4)
+    converted = 4 if size == 8 else 0
+    fit.uses(X.gram_rows() * d * (size + converted) + (3 * d * d + 3 * left * d) * 4)
+    fit.products(_HALF * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
+    fit.reads((_PASSES_OF_SETUP + 2 * N_REFINEMENTS) * n * d, fit.n_outputs)
+    return fit.result("direct")
+
+
+def estimate_dsg(fit):
+    e, d, k, size = fit.estimator, fit.d, fit.n_outputs, fit.itemsize
+    held_out = int(np.ceil(e.validation_fraction * fit.n)) if e._holds_out(fit.n) else 0
+    n = fit.n - held_out
+    K = fit.matrix(n, n, symmetric=True)
+    keep = 8.0 * n * k <= cache_budget(e.cache_size, K)
+    F, m = e._sizes(n, keep_values=keep)
+    fit.holds("data copy", n * d * size)
+    fit.holds("targets", (8 + 3 * size) * n * k)
+    rows = min(n, 20_000)
+    add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
+    # Steps of an epoch, and blocks that a batch evaluates: its own, and those since its
+    # last visit, or all so far.
+    steps = max(-(-n // m), 32)
+    total = steps * e.max_iter
+    most = (e.max_features or np.inf) // F
+    blocks = min(n / m, most) if keep else min(total / 2, most)
+    values = total * m * F * (1 + blocks)
+    fit.products(values * (d + 2 * k), size)
+    fit.seconds += values * CPU.function * size / 4 / fit.n_threads
+    fit.flops += 2 * values
+    fit.uses((2 * m * F + 2 * m * k) * size)
+    return fit.result(e.algorithm, batch_size=m, n_epochs=e.max_iter)

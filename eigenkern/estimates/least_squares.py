@@ -1,0 +1,136 @@
+"""Least squares on centers: Nystrom, NYTRO and Falkon."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+
+from ..backend import memory
+from ..backend.machine import CPU
+from ..estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
+from ..estimators.least_squares import chosen_n_centers, given_centers
+from ..estimators.nytro import NytroClassifier, NytroRegressor, factorises
+from ..estimators.validation import is_auto
+from ..nystrom.krylov import krylov_pays
+from ..nystrom.plan import NystromPlan
+from ..operators.cached import kept_bytes
+from ..tuning.sizes import (
+    FALKON_ITERATIONS,
+)
+from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
+
+# Iterations of a Falkon classifier without the rows that it is calibrated on.
+_N_HELD_OUT = 3
+
+NYTRO = NytroRegressor, NytroClassifier
+FALKON = FalkonLikeRegressor, FalkonLikeClassifier
+
+
+def estimate_centers(fit):
+    e = fit.estimator
+    logistic = getattr(e, "loss", "squared_error") == "log_loss"
+    selects = isinstance(e.alpha, str) if hasattr(e, "alpha") else True
+    holds_out = selects and getattr(e, "selection", None) == "holdout"
+    holds_out = holds_out or (logistic and selects)
+    falkon = isinstance(e, FALKON)
+    kind = "path" if selects or getattr(e, "alpha", 1) == 0 else "ridge"
+    kind = "falkon" if falkon else kind
+    if logistic:
+        kind = "falkon logistic" if falkon else "logistic"
+    n = fit.n
+    n_held = round(e.validation_fraction * n) if holds_out else 0
+    n_train = n - n_held
+    centers = given_centers(e, fit.data.X)
+    p = e.n_centers if centers is None else centers.shape[0]
+    if is_auto(p):
+        p = chosen_n_centers(e, fit.data, kind, holds_out, 0)
+    if p is not None and centers is None:
+        p = min(p, n_train)
+    every_row = not logistic and (p is None or (falkon and p == n))
+    p = p or n_train
+    if not selects and fit.drowns(e.alpha, p):
+        return estimate_centers(replace(fit, dtype="float64"))
+    fit.tells_rows()
+    if every_row:
+        return _estimate_rows(fit, kind)
+    return _estimate_on_centers(fit, kind, n_train, p, holds_out)
+
+
+def _estimate_rows(fit, kind):
+    """Return the estimate of the full kernel of all rows."""
+    e, n, k = fit.estimator, fit.n, fit.n_outputs
+    path = kind == "path" or (kind == "falkon" and e.alpha == 0)
+    plan = NystromPlan.make("full path" if path else "full ridge", n, n)
+    K = fit.matrix(n, n, symmetric=True)
+    fit.holds("data copy", n * fit.d * fit.itemsize)
+    fit.holds("kernel matrix", 8 * n * n)
+    fit.holds("centers", n * K.row_width * fit.itemsize)
+    fit.uses(8 * n * n * (2 if path else 0.25) + fit.tiles(K) + 40 * n * k)
+    fit.entries((2 if path else 1) * n * n / 2)
+    fit.touches(8 * n * n)
+    all_vectors = path and not krylov_pays(n, k)
+    fit.products(plan.work * (ALL_EIGENVECTORS if all_vectors else 1))
+    return fit.result("path" if path else "factor", n_centers=n)
+
+
+def _estimate_on_centers(fit, kind, n_train, p, holds_out):
+    """Return the estimate of least squares on p centers."""
+    e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
+    K = fit.matrix(n_train, p)
+    plan = NystromPlan.make(kind, p, n, validated=holds_out)
+    method, n_epochs, falkon = kind, 1, kind.startswith("falkon")
+    if kind == "ridge":
+        method = "factor"
+    if holds_out:
+        fit.holds("data copy", n * fit.d * size)
+        fit.touches(n * fit.d * size)
+    fit.holds("targets", 8 * n * (2 * k + 1))
+    fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
+    iterates = isinstance(e, NYTRO) and not _factorises(fit, plan, p)
+    square = 8 * p * p
+    if falkon or iterates:
+        n_epochs = FALKON_ITERATIONS if falkon else e._n_iterations
+        n_epochs = min(n_epochs, e.max_iter) if falkon else n_epochs
+        n_passes = n_epochs
+        if kind == "falkon" and fit.data.groups is not None:
+            n_passes += _N_HELD_OUT
+        n_products = 2 * e.max_iter if falkon else n_epochs
+        (kept,) = kept_bytes([K], e.cache_size, n_products, fit.d)
+        fit.holds("preconditioner", 2 * square)
+        fit.products(NystromPlan.CUBES["falkon"] * p**3)
+        if kept:
+            fit.holds("kernel matrix", kept)
+            fit.entries(n_train * p)
+            fit.touches(kept)
+            fit.seconds += n_passes * n_train * p * CPU.convert / fit.n_threads
+            fit.reads(n_passes * n_train * p, 2 * k, 8)
+        else:
+            fit.entries(n_passes * n_train * p, 2 * k)
+        # Blocks of a matrix that is kept in float32 are brought to float64.
+        converted = kept and size == 4
+        block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
+        fit.uses(2 * square + block)
+        method = "iterations"
+    else:
+        add_normal_equations(fit, kind, K, plan, holds_out)
+        return fit.result(method, n_centers=p)
+    add_pivoted_factor(fit, p)
+    return fit.result(method, n_centers=p, n_epochs=n_epochs)
+
+
+def _factorises(fit, plan, p):
+    """Whether NYTRO takes a factorization."""
+    e = fit.estimator
+    if e.selection == "gcv":
+        return True
+    problem = SimpleNamespace(
+        xp=fit.xp,
+        device=fit.device,
+        dtype=np.dtype(fit.dtype),
+        all=fit.data,
+        n_centers=p,
+        n_features=fit.d,
+        has_memory=lambda plan: plan.bytes <= memory.available(fit.xp, fit.device),
+    )
+    n_iter = None if is_auto(e.max_iter) else e.max_iter
+    return factorises(problem, plan, n_iter, e.cache_size)

@@ -1,0 +1,86 @@
+"""Costs of parts that the fits of several estimators have."""
+
+from ..backend.machine import CPU
+from ..estimators.validation import is_auto
+from ..nystrom.krylov import krylov_pays
+from ..nystrom.plan import NystromPlan
+from ..tuning.penalty import n_ridge_rows
+from ..tuning.sizes import (
+    EIGENVECTOR_CUBES,
+    MEASURING_PASSES,
+    N_MEASURED,
+    affordable_rows,
+)
+
+# Multiply-adds of a Cholesky factor over n^3.
+FACTOR_CUBES = 0.25
+# Factors that a penalty on a subsample takes, of half the rows and of all of these.
+N_FACTORS = 4
+# Work of a path over what `NystromPlan` says, where it takes all eigenvectors.
+ALL_EIGENVECTORS = 3
+# Epochs, times sides beside the first, that a race of six sides takes: its rules drop
+# most of them early (`solvers.step_search`).
+RACE_SIDES = 16
+# Products with the kernel matrix that refine a direct solution.
+N_REFINEMENTS = 3
+
+
+def add_ridge(fit, K):
+    """Add the choice of a penalty on a subsample, where it is asked for."""
+    e, size = fit.estimator, fit.itemsize
+    if not is_auto(e.early_stopping) or getattr(e, "alpha", 0.0) not in (0, "auto"):
+        return
+    if fit.n < 20:
+        return
+    s, judges = n_ridge_rows(K)
+    judges = min(judges, max(K.shape[0] - s, 0))
+    fit.entries((s + judges) * s)
+    fit.products(N_FACTORS * FACTOR_CUBES * (s**3 + (s / 2) ** 3), size)
+    fit.products(2 * N_FACTORS * judges * s * fit.n_outputs, size)
+    fit.uses((s + judges) * s * size + 2 * s * s * size + fit.tiles(K, s))
+
+
+def add_tuning(fit, K, s, q, kept):
+    """Add preconditioner and step: eigenvectors of s rows, measured on others."""
+    size, n = fit.itemsize, K.shape[0]
+    N = max(min(n, N_MEASURED, affordable_rows(K)), 1)
+    (fit.reads if kept else fit.entries)(s * s + N * N + N * s)
+    fit.products(N * s * q, size)
+    if q:
+        fit.products(EIGENVECTOR_CUBES * s**3)
+    add_measuring(fit, N, q)
+    single = 4 * N * (N + q) if size == 8 else 0
+    fit.uses(s * s * (size + 16) + 2 * s * q * 8)
+    fit.uses(
+        (N * N + 2 * N * q + s * q) * size + max(single, N * s * size, fit.tiles(K))
+    )
+
+
+def add_measuring(fit, N, q):
+    """Add the measurement of eigenvalues, and of the step in trial runs."""
+    fit.reads(MEASURING_PASSES * N * (N + 2 * q), 12, 4)
+
+
+def add_normal_equations(fit, kind, K, plan, holds_out=False):
+    """Add sums over all rows, by the matrix K of those to train with, and factors."""
+    # Sums over the rows pass through a buffer; a tile a thread, L of the centers, the
+    # sums, and halves of these are there then. The plan has room for a matrix more than
+    # was seen where the models are computed.
+    p = K.shape[1]
+    square = 8 * p * p
+    tiles = 8 * CPU.row_tile * CPU.center_tile * fit.n_threads
+    fit.uses(8 * p * K.gram_rows() + tiles + 4 * square)
+    squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
+    fit.uses(squares * square)
+    fit.holds("preconditioner", square)
+    n_evaluations = NystromPlan.SUMS.get(kind, 1)
+    fit.entries(n_evaluations * fit.n * p + p * p / 2)
+    fit.products(plan.work)
+    if kind == "path" and not krylov_pays(p, fit.n_outputs):
+        fit.products((ALL_EIGENVECTORS - 1) * NystromPlan.CUBES[kind] * p**3)
+    add_pivoted_factor(fit, p)
+
+
+def add_pivoted_factor(fit, p):
+    """Add `pivoted_cholesky`, on a thread."""
+    fit.products(FACTOR_CUBES * p**3 * fit.n_threads)

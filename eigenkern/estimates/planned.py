@@ -1,0 +1,202 @@
+"""A fit that is planned, and the rates of this machine that its costs follow."""
+
+import time
+from copy import copy
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..backend import memory
+from ..backend.devices import compute_devices
+from ..backend.linalg import large_product
+from ..backend.machine import CPU, MEASURED_TOUCH_BYTES
+from ..backend.threads import n_blas_threads
+from ..estimators.base import is_precomputed
+from ..operators.given import GivenMatrix
+from ..operators.tiled import TiledKernel
+from ..problems.data import Data
+from ..problems.least_squares import rounding
+from ..problems.parameters import make_kernel
+from .result import Estimate
+
+# What counts here depends on the data; benchmarks/estimates.py shows how well.
+# Seconds to tell a row from others, and bytes/s of its content, on one thread: 0.5 us a
+# row of 8 features in single precision, 5.4 us with 784. A row in double precision is
+# told by its content in single precision as well.
+_ROW_SECONDS, _CONTENT = 0.5e-6, 0.65e9
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Seconds that this machine was measured to take, on all its threads.
+
+    Attributes
+    ----------
+    product : float
+        A multiply-add of a large product in float64.
+    entry : float
+        An entry of a kernel matrix; 0 where none is computed.
+    """
+
+    product: float
+    entry: float
+
+
+_measured = {}
+
+
+def _rates(key=None, operator=None):
+    """Return the rates, measured once a process, of a kernel for every `key`."""
+    if "product" not in _measured:
+        A = np.ones((1024, 1024))
+        _measured["product"] = _best_seconds(lambda: large_product(A, A)) / 1024**3
+    if key is not None and key not in _measured:
+        m = operator.shape[0]
+        ones = np.ones((m, 1), dtype=operator.dtype)
+        _measured[key] = _best_seconds(lambda: operator @ ones) / m**2
+    return _Rates(_measured["product"], _measured.get(key, 0.0))
+
+
+def _best_seconds(function):
+    """Return the least time of up to five calls, for 0.1 s."""
+    begin, seconds = time.perf_counter(), []
+    while not seconds or (len(seconds) < 5 and time.perf_counter() - begin < 0.1):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+@dataclass
+class PlannedFit:
+    """A fit that is planned: what is known of it, and the costs so far."""
+
+    estimator: object
+    n: int
+    d: int
+    n_outputs: int
+    dtype: str
+    flops: float = 0.0
+    seconds: float = 0.0
+    held: dict = field(default_factory=dict)
+    peak: float = 0.0
+
+    def __post_init__(self):
+        e = self.estimator
+        self.itemsize = np.dtype(self.dtype).itemsize
+        self.precomputed = is_precomputed(e)
+        self.d = self.n if self.precomputed else self.d
+        X = np.broadcast_to(np.zeros((), self.dtype), (self.n, self.d))
+        targets = np.broadcast_to(0.0, (self.n, self.n_outputs))
+        rng = np.random.RandomState(0)
+        groups = np.zeros(1) if hasattr(e, "class_weight") else None
+        self.data = Data(X, targets, targets, None, rng, groups, None, self.precomputed)
+        self.xp, self.device = compute_devices(e.device, X)[0]
+        self.n_threads = n_blas_threads()
+        if self.precomputed or not hasattr(e, "kernel"):
+            self.rates = _rates()
+            return
+        # Few rows of random numbers, at most 80 MB, on which the kernel is measured;
+        # not negative, as functions of the user's own may ask.
+        n_rows = max(min(1024 if self.d > 100 else 2048, 10**7 // self.d), 64)
+        sample = rng.random_sample((n_rows, self.d)).astype(self.dtype)
+        word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
+        self._kernel = make_kernel(e.kernel, word, sample, rng)
+        self._sample = sample[:2]
+        key = repr(e.kernel), self.d, self.dtype
+        self.rates = _rates(key, TiledKernel(self._kernel, sample))
+
+    def matrix(self, m, p, *, symmetric=False):
+        """Return a kernel matrix with the shape (m, p), and nothing else of it."""
+        if self.precomputed:
+            return GivenMatrix(np.broadcast_to(np.zeros((), self.dtype), (m, p)))
+        made = copy(TiledKernel(self._kernel, self._sample))
+        made.shape, made.symmetric = (m, p), symmetric
+        return made
+
+    def drowns(self, alpha, n_columns):
+        """Whether the fit goes on in float64, as float32 would drown the penalty."""
+        if self.precomputed or self.itemsize == 8 or alpha == 0:
+            return False
+        size = float(np.mean(self._kernel.diagonal(self._sample)))
+        return alpha <= rounding(np, np.float32, n_columns) * size
+
+    # Time
+
+    def products(self, multiply_adds, itemsize=8):
+        """Add large matrix products."""
+        self.flops += 2.0 * multiply_adds
+        self.seconds += multiply_adds * self.rates.product * itemsize / 8
+
+    def entries(self, count, n_columns=0):
+        """Add entries of a kernel matrix, and products with them."""
+        if self.precomputed:
+            self.reads(count, n_columns)
+            return
+        self.flops += count * (2.0 * self.d + 2.0)
+        self.seconds += count * self.rates.entry
+        self.products(count * n_columns, self.itemsize)
+
+    def reads(self, count, n_columns=0, itemsize=None):
+        """Add the reading of a matrix, or a product with it if that takes longer."""
+        itemsize = self.itemsize if itemsize is None else itemsize
+        product = count * n_columns * self.rates.product * itemsize / 8
+        self.flops += 2.0 * count * n_columns
+        self.seconds += max(count * itemsize / CPU.read, product)
+
+    def touches(self, n_bytes):
+        """Add the first use of memory."""
+        rate = CPU.touch
+        if n_bytes >= MEASURED_TOUCH_BYTES:
+            rate = memory.touch_rate(n_bytes) * self.n_threads
+        self.seconds += n_bytes / rate
+
+    def tells_rows(self):
+        """Add what it takes to find equal rows."""
+        if not self.precomputed:
+            n_bytes = self.d * (4 if self.itemsize == 4 else 12)
+            self.seconds += self.n * (_ROW_SECONDS + n_bytes / _CONTENT)
+
+    # Memory
+
+    def holds(self, name, n_bytes):
+        """Add what is held from here on."""
+        self.held[name] = self.held.get(name, 0.0) + n_bytes
+        self.peak = max(self.peak, sum(self.held.values()))
+
+    def uses(self, n_bytes):
+        """Tell what is in use for a while, beside what is held."""
+        self.peak = max(self.peak, sum(self.held.values()) + n_bytes)
+
+    def tiles(self, operator, m=None):
+        """Return the bytes that the tiles of a product take.
+
+        The plan has room for more temporaries: half of it was seen to be in use in
+        float32, and a quarter in float64.
+        """
+        if self.precomputed:
+            return 0
+        m = operator.shape[0] if m is None else m
+        return operator._plan(m).bytes * 2 / self.itemsize
+
+    def result(self, method, *, n_centers=None, batch_size=None, n_epochs=1):
+        """Return the `Estimate`."""
+        names = "data copy", "centers", "kernel matrix", "preconditioner"
+        held = {name: self.held.get(name, 0.0) for name in names}
+        held["workspace"] = self.peak - sum(held.values())
+        found = {name: n_bytes / 1e6 for name, n_bytes in held.items()}
+        found["total"] = self.peak / 1e6
+        return Estimate(
+            type(self.estimator).__name__,
+            self.n,
+            self.d,
+            self.n_outputs,
+            self.dtype,
+            method,
+            None if n_centers is None else int(n_centers),
+            None if batch_size is None else int(batch_size),
+            int(n_epochs),
+            found,
+            self.flops,
+            self.seconds,
+        )

@@ -1,0 +1,90 @@
+"""What a fit would take, as it is printed."""
+
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a fit would take, as `estimate` returns it.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of its class.
+    n_samples, n_features, n_outputs : int
+    dtype : str
+    method : str
+        How the model is computed: "direct", the name of an algorithm, "factor", "path",
+        "iterations".
+    n_centers : int or None
+        Centers of the model; None where it has features in their place.
+    batch_size : int or None
+        Rows of a step; None where there are no steps.
+    n_epochs : int
+        Epochs or iterations assumed: as many as are allowed, or usual. 1 for a
+        solution in closed form.
+    memory : dict of float
+        MB that are in use together when most is: "data copy", "centers", "kernel
+        matrix", "preconditioner", "workspace", and their "total".
+    flops : float
+        Floating-point operations.
+    seconds : float
+        Time on this machine.
+    """
+
+    estimator: str
+    n_samples: int
+    n_features: int
+    n_outputs: int
+    dtype: str
+    method: str
+    n_centers: int | None
+    batch_size: int | None
+    n_epochs: int
+    memory: dict
+    flops: float
+    seconds: float
+
+    def _rows(self):
+        """Return names and values, as text."""
+        rows = [
+            ("method", self.method),
+            ("centers", "-" if self.n_centers is None else str(self.n_centers)),
+            ("batch size", "-" if self.batch_size is None else str(self.batch_size)),
+            ("epochs assumed", str(self.n_epochs)),
+        ]
+        rows += [(f"memory: {name}", _text(mb, "MB")) for name, mb in self._items()]
+        rows += [
+            ("operations", f"{self.flops:.2g} flop"),
+            ("time", _text(self.seconds, "s")),
+        ]
+        return rows
+
+    def _items(self):
+        return [(k, mb) for k, mb in self.memory.items() if mb >= 0.05 or k == "total"]
+
+    @property
+    def _title(self):
+        return (
+            f"{self.estimator} on {self.n_samples} x {self.n_features} {self.dtype}, "
+            f"{self.n_outputs} output{'s' if self.n_outputs > 1 else ''}"
+        )
+
+    def __repr__(self):
+        lines = [f"  {name:<24}{value:>14}" for name, value in self._rows()]
+        return "\n".join([self._title, *lines])
+
+    def _repr_html_(self):
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:right'>{escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        return f"<table><caption>{escape(self._title)}</caption>{rows}</table>"
+
+
+def _text(value, unit):
+    """Return a number with three digits, and its unit."""
+    digits = 2 if value < 1 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
