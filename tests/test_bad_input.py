@@ -15,7 +15,7 @@ def no_work(monkeypatch):
     def work(*args, **kwargs):
         raise AssertionError("the fit began")
 
-    monkeypatch.setattr("eigenkern.estimators.eigenpro.tune", work)
+    monkeypatch.setattr("eigenkern.estimators.tuned.tune", work)
 
 
 BAD_PARAMETERS = [

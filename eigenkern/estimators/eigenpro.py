@@ -2,41 +2,19 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..backend.array import to_numpy
 from ..backend.devices import working_device
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..backend.lazy import is_lazy
 from ..backend.threads import single_threaded_blas
-from ..centers import METHODS, distinct_rows
-from ..nystrom.descent import State
-from ..preconditioners.eigenpro1 import GlobalSpectral
-from ..preconditioners.eigenpro2 import Spectral
+from ..centers import METHODS
 from ..problems.data import Data
-from ..problems.general import GeneralProblem
 from ..problems.kept import Kept
-from ..problems.kernel import KernelProblem
-from ..problems.problem import weighted_mean_square
-from ..solvers.direct import solve_directly
-from ..solvers.eigenpro import eigenpro, gone_on
-from ..solvers.projected import Iterate, projected_exactly
-from ..solvers.projection import CenterFactor, ExactProjection
-from ..tuning.penalty import auto_ridge
-from ..tuning.sizes import (
-    check_sizes,
-    direct_pays,
-    direct_pays_on_centers,
-    max_batch_size,
-    n_sampled_rows,
-    tuning_bytes,
-)
-from ..tuning.step import tune
+from ..tuning.sizes import n_sampled_rows
 from .base import (
     Model,
     is_precomputed,
@@ -46,27 +24,26 @@ from .base import (
     stops_early,
 )
 from .checkpoint import Checkpoint
-from .learner import Learner, ProjectedRule, WatchedRounds, warn_of_projections
+from .general import (
+    learner_of_fitted,
+    new_learner,
+    prepare_exact,
+    prepare_on_centers,
+)
+from .learner import WatchedRounds, warn_of_projections
+from .machines import prepare_machine
 from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
-from .training import EpochRule, ProgressLine, Report, SolutionRule, train
-from .tuned import (
-    check_tuning,
-    is_untuned,
-    left_out_values,
-    solved_attributes,
-    tuned_attributes,
-)
+from .training import ProgressLine, Report, train
+from .tuned import check_tuning
 from .validation import (
     advises_on_memory,
     all_or_nothing,
-    check_centers,
     check_kernel_parameters,
     check_method,
     check_number,
     is_auto,
     publish,
-    warn_of_few_rows,
 )
 
 # Algorithms of kernel machines, and of models with centers of their own.
@@ -75,13 +52,6 @@ _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 # Projections after which the guard looks back, in a stream: some thousand rows, that
 # few are lost where it goes back.
 _ROUND = 32
-# The penalty that an epoch leaves, over the mean of k(x, x). With 20 epochs the errors
-# on new rows of eleven data sets are at most 0.1 points above EigenPro 2's (200 to 7000
-# rows, benchmarks/small.py); five times as much costs up to 0.8 % on clean targets.
-_EPOCH_PENALTY = 0.02
-# Batches of an epoch at least: a direct solution counts as so many projections for each
-# epoch that it stands for, where more rows are learned later.
-_LEAST_BATCHES = 8
 # How the solver takes rows that come once, and few at a time. The guard's baseline
 # starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early
 # batch does not halve the step.
@@ -287,284 +257,14 @@ class _EigenPro(Streaming, Model):
         return stops_early(self) or self._spares
 
     def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
-        prepare = self._prepare_machine
         if self.algorithm == "eigenpro3-exact":
-            prepare = self._prepare_exact
-        elif self._general:
-            prepare = self._prepare_general
+            return prepare_exact(self, data, train, held_out)
         spared = self._spare(data, train, at_start=self._general)
         held_out = held_out if spared is None else spared.rows
-        problem, solver, chosen = prepare(data, train, held_out, spared)
-        n_distinct = self._too_few_rows(problem, data, train)
-        if n_distinct:
-            warn_of_few_rows(self.n_centers, n_distinct)
-        chosen = {"algorithm_": self._algorithm} | chosen
-        if chosen["algorithm_"] == "direct":
-            return problem, solver, chosen, SolutionRule(problem, chosen["loss_curve_"])
-        kind = ProjectedRule if self._general else EpochRule
-        start = self._previous_coef(problem)  # anew: the solver changes its own
-        rule = self._epoch_rule(problem, data, held_out, kind, start, spared)
-        return problem, solver, chosen, rule
-
-    def _prepare_machine(self, data, train, held_out, spared):
-        """Return problem, solver and what was chosen, where every row is a center."""
-        problem = KernelProblem(
-            data,
-            train,
-            held_out,
-            kernel=self.kernel,
-            bandwidth=self.bandwidth,
-            device=self.device,
-        )
-        ridge = self._ridge(problem, problem.operator)
-        chosen = {"alpha_": ridge / len(train)}
-        if self._may_be_direct and direct_pays(problem.operator, self.cache_size):
-            solution = self._solved_directly(problem, ridge, data, train)
-            if solution is not None:
-                return problem, iter([solution]), solution.counts | chosen
-        if ridge:
-            problem = problem.penalised(ridge)
-        n, n_products, make_preconditioner = len(train), self.max_iter, Spectral.of
-        if self.algorithm == "eigenpro1":  # one more for its eigenvectors
-            n_products += 1
-            make_preconditioner = self._global_preconditioner(problem)
-        q = 0 if self.algorithm == "sgd" else self.n_components
-        check_sizes(n, self.subsample_size, q, self.batch_size)
-        largest_batch = max_batch_size(
-            problem.operator, problem.n_features, problem.targets.shape[1]
-        )
-        # The tuning reads blocks of the kernel matrix: better of one that is cached, if
-        # that leaves it enough memory.
-        needed = tuning_bytes(n, self.subsample_size)
-        first = self.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
-        if first:
-            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
-        tuning = self._tune(
-            problem, problem.operator, make_preconditioner, largest_batch, q
-        )
-        if not first:
-            problem = problem.cached(self.cache_size, n_products, scores=spared is None)
-        coef = self._previous_coef(problem)
-        make_solver = partial(
-            eigenpro,
-            problem.operator,
-            problem.targets,
-            tuning.preconditioner,
-            weights=problem.weights,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            rng=problem.rng,
-        )
-        solver = make_solver(
-            coef=problem.initial_coef() if coef is None else coef,
-            try_steps=is_auto(self.step_size),
-            rows=None if spared is None else spared.visited,
-        )
-        if spared is not None:
-            solver = spared.states(solver, partial(gone_on, make_solver))
-        chosen["cache_size_"] = problem.cache_megabytes
-        return problem, solver, tuned_attributes(tuning, problem) | chosen
-
-    def _ridge(self, problem, K):
-        """Return alpha n, which ``early_stopping="auto"`` chooses where it is 0."""
-        if self.alpha > 0 or not is_auto(self.early_stopping):
-            return float(self.alpha) * problem.targets.shape[0]
-        return auto_ridge(K, problem.targets, problem.weights)
-
-    @property
-    def _may_be_direct(self):
-        """Whether nothing was asked of the iteration but its number of epochs."""
-        auto = self.algorithm == "auto" and is_untuned(self)
-        return auto and not (stops_early(self) or self.warm_start)
-
-    def _solved_directly(self, problem, ridge, data, train):
-        """Return the state of the direct solution, and what was chosen, or None.
-
-        It is the state after one step of EigenPro with all eigenvectors. Where there is
-        no penalty, it is what as many epochs as are allowed would leave.
-        """
-        K, penalty = problem.operator, _EPOCH_PENALTY / self.max_iter
-        found = solve_directly(
-            K, problem.targets, problem.weights, penalty, ridge=ridge
-        )
-        if found is None:
-            return None
-        loss = weighted_mean_square(found.residual, problem.weights)
-        if not loss <= problem.loss(problem.initial_coef()):
-            return None
-        chosen = solved_attributes(problem, loss)
-        chosen["cache_size_"] = K.shape[0] ** 2 * K.itemsize / 1e6
-        rows = train[len(train) - found.left_out.shape[0] :]
-        out_of_sample = left_out_values(data, rows, found.left_out)
-        return State(found.coef, chosen, out_of_sample)
-
-    def _global_preconditioner(self, problem):
-        return partial(GlobalSpectral.of, svd_solver=self.svd_solver, rng=problem.rng)
-
-    def _tune(self, problem, operator, make_preconditioner, largest_batch, q, m=None):
-        return tune(
-            operator,
-            largest_batch,
-            make_preconditioner=make_preconditioner,
-            weights=problem.weights,
-            subsample_size=self.subsample_size,
-            n_components=q,
-            batch_size=self.batch_size if m is None else m,
-            step_size=self.step_size,
-            damping=self.damping,
-        )
-
-    def _previous_coef(self, problem):
-        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
-        if not self.warm_start or not hasattr(self, "dual_coef_"):
-            return None
-        shape = (problem.n_coefficients, problem.targets.shape[1])
-        same = tuple(self.dual_coef_.shape) == shape
-        if not same or not problem.has_centers(self.centers_):
-            raise ValueError(
-                "warm_start=True goes on with the coefficients of the previous fit and "
-                f"needs the same X (or centers) and outputs: coefficients of shape "
-                f"{shape}; got a previous fit with shape {tuple(self.dual_coef_.shape)}"
-                + (" and other rows" if same else "")
-            )
-        return problem.coef_of(self.dual_coef_)
-
-    def _general_problem(self, data, train, held_out=None):
-        """Return the problem of a model with centers of its own."""
-        centers = self._fitted_or_given_centers(data.X)
-        p = self.n_centers if centers is None else None
-        return GeneralProblem.chosen(
-            data,
-            train,
-            held_out,
-            kernel=self.kernel,
-            bandwidth=self.bandwidth,
-            centers=self.centers if centers is None else centers,
-            n_centers=p,
-            device=self.device,
-        )
-
-    def _too_few_rows(self, problem, data, train):
-        """Return the number of distinct rows if more centers were asked for, or 0."""
-        chosen = self._general and self.n_centers is not None
-        if (
-            not chosen
-            or self._given_centers
-            or problem.n_coefficients >= self.n_centers
-        ):
-            return 0
-        if self.centers != "rpcholesky":
-            return problem.n_coefficients
-        # It ends where the rows are spanned.
-        n_distinct = len(data.distinct(train)[0])
-        return n_distinct if n_distinct < self.n_centers else 0
-
-    def _fitted_or_given_centers(self, X):
-        """Return the centers that are given, or go on, or None."""
-        centers = check_centers(self.centers, X, METHODS)
-        p = self.n_centers
-        if centers is not None:
-            if p not in (None, centers.shape[0]):
-                raise ValueError(
-                    f"n_centers must be None or {centers.shape[0]}, the number of "
-                    f"centers that are given; got {p!r}"
-                )
-            if len(distinct_rows(centers)[0]) < centers.shape[0]:
-                raise ValueError("centers must be distinct; got rows that are equal")
-            return centers
-        going_on = self.warm_start and hasattr(self, "dual_coef_")
-        if going_on and p in (None, self.centers_.shape[0]):
-            return self.centers_
-        return None
-
-    def _prepare_general(self, data, train, held_out, spared):
-        """Return problem, solver and what was chosen, of EigenPro 3 and 4."""
-        problem = self._general_problem(data, train, held_out)
-        ridge = self._ridge(problem, problem.sampled_kernel())
-        if self._may_be_direct and not is_lazy(data.X):
-            solution = self._solved_on_centers(problem, ridge)
-            if solution is not None:
-                return problem, iter([solution]), solution.counts
-        coef = self._previous_coef(problem)
-        learner = Learner.make(
-            self,
-            problem,
-            ridge / problem.n_rows,
-            coef,
-            n_rows=problem.n_rows,
-            n_epochs=self.max_iter,
-        )
-        problem = problem.cached(self.cache_size, self.max_iter)
-        batches = partial(problem.batches, learner.tuning.batch_size)
-        first = batches if spared is None else partial(batches, spared.visited)
-        solver = learner.solver(first, try_half_steps=is_auto(self.step_size))
-        if spared is not None:
-            solver = spared.states(solver, partial(learner.gone_on, batches))
-        cached = {"cache_size_": problem.cache_megabytes}
-        return problem, solver, learner.chosen_attributes() | cached
-
-    def _solved_on_centers(self, problem, ridge):
-        """Return the state of the direct solution on centers, or None."""
-        n_outputs = problem.targets.shape[1]
-        if not direct_pays_on_centers(
-            problem.center_matrix,
-            problem.n_rows,
-            problem.n_features,
-            n_outputs,
-            self.max_iter,
-            self.cache_size,
-        ):
-            return None
-        least, size = problem.least_ridge(), problem.entry_size()
-        if not 0 < size < np.inf or (self.alpha > 0 and ridge <= least):
-            return None
-        if ridge:
-            ridge = max(ridge, least)
-        penalty = max(_EPOCH_PENALTY / self.max_iter * size, least)
-        coef, out_of_sample = problem.solved(ridge or penalty)
-        if coef is None:
-            return None
-        loss = problem.loss(coef)
-        if not loss <= problem.loss(problem.initial_coef()):
-            return None
-        chosen = solved_attributes(problem, loss) | {
-            "cache_size_": 0.0,
-            "alpha_": ridge / problem.n_rows,
-            "projection_interval_": None,
-            "t_": _LEAST_BATCHES * self.max_iter,
-            "projection_residual_": 0.0,
-        }
-        return State(coef, chosen, out_of_sample)
-
-    def _prepare_exact(self, data, train, held_out, spared):
-        """Return problem, solver and what was chosen, of exact projections."""
-        problem = self._general_problem(data, train, held_out)
-        n, coef = problem.n_rows, self._previous_coef(problem)
-        if not is_auto(self.batch_size) and self.batch_size != n:
-            raise ValueError(
-                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
-                f"steps take all {n} training rows; got {self.batch_size}"
-            )
-        problem.check_memory()
-        make_preconditioner, q = self._global_preconditioner(problem), self.n_components
-        tuning = self._tune(
-            problem, problem.row_operator(), make_preconditioner, n, q, m=n
-        )
-        K = problem.matrix()
-        solver = projected_exactly(
-            K,
-            problem.targets,
-            problem.weights,
-            tuning.preconditioner,
-            ExactProjection(CenterFactor(problem.center_matrix)),
-            iterate=Iterate.of(problem.initial_coef() if coef is None else coef),
-            step_size=tuning.step_size,
-        )
-        megabytes = K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize
-        chosen = {"cache_size_": megabytes, "projection_interval_": 1}
-        chosen["alpha_"] = 0.0
-        return problem, solver, tuned_attributes(tuning, problem) | chosen
+        prepare = prepare_on_centers if self._general else prepare_machine
+        return prepare(self, data, train, held_out, spared)
 
     def _check_stream(self):
         super()._check_stream()
@@ -578,7 +278,7 @@ class _EigenPro(Streaming, Model):
         learner = None if anew else getattr(self, "_learner_", None)
         if learner is None or not learner.suits(self):
             anew = anew and self._can_choose_centers(data)
-            learner = self._open_learner(data, None if anew else self)
+            learner = (new_learner if anew else learner_of_fitted)(self, data)
         else:  # the one of the pieces so far stays as it is until this one is learned
             if learner.problem is None:
                 learner = learner.revived(self, data)
@@ -602,35 +302,6 @@ class _EigenPro(Streaming, Model):
         if not hasattr(self, "centers_") or self.n_centers is None:
             return True
         return len(data.distinct(data.rows_with_weight())[0]) >= self.n_centers
-
-    def _open_learner(self, data, fitted=None):
-        """Return a `Learner` of the first rows, or that goes on from a fitted model."""
-        # Whatever is chosen by them is chosen by rows in random order.
-        rows = data.rng.permutation(data.rows_with_weight())
-        if fitted is None:
-            problem = self._general_problem(data, rows)
-            n_distinct = self._too_few_rows(problem, data, rows)
-            if n_distinct:
-                raise ValueError(
-                    f"n_centers must be at most {n_distinct}, the distinct rows that "
-                    f"came first, for the centers stay; got {self.n_centers}"
-                )
-            m = getattr(self, "batch_size_", None)  # that of the pieces so far
-            return Learner.make(self, problem, float(self.alpha), batch_size=m)
-        problem = GeneralProblem(
-            data,
-            rows,
-            None,
-            kernel=fitted.kernel_,
-            centers=fitted.centers_,
-            device=self.device,
-            intercept=to_numpy(fitted.intercept_).astype(np.float64),
-            weight_scale=fitted.weight_scale_,
-        )
-        coef = problem.coef_of(fitted.dual_coef_)
-        learner = Learner.make(self, problem, float(self.alpha), coef)
-        learner.iterate.n_projections = fitted.t_
-        return learner
 
     @available_if(_has_centers)
     def fit_batches(
@@ -742,7 +413,7 @@ class _EigenPro(Streaming, Model):
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
         data = Data(X, Y, Y, weights, self._make_rng())
-        return stream, self._open_learner(data), Kept.of(data)
+        return stream, new_learner(self, data), Kept.of(data)
 
     def _encode_stream(self, piece, first=False):
         """Return rows where they are, targets and weights of a piece of a stream."""

@@ -78,7 +78,7 @@ def eigenpro(
         Targets, centered.
     P : Spectral, GlobalSpectral or LinearSpectral
     coef : array of shape (n, l) or (d, l)
-        a to start from; changed in place.
+        a to start from.
     weights : array of shape (n,) or None
         w, with mean 1.
     batch_size : int
@@ -118,6 +118,7 @@ def eigenpro(
     training", MLSys 2019: algorithm 1.
     """
     xp, (n, n_outputs) = namespace(coef), y.shape
+    coef = xp.asarray(coef, copy=True)
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     rows = slice(0, n) if rows is None else rows
     starts = np.arange(rows.start, rows.stop, batch_size)
@@ -178,7 +179,7 @@ def eigenpro(
 def gone_on(make_solver, state):
     """Return the solver that goes on from the model of a state, with its step."""
     return make_solver(
-        coef=namespace(state.coef).asarray(state.coef, copy=True),
+        coef=state.coef,
         try_steps=False,
         n_halvings=state.n_step_halvings,
     )

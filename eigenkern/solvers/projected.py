@@ -61,8 +61,8 @@ class Iterate:
     def of(cls, coef):
         """Return the start at some coefficients."""
         xp = namespace(coef)
-        mean, rest = xp.asarray(coef, copy=True), xp.zeros_like(coef)
-        return cls(coef, mean, rest)
+        a, mean = (xp.asarray(coef, copy=True) for _ in range(2))
+        return cls(a, mean, xp.zeros_like(coef))
 
     def copy(self):
         """Return a copy."""

@@ -84,6 +84,14 @@ def naive(K, Y, P, n_epochs, *, weights=None, step_size=1.0, batch_size=M):
     return np.mean(iterates[len(starts) // 2 :], axis=0), losses
 
 
+def test_the_start_stays_as_it_was(data):
+    X, Y = data
+    K = Laplacian(2.0)(X)
+    start = 0.1 * Y
+    solve(K, Y, Spectral.of(GivenMatrix(K), 40, 0), 2, coef=start)
+    assert_array_equal(start, 0.1 * Y)
+
+
 @pytest.mark.parametrize("batch_size", [1, M, N, 2 * N])
 @pytest.mark.parametrize("q", [0, 8])
 @pytest.mark.parametrize("weighted", [False, True])

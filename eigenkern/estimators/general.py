@@ -1,0 +1,242 @@
+"""Models with centers of their own, rows at hand: EigenPro 3, 4, or one factor."""
+
+from functools import partial
+
+import numpy as np
+
+from ..backend.array import to_numpy
+from ..backend.lazy import is_lazy
+from ..centers import METHODS, distinct_rows
+from ..nystrom.descent import State
+from ..preconditioners.eigenpro1 import GlobalSpectral
+from ..problems.general import GeneralProblem
+from ..solvers.projected import Iterate, projected_exactly
+from ..solvers.projection import CenterFactor, ExactProjection
+from ..tuning.sizes import direct_pays_on_centers
+from .learner import Learner, ProjectedRule
+from .training import SolutionRule
+from .tuned import (
+    EPOCH_PENALTY,
+    chosen_ridge,
+    may_be_direct,
+    previous_coef,
+    solved_attributes,
+    tuned,
+    tuned_attributes,
+)
+from .validation import check_centers, is_auto, warn_of_few_rows
+
+# Batches of an epoch at least: a direct solution counts as so many projections for each
+# epoch that it stands for, where more rows are learned later.
+_LEAST_BATCHES = 8
+
+
+def prepare_on_centers(model, data, train, held_out, spared):
+    """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
+
+    Parameters
+    ----------
+    model : EigenProRegressor or EigenProClassifier
+    data : Data
+    train : ndarray of int
+        Training rows, in random order.
+    held_out : ndarray of int or None
+        Rows to score, or those that are spared.
+    spared : Spared or None
+        Of the training rows.
+    """
+    problem = _chosen_problem(model, data, train, held_out)
+    ridge = chosen_ridge(model, problem, problem.sampled_kernel())
+    if may_be_direct(model) and not is_lazy(data.X):
+        solution = _solved_directly(model, problem, ridge)
+        if solution is not None:
+            rule = SolutionRule(problem, solution.counts["loss_curve_"])
+            return problem, iter([solution]), solution.counts, rule
+    start = previous_coef(model, problem)
+    learner = Learner.make(
+        model,
+        problem,
+        ridge / problem.n_rows,
+        start,
+        n_rows=problem.n_rows,
+        n_epochs=model.max_iter,
+    )
+    problem = problem.cached(model.cache_size, model.max_iter)
+    batches = partial(problem.batches, learner.tuning.batch_size)
+    first = batches if spared is None else partial(batches, spared.visited)
+    solver = learner.solver(first, try_half_steps=is_auto(model.step_size))
+    if spared is not None:
+        solver = spared.states(solver, partial(learner.gone_on, batches))
+    chosen = learner.chosen_attributes() | {
+        "algorithm_": model._algorithm,
+        "cache_size_": problem.cache_megabytes,
+    }
+    rule = model._epoch_rule(problem, data, held_out, ProjectedRule, start, spared)
+    return problem, solver, chosen, rule
+
+
+def prepare_exact(model, data, train, held_out):
+    """Return the same of EigenPro 3 with exact projections of full batches."""
+    problem = _chosen_problem(model, data, train, held_out)
+    n, start = problem.n_rows, previous_coef(model, problem)
+    if not is_auto(model.batch_size) and model.batch_size != n:
+        raise ValueError(
+            "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+            f"steps take all {n} training rows; got {model.batch_size}"
+        )
+    problem.check_memory()
+    make_preconditioner = partial(
+        GlobalSpectral.of, svd_solver=model.svd_solver, rng=problem.rng
+    )
+    tuning = tuned(
+        model,
+        problem,
+        problem.row_operator(),
+        make_preconditioner,
+        n,
+        model.n_components,
+        n,
+    )
+    K = problem.matrix()
+    coef = problem.initial_coef() if start is None else start
+    solver = projected_exactly(
+        K,
+        problem.targets,
+        problem.weights,
+        tuning.preconditioner,
+        ExactProjection(CenterFactor(problem.center_matrix)),
+        iterate=Iterate.of(coef),
+        step_size=tuning.step_size,
+    )
+    chosen = tuned_attributes(tuning, problem) | {
+        "algorithm_": model._algorithm,
+        "alpha_": 0.0,
+        "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
+        "projection_interval_": 1,
+    }
+    rule = model._epoch_rule(problem, data, held_out, ProjectedRule, start)
+    return problem, solver, chosen, rule
+
+
+def _solved_directly(model, problem, ridge):
+    """Return the state of the direct solution on centers, or None."""
+    if not direct_pays_on_centers(
+        problem.center_matrix,
+        problem.n_rows,
+        problem.n_features,
+        problem.targets.shape[1],
+        model.max_iter,
+        model.cache_size,
+    ):
+        return None
+    least, size = problem.least_ridge(), problem.entry_size()
+    if not 0 < size < np.inf or (model.alpha > 0 and ridge <= least):
+        return None
+    if ridge:
+        ridge = max(ridge, least)
+    penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
+    coef, out_of_sample = problem.solved(ridge or penalty)
+    if coef is None:
+        return None
+    loss = problem.loss(coef)
+    if not loss <= problem.loss(problem.initial_coef()):
+        return None
+    chosen = solved_attributes(problem, loss) | {
+        "cache_size_": 0.0,
+        "alpha_": ridge / problem.n_rows,
+        "projection_interval_": None,
+        "t_": _LEAST_BATCHES * model.max_iter,
+        "projection_residual_": 0.0,
+    }
+    return State(coef, chosen, out_of_sample)
+
+
+def _chosen_problem(model, data, train, held_out):
+    """Return the problem with kernel and centers; warn of fewer rows than centers."""
+    problem = chosen_problem(model, data, train, held_out)
+    n_distinct = too_few_rows(model, problem, data, train)
+    if n_distinct:
+        warn_of_few_rows(model.n_centers, n_distinct)
+    return problem
+
+
+def chosen_problem(model, data, train, held_out=None):
+    """Return the problem with the kernel and the centers that a model names."""
+    centers = _centers_at_hand(model, data.X)
+    return GeneralProblem.chosen(
+        data,
+        train,
+        held_out,
+        kernel=model.kernel,
+        bandwidth=model.bandwidth,
+        centers=model.centers if centers is None else centers,
+        n_centers=model.n_centers if centers is None else None,
+        device=model.device,
+    )
+
+
+def _centers_at_hand(model, X):
+    """Return the centers that are given, or those of a fit to go on from, or None."""
+    centers, p = check_centers(model.centers, X, METHODS), model.n_centers
+    if centers is not None:
+        if p not in (None, centers.shape[0]):
+            raise ValueError(
+                f"n_centers must be None or {centers.shape[0]}, the number of "
+                f"centers that are given; got {p!r}"
+            )
+        if len(distinct_rows(centers)[0]) < centers.shape[0]:
+            raise ValueError("centers must be distinct; got rows that are equal")
+        return centers
+    going_on = model.warm_start and hasattr(model, "dual_coef_")
+    if going_on and p in (None, model.centers_.shape[0]):
+        return model.centers_
+    return None
+
+
+def too_few_rows(model, problem, data, train):
+    """Return the number of distinct rows if more centers were asked for, or 0."""
+    given = model.n_centers is None or not isinstance(model.centers, str)
+    if given or problem.n_coefficients >= model.n_centers:
+        return 0
+    if model.centers != "rpcholesky":
+        return problem.n_coefficients
+    # It ends where the rows are spanned.
+    n_distinct = len(data.distinct(train)[0])
+    return n_distinct if n_distinct < model.n_centers else 0
+
+
+def new_learner(model, data):
+    """Return the `Learner` of a stream that begins with some rows."""
+    rows = _in_random_order(data)
+    problem = chosen_problem(model, data, rows)
+    n_distinct = too_few_rows(model, problem, data, rows)
+    if n_distinct:
+        raise ValueError(
+            f"n_centers must be at most {n_distinct}, the distinct rows that "
+            f"came first, for the centers stay; got {model.n_centers}"
+        )
+    m = getattr(model, "batch_size_", None)  # that of the pieces so far
+    return Learner.make(model, problem, float(model.alpha), batch_size=m)
+
+
+def learner_of_fitted(model, data):
+    """Return the `Learner` of a stream that goes on with a fitted model."""
+    problem = GeneralProblem(
+        data,
+        _in_random_order(data),
+        None,
+        kernel=model.kernel_,
+        centers=model.centers_,
+        device=model.device,
+        intercept=to_numpy(model.intercept_).astype(np.float64),
+        weight_scale=model.weight_scale_,
+    )
+    coef = problem.coef_of(model.dual_coef_)
+    learner = Learner.make(model, problem, float(model.alpha), coef)
+    learner.iterate.n_projections = model.t_
+    return learner
+
+
+def _in_random_order(data):
+    """Return the rows of a stream that choose whatever is chosen by rows."""
+    return data.rng.permutation(data.rows_with_weight())

@@ -1,0 +1,132 @@
+"""Kernel machines, where every row is a center: EigenPro 1 and 2, or one factor."""
+
+from functools import partial
+
+from ..nystrom.descent import State
+from ..preconditioners.eigenpro1 import GlobalSpectral
+from ..preconditioners.eigenpro2 import Spectral
+from ..problems.kernel import KernelProblem
+from ..problems.problem import weighted_mean_square
+from ..solvers.direct import solve_directly
+from ..solvers.eigenpro import eigenpro, gone_on
+from ..tuning.sizes import check_sizes, direct_pays, max_batch_size, tuning_bytes
+from .training import SolutionRule
+from .tuned import (
+    EPOCH_PENALTY,
+    chosen_ridge,
+    left_out_values,
+    may_be_direct,
+    previous_coef,
+    solved_attributes,
+    tuned,
+    tuned_attributes,
+)
+from .validation import is_auto
+
+
+def prepare_machine(model, data, train, held_out, spared):
+    """Return problem, solver, chosen attributes and rule of a kernel machine.
+
+    Parameters
+    ----------
+    model : EigenProRegressor or EigenProClassifier
+    data : Data
+    train : ndarray of int
+        Training rows, in random order.
+    held_out : ndarray of int or None
+        Rows to score, or those that are spared.
+    spared : Spared or None
+        Of the training rows.
+    """
+    problem = KernelProblem(
+        data,
+        train,
+        held_out,
+        kernel=model.kernel,
+        bandwidth=model.bandwidth,
+        device=model.device,
+    )
+    ridge = chosen_ridge(model, problem, problem.operator)
+    if may_be_direct(model) and direct_pays(problem.operator, model.cache_size):
+        solution = _solved_directly(model, problem, ridge, data, train)
+        if solution is not None:
+            rule = SolutionRule(problem, solution.counts["loss_curve_"])
+            return problem, iter([solution]), solution.counts, rule
+    if ridge:
+        problem = problem.penalised(ridge)
+    problem, tuning = _tuned_and_cached(model, problem, scores=spared is None)
+    make_solver = partial(
+        eigenpro,
+        problem.operator,
+        problem.targets,
+        tuning.preconditioner,
+        weights=problem.weights,
+        batch_size=tuning.batch_size,
+        step_size=tuning.step_size,
+        rng=problem.rng,
+    )
+    start = previous_coef(model, problem)
+    solver = make_solver(
+        coef=problem.initial_coef() if start is None else start,
+        try_steps=is_auto(model.step_size),
+        rows=None if spared is None else spared.visited,
+    )
+    if spared is not None:
+        solver = spared.states(solver, partial(gone_on, make_solver))
+    chosen = tuned_attributes(tuning, problem) | {
+        "algorithm_": model._algorithm,
+        "alpha_": ridge / len(train),
+        "cache_size_": problem.cache_megabytes,
+    }
+    rule = model._epoch_rule(problem, data, held_out, start=start, spared=spared)
+    return problem, solver, chosen, rule
+
+
+def _tuned_and_cached(model, problem, scores):
+    """Return the problem with its kernel matrix kept, if that pays, and the tuning."""
+    n, n_outputs = problem.targets.shape
+    n_products, q = model.max_iter, model.n_components
+    make_preconditioner = Spectral.of
+    if model.algorithm == "eigenpro1":  # one more for its eigenvectors
+        n_products += 1
+        make_preconditioner = partial(
+            GlobalSpectral.of, svd_solver=model.svd_solver, rng=problem.rng
+        )
+    elif model.algorithm == "sgd":
+        q = 0
+    check_sizes(n, model.subsample_size, q, model.batch_size)
+    largest_batch = max_batch_size(problem.operator, problem.n_features, n_outputs)
+    # The tuning reads blocks of the kernel matrix: better of one that is cached, if
+    # that leaves it enough memory.
+    needed = tuning_bytes(n, model.subsample_size)
+    first = model.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
+    if first:
+        problem = problem.cached(model.cache_size, n_products, scores=scores)
+    tuning = tuned(
+        model, problem, problem.operator, make_preconditioner, largest_batch, q
+    )
+    if not first:
+        problem = problem.cached(model.cache_size, n_products, scores=scores)
+    return problem, tuning
+
+
+def _solved_directly(model, problem, ridge, data, train):
+    """Return the state of the direct solution, and what was chosen, or None.
+
+    It is the state after one step of EigenPro with all eigenvectors. Where there is no
+    penalty, it is what as many epochs as are allowed would leave.
+    """
+    K, penalty = problem.operator, EPOCH_PENALTY / model.max_iter
+    found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)
+    if found is None:
+        return None
+    loss = weighted_mean_square(found.residual, problem.weights)
+    if not loss <= problem.loss(problem.initial_coef()):
+        return None
+    chosen = solved_attributes(problem, loss) | {
+        "alpha_": ridge / len(train),
+        "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
+    }
+    rows = train[len(train) - found.left_out.shape[0] :]
+    out_of_sample = left_out_values(data, rows, found.left_out)
+    return State(found.coef, chosen, out_of_sample)
