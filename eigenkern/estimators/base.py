@@ -17,9 +17,9 @@ from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
-from .documentation import LinksToDocumentation
-from .names import NamesOfSVC
-from .nested import KernelParameters
+from .documentation import link_to_documentation
+from .names import refuse_names_of_svc
+from .nested import set_with_kernel
 from .training import EpochRule, ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -37,13 +37,7 @@ from .validation import (
 )
 
 
-class Model(
-    LinksToDocumentation,
-    NamesOfSVC,
-    KernelParameters,
-    CallbackSupportMixin,
-    BaseEstimator,
-):
+class Model(CallbackSupportMixin, BaseEstimator):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
     A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
@@ -64,8 +58,33 @@ class Model(
     _in_memory_unless = None
     #: What a fit needs that it has values out of sample, for probabilities.
     _calibrates_with = "early_stopping=True"
+    #: C, of SVC's 1/2 |f|^2 + C sum_i loss_i, in the objective of the model.
+    _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+
+    def __new__(cls, *args, **parameters):
+        # Not in __init__, whose signature tells scikit-learn what parameters there are.
+        refuse_names_of_svc(cls, parameters)
+        return super().__new__(cls)
+
+    def set_params(self, **params):
+        """Set parameters of this estimator, or of what it holds.
+
+        Parameters
+        ----------
+        **params : dict
+            By name; those of a kernel object as ``kernel__bandwidth``. They replace
+            the kernel, and leave others that share it as they are.
+
+        Returns
+        -------
+        self : object
+        """
+        return set_with_kernel(self, super().set_params, params)
+
+    def _get_doc_link(self):
+        return link_to_documentation(self)
 
     @all_or_nothing
     @with_callbacks

@@ -5,14 +5,8 @@
 DOCUMENTATION_URL = None
 
 
-class LinksToDocumentation:
-    """Gives the HTML of an estimator a link to its page, where there is one."""
-
-    _doc_link_module = "eigenkern"
-
-    @property
-    def _doc_link_template(self):
-        return f"{DOCUMENTATION_URL}/generated/eigenkern.{{estimator_name}}.html"
-
-    def _get_doc_link(self):
-        return super()._get_doc_link() if DOCUMENTATION_URL else ""
+def link_to_documentation(estimator):
+    """Return the address of the page of an estimator; "" where there is none."""
+    if not DOCUMENTATION_URL:
+        return ""
+    return f"{DOCUMENTATION_URL}/generated/eigenkern.{type(estimator).__name__}.html"

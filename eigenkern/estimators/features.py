@@ -26,9 +26,9 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
-from .documentation import LinksToDocumentation
-from .names import NamesOfSVC
-from .nested import KernelParameters
+from .documentation import link_to_documentation
+from .names import refuse_names_of_svc
+from .nested import set_with_kernel
 from .validation import (
     all_or_nothing,
     check_centers,
@@ -45,14 +45,7 @@ from .validation import (
 _SLAB_BYTES = 256e6
 
 
-class FeatureMap(
-    LinksToDocumentation,
-    NamesOfSVC,
-    KernelParameters,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    BaseEstimator,
-):
+class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Features phi(x) whose products stand for a kernel.
 
     A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
@@ -63,6 +56,29 @@ class FeatureMap(
     _accept_sparse = False
     #: The parameter that says how many features there are.
     _size = "n_components"
+
+    def __new__(cls, *args, **parameters):
+        # Not in __init__, whose signature tells scikit-learn what parameters there are.
+        refuse_names_of_svc(cls, parameters)
+        return super().__new__(cls)
+
+    def set_params(self, **params):
+        """Set parameters of this estimator, or of what it holds.
+
+        Parameters
+        ----------
+        **params : dict
+            By name; those of a kernel object as ``kernel__bandwidth``. They replace
+            the kernel, and leave others that share it as they are.
+
+        Returns
+        -------
+        self : object
+        """
+        return set_with_kernel(self, super().set_params, params)
+
+    def _get_doc_link(self):
+        return link_to_documentation(self)
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Choose the features.

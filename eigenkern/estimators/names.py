@@ -4,33 +4,36 @@ import inspect
 from numbers import Real
 
 
-class NamesOfSVC:
-    """Answers the parameters `gamma` and `C` of SVC with what they are called here."""
+def refuse_names_of_svc(cls, parameters):
+    """Raise a TypeError that answers `gamma` and `C` with what they are called here.
 
-    #: What C, of SVC's 1/2 |f|^2 + C sum_i loss_i, is in the objective of the model.
-    _alpha_of_C = "1 / (2 C n)"
-
-    def __new__(cls, *args, **parameters):
-        # Not in __init__, whose signature tells scikit-learn what parameters there are.
-        known = inspect.signature(cls.__init__).parameters
-        unknown = parameters.keys() - known.keys()
-        if "bandwidth" in known and not unknown.isdisjoint({"gamma", "C"}):
-            name = "gamma" if "gamma" in unknown else "C"
-            answer = f"{cls.__name__} has no parameter {name!r}"
-            if name == "gamma":
-                answer += f": {_bandwidth_of(parameters[name])}"
-            elif "alpha" in known:
-                # With the log loss the penalty is half of |f|^2, as that of SVC.
-                halved = parameters.get("loss") == "log_loss"
-                alpha = "1 / (C n)" if halved else cls._alpha_of_C
-                answer += (
-                    f": C={parameters[name]!r} weighs loss and penalty as alpha = "
-                    f"{alpha} does, for n training rows"
-                )
-            else:
-                answer += ", nor a penalty of its own"
-            raise TypeError(answer)
-        return super().__new__(cls)
+    Parameters
+    ----------
+    cls : type
+        The estimator. Its ``_alpha_of_C`` is C, of SVC's 1/2 |f|^2 + C sum_i loss_i, in
+        the objective of the model.
+    parameters : dict
+        That its constructor was called with.
+    """
+    known = inspect.signature(cls.__init__).parameters
+    unknown = parameters.keys() - known.keys()
+    if "bandwidth" not in known or unknown.isdisjoint({"gamma", "C"}):
+        return
+    name = "gamma" if "gamma" in unknown else "C"
+    answer = f"{cls.__name__} has no parameter {name!r}"
+    if name == "gamma":
+        answer += f": {_bandwidth_of(parameters[name])}"
+    elif "alpha" in known:
+        # With the log loss the penalty is half of |f|^2, as that of SVC.
+        halved = parameters.get("loss") == "log_loss"
+        alpha = "1 / (C n)" if halved else cls._alpha_of_C
+        answer += (
+            f": C={parameters[name]!r} weighs loss and penalty as alpha = "
+            f"{alpha} does, for n training rows"
+        )
+    else:
+        answer += ", nor a penalty of its own"
+    raise TypeError(answer)
 
 
 def _bandwidth_of(gamma):

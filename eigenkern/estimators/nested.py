@@ -7,34 +7,21 @@ from ..kernels import Kernel
 _PREFIX = "kernel__"
 
 
-class KernelParameters:
-    """Sets ``kernel__bandwidth`` and the like by replacing the kernel object.
+def set_with_kernel(estimator, set_params, params):
+    """Set parameters, those named ``kernel__bandwidth`` and the like by a new kernel.
 
-    Kernels never change, and several estimators may share one.
+    Kernels never change, and several estimators may share one. ``set_params`` is
+    scikit-learn's method, which sets the others.
     """
-
-    def set_params(self, **params):
-        """Set parameters of this estimator, or of what it holds.
-
-        Parameters
-        ----------
-        **params : dict
-            By name; those of a kernel object as ``kernel__bandwidth``. They replace
-            the kernel, and leave others that share it as they are.
-
-        Returns
-        -------
-        self : object
-        """
-        names = [name for name in params if name.startswith(_PREFIX)]
-        kernel = params.get("kernel", getattr(self, "kernel", None))
-        # A function of the user's own may have parameters, and set them itself.
-        if not names or not hasattr(self, "kernel") or hasattr(kernel, "set_params"):
-            return super().set_params(**params)
-        of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
-        super().set_params(**params)
-        self.kernel = _replaced(self.kernel, of_kernel)
-        return self
+    names = [name for name in params if name.startswith(_PREFIX)]
+    kernel = params.get("kernel", getattr(estimator, "kernel", None))
+    # A function of the user's own may have parameters, and set them itself.
+    if not names or not hasattr(estimator, "kernel") or hasattr(kernel, "set_params"):
+        return set_params(**params)
+    of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
+    set_params(**params)
+    estimator.kernel = _replaced(estimator.kernel, of_kernel)
+    return estimator
 
 
 def _replaced(kernel, params):
