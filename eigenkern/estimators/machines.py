@@ -54,7 +54,19 @@ def prepare_machine(model, data, train, held_out, spared):
             return problem, iter([solution]), solution.counts, rule
     if ridge:
         problem = problem.penalised(ridge)
-    problem, tuning = _tuned_and_cached(model, problem, scores=spared is None)
+    q = 0 if model.algorithm == "sgd" else model.n_components
+    on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: a product more
+    check_sizes(len(train), model.subsample_size, q, model.batch_size)
+    # The tuning reads blocks of the kernel matrix: better of one that is cached, if
+    # that leaves it enough memory.
+    needed = tuning_bytes(len(train), model.subsample_size)
+    first = on_all_rows or problem.can_be_cached_beside(needed)
+    cache = model.cache_size, model.max_iter + on_all_rows, spared is None
+    if first:
+        problem = problem.cached(*cache)
+    tuning = _tuned(model, problem, q)
+    if not first:
+        problem = problem.cached(*cache)
     make_solver = partial(
         eigenpro,
         problem.operator,
@@ -82,32 +94,16 @@ def prepare_machine(model, data, train, held_out, spared):
     return problem, solver, chosen, rule
 
 
-def _tuned_and_cached(model, problem, scores):
-    """Return the problem with its kernel matrix kept, if that pays, and the tuning."""
-    n, n_outputs = problem.targets.shape
-    n_products, q = model.max_iter, model.n_components
+def _tuned(model, problem, q):
+    """Return preconditioner, batch and step, measured by the kernel matrix."""
+    K, n_outputs = problem.operator, problem.targets.shape[1]
     make_preconditioner = Spectral.of
-    if model.algorithm == "eigenpro1":  # one more for its eigenvectors
-        n_products += 1
+    if model.algorithm == "eigenpro1":
         make_preconditioner = partial(
             GlobalSpectral.of, svd_solver=model.svd_solver, rng=problem.rng
         )
-    elif model.algorithm == "sgd":
-        q = 0
-    check_sizes(n, model.subsample_size, q, model.batch_size)
-    largest_batch = max_batch_size(problem.operator, problem.n_features, n_outputs)
-    # The tuning reads blocks of the kernel matrix: better of one that is cached, if
-    # that leaves it enough memory.
-    needed = tuning_bytes(n, model.subsample_size)
-    first = model.algorithm == "eigenpro1" or problem.can_be_cached_beside(needed)
-    if first:
-        problem = problem.cached(model.cache_size, n_products, scores=scores)
-    tuning = tuned(
-        model, problem, problem.operator, make_preconditioner, largest_batch, q
-    )
-    if not first:
-        problem = problem.cached(model.cache_size, n_products, scores=scores)
-    return problem, tuning
+    largest_batch = max_batch_size(K, problem.n_features, n_outputs)
+    return tuned(model, problem, K, make_preconditioner, largest_batch, q)
 
 
 def _solved_directly(model, problem, ridge, data, train):

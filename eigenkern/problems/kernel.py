@@ -82,7 +82,7 @@ class KernelProblem(Problem):
         other.operator = self.operator.plus_diagonal(ridge / w)
         return other
 
-    def cached(self, cache_size, n_products, *, scores=True):
+    def cached(self, cache_size, n_products, scores=True):
         """Return the problem with kernel matrices that are kept, if that pays.
 
         That of the held-out rows only if the epochs are scored.
