@@ -115,7 +115,7 @@ def kernels_to_compare(metric, data):
     return (_LEARNING, *_OTHERS), _OF_AXES
 
 
-def learned_metrics(problem, kinds, max_rounds, say):
+def learned_metrics(problem, kinds, max_rounds):
     """Learn metrics from the models that are fitted with them, in turn.
 
     One round, of a model f fitted to X R::
@@ -131,8 +131,6 @@ def learned_metrics(problem, kinds, max_rounds, say):
     problem : MetricProblem
     kinds : sequence of {"diagonal", "full"}
     max_rounds : int
-    say : callable
-        Told of every model.
 
     Yields
     ------
@@ -145,7 +143,6 @@ def learned_metrics(problem, kinds, max_rounds, say):
     neural networks and backpropagation-free machine learning models", Science 2024.
     """
     best = diagonal = problem.fitted(None, 0, problem.plain_root)
-    say(best)
     yield best
     for kind in kinds:
         now, least, n_waited = best, best.error, 0
@@ -153,7 +150,6 @@ def learned_metrics(problem, kinds, max_rounds, say):
             now = problem.next_round(now, kind)
             if now is None:
                 break
-            say(now)
             yield now
             best = min(best, now, key=lambda one: one.error)
             if kind == "diagonal":
@@ -162,9 +158,7 @@ def learned_metrics(problem, kinds, max_rounds, say):
             least = min(least, now.error)
             if n_waited == _PATIENCE:
                 break
-    chosen = replace(problem.refined(best, diagonal), is_last=True)
-    say(chosen)
-    yield chosen
+    yield replace(problem.refined(best, diagonal), is_last=True)
 
 
 class MetricProblem:
@@ -175,10 +169,7 @@ class MetricProblem:
     estimator : estimator
         To clone and fit.
     data : Data
-    labels_of : callable
-        ``labels_of(labels)``, targets for `estimator` of ``data.labels``.
-    error_of : callable
-        ``error_of(F, Y, weights)`` of values and targets of the rows held out.
+        Whose labels the estimator is fitted to.
     n_rows, n_gradient_rows : int
         Rows to learn a metric on, and to average gradients over, at most.
     fraction : float
@@ -189,30 +180,18 @@ class MetricProblem:
         choose from in the end. ((None,),): as the estimator has it.
     """
 
-    def __init__(
-        self,
-        estimator,
-        data,
-        labels_of,
-        error_of,
-        n_rows,
-        n_gradient_rows,
-        fraction,
-        kernels,
-    ):
-        self._estimator = estimator
-        self._labels_of, self._error_of = labels_of, error_of
-        self._kernels, self.xp = kernels, namespace(data.X)
+    def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
+        self._estimator, self._kernels = estimator, kernels
+        regression = data.groups is None
+        self._error_of = squared_error if regression else brier_score_of_best_scale
         rows = _trained_rows(data)
         self._everything = data if len(rows) == len(data.targets) else data.take(rows)
-        drawn = draw(self._everything, n_rows)
-        if data.validation is None:
+        self._train, self._validation = draw(self._everything, n_rows), data.validation
+        if self._validation is None:
+            drawn = self._train
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
             self._train, scored = drawn.take(train), drawn.take(held_out)
-            validation = scored.X, scored.targets, scored.weights
-        else:
-            self._train, validation = drawn, data.validation
-        self._X_val, self._Y_val, self._w_val = validation
+            self._validation = scored.X, scored.targets, scored.weights
         if len(self._train.targets) < 2:
             raise ValueError(
                 f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
@@ -225,8 +204,7 @@ class MetricProblem:
     @property
     def plain_root(self):
         """R of the features as they are."""
-        X = self._train.X
-        return self.xp.ones(X.shape[1], dtype=X.dtype, device=device_of(X))
+        return self._as_features(np.ones(self._train.X.shape[1]))
 
     def fit(self, root, kernel, data):
         """Return a model that is fitted to the rows of X R."""
@@ -236,7 +214,7 @@ class MetricProblem:
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
-        return model.fit(X, self._labels_of(data.labels), data.weights)
+        return model.fit(X, data.labels, data.weights)
 
     def fitted(self, kind, number, root):
         """Return the round of a metric: its model, and the error of that."""
@@ -246,8 +224,9 @@ class MetricProblem:
 
     def _error(self, model, root):
         """Return the error of a model on the rows held out."""
-        values = to_numpy(model._values(mapped(self._X_val, root), "predict"))
-        error = float(self._error_of(values, self._Y_val, self._w_val))
+        X, Y, weights = self._validation
+        values = to_numpy(model._values(mapped(X, root), "predict"))
+        error = float(self._error_of(values, Y, weights))
         if not np.isfinite(error):
             raise ArithmeticError(f"the validation error is {error}")
         return error
@@ -255,12 +234,16 @@ class MetricProblem:
     def next_round(self, before, kind):
         """Return the round after another, or None if it fails or nothing is learned."""
         try:
-            root = self.next_root(before, kind)
+            root = self._next_root(before, kind)
             if root is None:
                 return None
             return self.fitted(kind, before.number + 1, root)
         except _FAILURES as error:
-            return _warn_of_failure(before.number + 1, kind, error)
+            warn_user(
+                f"round {before.number + 1} with metric={kind!r} failed, and the best "
+                f"metric so far is kept: {error}"
+            )
+            return None
 
     def refined(self, best, diagonal):
         """Return a round with the kernel, and then the metric, that suit each other.
@@ -316,47 +299,42 @@ class MetricProblem:
 
     def _softer(self, root):
         """Return a power of R below 1."""
-        R = to_numpy(root).astype(np.float64)
-        if R.ndim == 1:
-            R = R**_SOFTER
-            return self._as_features(R / np.mean(R**2) ** 0.5)
-        values, vectors = eigh(R, driver="evd")
-        values = np.maximum(values, 0.0) ** _SOFTER
-        values /= np.mean(values**2) ** 0.5
-        return self._as_features((vectors * values) @ vectors.T)
 
-    def next_root(self, before, kind):
+        def softer(values):
+            values = values**_SOFTER
+            return values / np.mean(values**2) ** 0.5
+
+        R = to_numpy(root).astype(np.float64)
+        return self._as_features(_of_eigenvalues(R, softer))
+
+    def _next_root(self, before, kind):
         """Return R from the gradients of a model, or None if they are all zero."""
-        M = to_numpy(self.outer_product(before.model, before.root, kind))
+        M = to_numpy(self._outer_product(before.model, before.root, kind))
         trace = M.sum() if kind == "diagonal" else np.trace(M)
         if not 0 < trace < np.inf:
             return None
-        M = M * (len(M) / trace)
-        if kind == "diagonal":
-            root = ((1.0 - _FLOOR) * M + _FLOOR) ** 0.5
-        else:
-            values, vectors = eigh(M, driver="evd")
-            values = (1.0 - _FLOOR) * np.maximum(values, 0.0) + _FLOOR
-            root = (vectors * values**0.5) @ vectors.T
-        return self._as_features(root)
+
+        def root(values):
+            return ((1.0 - _FLOOR) * values + _FLOOR) ** 0.5
+
+        return self._as_features(_of_eigenvalues(M * (len(M) / trace), root))
 
     def _as_features(self, values):
         """Return an array of NumPy as one of the kind of X."""
         X = self._train.X
-        values = self.xp.asarray(values, device=device_of(X))
-        return self.xp.astype(values, X.dtype, copy=False)
+        xp = namespace(X)
+        return xp.astype(xp.asarray(values, device=device_of(X)), X.dtype, copy=False)
 
-    def outer_product(self, model, root, kind):
+    def _outer_product(self, model, root, kind):
         """Return the average gradient outer product of a model, in the unit of X."""
-        X, weights = self._graded.X, self._graded.weights
-        gradients = MappedGradient(model._gradients(mapped(X, root)), root)
+        gradients = mapped_gradients(model, self._graded.X, root)
         rng = np.random.RandomState(self._seed)
-        return mean_outer_product(gradients, kind, weights, rng)
+        return mean_outer_product(gradients, kind, self._graded.weights, rng)
 
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
         model = self.fit(chosen.root, chosen.kernel, self._everything)
-        importances = to_numpy(self.outer_product(model, chosen.root, "diagonal"))
+        importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
         return {
             "metric_root_": chosen.root,
@@ -367,11 +345,12 @@ class MetricProblem:
         }
 
 
-def _warn_of_failure(number, kind, error):
-    warn_user(
-        f"round {number} with metric={kind!r} failed, and the best metric so far is "
-        f"kept: {error}"
-    )
+def _of_eigenvalues(matrix, function):
+    """Return a function of a positive semi-definite matrix, or of its diagonal."""
+    if matrix.ndim == 1:
+        return function(matrix)
+    values, vectors = eigh(matrix, driver="evd")
+    return (vectors * function(np.maximum(values, 0.0))) @ vectors.T
 
 
 def squared_error(F, Y, weights):
@@ -427,13 +406,17 @@ class RoundRule:
     problem : MetricProblem
     max_iter : int
         Rounds, at most.
+    say : callable
+        ``say(state)`` shows a round.
     """
 
-    def __init__(self, problem, max_iter):
-        self._problem, self.max_iter, self._rounds = problem, max_iter, []
+    def __init__(self, problem, max_iter, say):
+        self._problem, self.max_iter, self._say = problem, max_iter, say
+        self._rounds = []
 
     def update(self, state):
         """Take in a round; return whether it is the last."""
+        self._say(state)
         self._rounds.append(replace(state, model=None))  # it has a copy of X
         return state.is_last
 
@@ -459,3 +442,8 @@ def mapped(X, root):
     xp = namespace(X)
     root = xp.astype(root, X.dtype, copy=False)
     return X * root if root.ndim == 1 else large_product(X, root)
+
+
+def mapped_gradients(model, X, root):
+    """Return the gradients in x of a fitted model of x R, at the rows of X."""
+    return MappedGradient(model._gradients(mapped(X, root)), root)

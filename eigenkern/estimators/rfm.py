@@ -1,5 +1,6 @@
 """Recursive feature machines: kernel machines that learn their metric."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 from sklearn.base import (
@@ -15,18 +16,16 @@ from ..backend.array import device_of, location_of, namespace
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.lazy import by_rows
 from ..kernels import Kernel
-from ..operators.gradient import MappedGradient
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .learned_metric import (
     MetricProblem,
     RoundRule,
-    brier_score_of_best_scale,
     kernels_to_compare,
     kinds_to_learn,
     learned_metrics,
     mapped,
-    squared_error,
+    mapped_gradients,
 )
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import check_number, check_rows, check_same_location, on_its_device
@@ -91,7 +90,7 @@ class _RecursiveFeatureMachine(
         ):
             raise ValueError(
                 f"estimator must be {kind} on kernels of eigenkern, such as "
-                f"{type(self._default()).__name__}(); got {estimator!r}"
+                f"{self._default.__name__}(); got {estimator!r}"
             )
         _check_differentiable(estimator)
         kinds = ("auto", "diagonal", "full")
@@ -166,16 +165,15 @@ class _RecursiveFeatureMachine(
         problem = MetricProblem(
             estimator,
             data,
-            self._labels,
-            self._error_of,
             self.max_metric_rows,
             self.max_gradient_rows,
             self.validation_fraction,
             kernels,
         )
         kinds = kinds_to_learn(self.metric, data.X.shape[1])
-        solver = learned_metrics(problem, kinds, self.max_rounds, self._say_round)
-        return problem, solver, {}, RoundRule(problem, self._n_iterations)
+        solver = learned_metrics(problem, kinds, self.max_rounds)
+        rule = RoundRule(problem, self._n_iterations, self._say_round)
+        return problem, solver, {}, rule
 
     @property
     def _n_iterations(self):
@@ -198,22 +196,17 @@ class _RecursiveFeatureMachine(
     def metric_(self):
         """M = R R', shape (n_features, n_features)."""
         root = self.metric_root_
-        xp = namespace(root)
-        if root.ndim == 1:
-            return (
-                root[:, None]
-                * root[:, None]
-                * xp.eye(root.shape[0], dtype=root.dtype, device=device_of(root))
-            )
-        return root @ root.T
+        if root.ndim == 2:
+            return root @ root.T
+        xp, d = namespace(root), root.shape[0]
+        return root * root * xp.eye(d, dtype=root.dtype, device=device_of(root))
 
     @property
     def _n_features_out(self):
         return self.metric_root_.shape[0]
 
     def _gradients(self, X):
-        X_R = mapped(X, self.metric_root_)
-        return MappedGradient(self.estimator_._gradients(X_R), self.metric_root_)
+        return mapped_gradients(self.estimator_, X, self.metric_root_)
 
     def _values(self, X, method):
         return self._of_mapped(
@@ -358,13 +351,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     [0, 1, 2, 3, 4]
     """
 
-    _error_of = staticmethod(squared_error)
-
-    def _default(self):
-        return EigenProRegressor()
-
-    def _labels(self, labels):
-        return labels
+    _default = EigenProRegressor
 
 
 class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
@@ -479,13 +466,10 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     """
 
     class_weight = None
-    _error_of = staticmethod(brier_score_of_best_scale)
+    _default = EigenProClassifier
 
-    def _default(self):
-        return EigenProClassifier()
-
-    def _labels(self, codes):
-        return self.classes_[codes]
+    def _prepare(self, data):
+        return super()._prepare(replace(data, labels=self.classes_[data.labels]))
 
     @available_if(_has_probabilities)
     @on_its_device

@@ -219,7 +219,7 @@ class Told:
 
 def test_a_kind_stops_when_it_has_got_worse_twice():
     problem = Told(1.0, diagonal=[0.9, 9.0, 0.8, 0.8, 0.8, 0.1], full=[2.0, 2.0, 0.1])
-    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9, lambda one: None))
+    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9))
     errors = [one.error for one in rounds]
     assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
     assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
