@@ -183,7 +183,7 @@ class MetricProblem:
     def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
-        self._error_of = squared_error if regression else brier_score_of_best_scale
+        self._error_of = _squared_error if regression else _brier_score_of_best_scale
         rows = _trained_rows(data)
         self._everything = data if len(rows) == len(data.targets) else data.take(rows)
         self._train, self._validation = draw(self._everything, n_rows), data.validation
@@ -206,7 +206,7 @@ class MetricProblem:
         """R of the features as they are."""
         return self._as_features(np.ones(self._train.X.shape[1]))
 
-    def fit(self, root, kernel, data):
+    def _fit(self, root, kernel, data):
         """Return a model that is fitted to the rows of X R."""
         model, X = clone(self._estimator), mapped(data.X, root)
         if kernel is not None:
@@ -219,7 +219,7 @@ class MetricProblem:
     def fitted(self, kind, number, root):
         """Return the round of a metric: its model, and the error of that."""
         kernel = self._kernels[0][0]
-        model = self.fit(root, kernel, self._train)
+        model = self._fit(root, kernel, self._train)
         return Round(kind, number, root, kernel, model, self._error(model, root))
 
     def _error(self, model, root):
@@ -279,21 +279,20 @@ class MetricProblem:
         place = int(np.argmin(errors))
         if not errors[place] < _CLEARLY * errors[0]:
             place = 0
-        error = errors[place]
-        if one.kernel != kernels[place]:
-            one = replace(one, kernel=kernels[place])
-        if one.kind is None:
-            return one, error
-        softer = self._softer(one.root)
-        of_softer = self._error_of_part(softer, one.kernel, rows)
-        if of_softer < _CLEARLY * error:
-            return replace(one, root=softer), of_softer
+        kernel, error = kernels[place], errors[place]
+        if one.kernel != kernel:
+            one = replace(one, kernel=kernel)
+        if one.kind is not None:
+            softer = self._softer(one.root)
+            of_softer = self._error_of_part(softer, kernel, rows)
+            if of_softer < _CLEARLY * error:
+                return replace(one, root=softer), of_softer
         return one, error
 
     def _error_of_part(self, root, kernel, rows):
         """Return the error of a model of some rows, infinite if it can't be fitted."""
         try:
-            return self._error(self.fit(root, kernel, rows), root)
+            return self._error(self._fit(root, kernel, rows), root)
         except _FAILURES:
             return np.inf
 
@@ -333,7 +332,7 @@ class MetricProblem:
 
     def fitted_attributes(self, chosen):
         """Return the attributes of a round's metric, with a model of all rows."""
-        model = self.fit(chosen.root, chosen.kernel, self._everything)
+        model = self._fit(chosen.root, chosen.kernel, self._everything)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
         return {
@@ -343,59 +342,6 @@ class MetricProblem:
             "metric_kind_": chosen.kind,
             "n_rounds_": chosen.number,
         }
-
-
-def _of_eigenvalues(matrix, function):
-    """Return a function of a positive semi-definite matrix, or of its diagonal."""
-    if matrix.ndim == 1:
-        return function(matrix)
-    values, vectors = eigh(matrix, driver="evd")
-    return (vectors * function(np.maximum(values, 0.0))) @ vectors.T
-
-
-def squared_error(F, Y, weights):
-    """Return the mean squared error of values, over that of the mean of the targets."""
-    mean = np.average(Y, axis=0, weights=weights)
-    of_model, of_mean = (
-        np.average(((Y - other) ** 2).sum(axis=1), weights=weights)
-        for other in (F, mean)
-    )
-    return of_model / (of_mean or 1.0)
-
-
-def brier_score_of_best_scale(F, Y, weights):
-    """Return the Brier score of softmax(c F), c the best scale, over a constant's.
-
-    Neither the squared error of the values themselves ranks models as their errors do,
-    which falls by a quarter with a full metric on MNIST where the errors rise from 4.3
-    to 4.7 %, nor the log loss, which prefers penalties that cost errors (covtype).
-
-    Parameters
-    ----------
-    F, Y : ndarray of shape (m, l)
-        Values, and targets of the classes: -1 and +1 in one column, or a column of 0
-        and 1 for each.
-    weights : ndarray of shape (m,) or None
-    """
-    if Y.shape[1] == 1:
-        F, Y = np.hstack([-F, F]), np.hstack([Y < 0, Y > 0])
-
-    def score(log_scale):
-        P = softmax(np.exp(log_scale) * F, axis=1)
-        return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
-
-    best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
-    frequencies = np.average(Y, axis=0, weights=weights)
-    return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
-
-
-def _trained_rows(data):
-    """Return the rows with weight, and one of every class that has none of them."""
-    rows = data.rows_with_weight()
-    if data.groups is None or len(rows) == len(data.targets):
-        return rows
-    codes, first = np.unique(data.groups, return_index=True)
-    return np.union1d(rows, first[~np.isin(codes, data.groups[rows])])
 
 
 class RoundRule:
@@ -447,3 +393,56 @@ def mapped(X, root):
 def mapped_gradients(model, X, root):
     """Return the gradients in x of a fitted model of x R, at the rows of X."""
     return MappedGradient(model._gradients(mapped(X, root)), root)
+
+
+def _of_eigenvalues(matrix, function):
+    """Return a function of a positive semi-definite matrix, or of its diagonal."""
+    if matrix.ndim == 1:
+        return function(matrix)
+    values, vectors = eigh(matrix, driver="evd")
+    return (vectors * function(np.maximum(values, 0.0))) @ vectors.T
+
+
+def _squared_error(F, Y, weights):
+    """Return the mean squared error of values, over that of the mean of the targets."""
+    mean = np.average(Y, axis=0, weights=weights)
+    of_model, of_mean = (
+        np.average(((Y - other) ** 2).sum(axis=1), weights=weights)
+        for other in (F, mean)
+    )
+    return of_model / (of_mean or 1.0)
+
+
+def _brier_score_of_best_scale(F, Y, weights):
+    """Return the Brier score of softmax(c F), c the best scale, over a constant's.
+
+    Neither the squared error of the values themselves ranks models as their errors do,
+    which falls by a quarter with a full metric on MNIST where the errors rise from 4.3
+    to 4.7 %, nor the log loss, which prefers penalties that cost errors (covtype).
+
+    Parameters
+    ----------
+    F, Y : ndarray of shape (m, l)
+        Values, and targets of the classes: -1 and +1 in one column, or a column of 0
+        and 1 for each.
+    weights : ndarray of shape (m,) or None
+    """
+    if Y.shape[1] == 1:
+        F, Y = np.hstack([-F, F]), np.hstack([Y < 0, Y > 0])
+
+    def score(log_scale):
+        P = softmax(np.exp(log_scale) * F, axis=1)
+        return np.average(np.sum((P - Y) ** 2, axis=1), weights=weights)
+
+    best = minimize_scalar(score, bounds=_LOG_SCALES, method="bounded").fun
+    frequencies = np.average(Y, axis=0, weights=weights)
+    return best / ((1.0 - np.sum(frequencies**2)) or 1.0)
+
+
+def _trained_rows(data):
+    """Return the rows with weight, and one of every class that has none of them."""
+    rows = data.rows_with_weight()
+    if data.groups is None or len(rows) == len(data.targets):
+        return rows
+    codes, first = np.unique(data.groups, return_index=True)
+    return np.union1d(rows, first[~np.isin(codes, data.groups[rows])])

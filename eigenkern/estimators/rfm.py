@@ -18,6 +18,7 @@ from ..backend.lazy import by_rows
 from ..kernels import Kernel
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
+from .gradients import is_on_kernels
 from .learned_metric import (
     MetricProblem,
     RoundRule,
@@ -29,11 +30,6 @@ from .learned_metric import (
 )
 from .targets import ClassificationTargets, RegressionTargets
 from .validation import check_number, check_rows, check_same_location, on_its_device
-
-
-def _is_on_kernels(estimator):
-    on_kernels = isinstance(estimator, Model) and estimator._gradients is not None
-    return on_kernels and hasattr(estimator, "kernel")  # no machine of machines
 
 
 def _has_probabilities(model):
@@ -83,11 +79,11 @@ class _RecursiveFeatureMachine(
         return getattr(self._inner(), "device", "auto")
 
     def _check_parameters(self):
-        estimator = self._inner()
-        kind = "a classifier" if is_classifier(self) else "a regressor"
-        if not _is_on_kernels(estimator) or is_classifier(self) != is_classifier(
-            estimator
-        ):
+        estimator, of_labels = self._inner(), is_classifier(self)
+        # A machine of machines has no kernel of its own.
+        on_kernels = is_on_kernels(estimator) and hasattr(estimator, "kernel")
+        if not on_kernels or is_classifier(estimator) != of_labels:
+            kind = "a classifier" if of_labels else "a regressor"
             raise ValueError(
                 f"estimator must be {kind} on kernels of eigenkern, such as "
                 f"{self._default.__name__}(); got {estimator!r}"
