@@ -137,11 +137,9 @@ class SpectrumDisplay:
         self.figure_, self.ax_ = _axes(ax)
         ax = self.ax_
         q = self.n_components
-        for values, marker, label in (
-            (self.in_sample, "o", "on the subsample, $\\lambda_{q+1}$"),
-            (self.held_out, "s", "estimated on held-out rows"),
-        ):
-            ax.plot(q, values, marker=marker, label=label)
+        label = "on the subsample, $\\lambda_{q+1}$"
+        ax.plot(q, self.in_sample, marker="o", label=label)
+        ax.plot(q, self.held_out, marker="s", label="estimated on held-out rows")
         ax.axvline(self.chosen, color="gray", linestyle=":", label=f"q = {self.chosen}")
         ax.set_xscale("symlog", linthresh=5)
         ax.set_xlim(-1, 1.3 * max(q[-1], 5))

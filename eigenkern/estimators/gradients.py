@@ -173,8 +173,7 @@ def mean_outer_product(gradients, kind, weights, rng):
     """
     xp, (n, d, n_outputs) = gradients.xp, gradients.shape
     n_mixed = min(n_outputs, _MAX_OUTPUTS)
-    total, itemsize = 0.0, 8
-    size = max(int(GRADIENT_BYTES // (itemsize * d * n_mixed)), 1)
+    total, size = 0.0, max(int(GRADIENT_BYTES // (8 * d * n_mixed)), 1)
     if n_mixed < n_outputs:  # many blocks, for as many combinations
         size = min(size, max(-(-n // 16), 1))
     for rows in slices(n, size):
@@ -202,9 +201,14 @@ def _outer_products(xp, G, kind):
     return large_product(G, G.T)
 
 
+def is_on_kernels(model):
+    """Whether `model` is a model on kernels, fitted or not: those have gradients."""
+    return isinstance(model, Model) and model._gradients is not None
+
+
 def _checked_rows(model, X, function):
     """Return validated rows for a fitted model on kernels."""
-    if not (isinstance(model, Model) and model._gradients is not None):
+    if not is_on_kernels(model):
         raise ValueError(
             f"model must be a model on kernels of eigenkern, such as EigenProRegressor;"
             f" got {model!r}"

@@ -73,7 +73,7 @@ class KernelGradient:
         x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
         if self._slope.direction == "sign(z - x)":
             return self._slope.factor * self._by_signs(x, coef)
-        (p, d), itemsize = self._Z.shape, xp.finfo(self.dtype).bits // 8
+        (p, d), itemsize = self._Z.shape, self._matrix.itemsize
         x, Z, parts = x - self._offset, self._Z - self._offset, []
         n_at_once = max(int(GRADIENT_BYTES // (itemsize * p * (d + 1))), 1)
         for outputs in slices(coef.shape[1], n_at_once):

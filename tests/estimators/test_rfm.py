@@ -30,7 +30,7 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.backend.array import to_numpy
-from eigenkern.estimators.rfm import Round, learned_metrics
+from eigenkern.estimators.learned_metric import Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian
 
@@ -187,7 +187,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     X, y, _, _ = two_of_ten
     roots = []
     for factor in (0.0, 1e9):  # it never is better, or always
-        monkeypatch.setattr("eigenkern.estimators.rfm._CLEARLY", factor)
+        monkeypatch.setattr("eigenkern.estimators.learned_metric._CLEARLY", factor)
         model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
         roots.append(model.metric_root_)
     plain, softer = np.atleast_2d(*roots) if metric == "full" else map(np.diag, roots)
@@ -219,7 +219,7 @@ class Told:
 
 def test_a_kind_stops_when_it_has_got_worse_twice():
     problem = Told(1.0, diagonal=[0.9, 9.0, 0.8, 0.8, 0.8, 0.1], full=[2.0, 2.0, 0.1])
-    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9, lambda one: None))
+    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9))
     errors = [one.error for one in rounds]
     assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
     assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
@@ -389,7 +389,7 @@ def test_float32_stays_float32(two_of_ten):
 
 def test_wide_data_have_a_diagonal_metric(two_of_ten, monkeypatch):
     X, y, *_ = two_of_ten
-    monkeypatch.setattr("eigenkern.estimators.rfm._MAX_FULL", 9)
+    monkeypatch.setattr("eigenkern.estimators.learned_metric._MAX_FULL", 9)
     assert "full" not in machine().fit(X, y).validation_scores_["metric"]
     full = machine(metric="full", max_rounds=1).fit(X, y)
     assert full.validation_scores_["metric"] == [None, "full"]
