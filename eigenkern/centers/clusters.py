@@ -18,22 +18,8 @@ def cluster_means(X, n_centers, rng, weights=None):
 
     Batches of 1024 rows: the time grows little with the number of rows. On the host,
     wherever X lives. The first means are those of k-means++, or random rows where
-    there are more than 1000.
-
-    Parameters
-    ----------
-    X : array of shape (n, d)
-        In float32 or float64.
-    n_centers : int
-        All rows are returned if there are fewer.
-    rng : numpy.random.RandomState
-    weights : ndarray of shape (n,), default=None
-        How often each row counts.
-
-    Returns
-    -------
-    array of shape (min(n_centers, n), d)
-        In the library and data type of X, where X lives; distinct if the rows are.
+    there are more than 1000. Means of distinct rows are distinct; no more rows than
+    `n_centers` are returned as they are.
     """
     from sklearn.cluster import MiniBatchKMeans
 

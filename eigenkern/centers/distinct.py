@@ -16,11 +16,7 @@ def distinct_rows(X):
 
     Repeating rows, leaving out copies, another order of the rows or float32 in place of
     float64 change nothing but the indices: what is drawn from distinct rows with a
-    given seed is the same rows.
-
-    Parameters
-    ----------
-    X : array or LazyRows of shape (n, d)
+    given seed is the same rows. X may be an array or LazyRows.
 
     Returns
     -------
@@ -57,8 +53,7 @@ def _all_keys(X):
         block = X[rows]
         with np.errstate(over="ignore"):
             keys[rows, 0] = _keys(block.astype(np.float32))
-        single = X.dtype == np.float32
-        keys[rows, 1] = keys[rows, 0] if single else _keys(block)
+        keys[rows, 1] = keys[rows, 0] if X.dtype == np.float32 else _keys(block)
     return keys
 
 

@@ -102,23 +102,13 @@ def leverage_indices(diagonal, columns, n_centers, rng):
     columns of the kernel matrix and that many multiply-adds for each of their entries,
     and keeps them.
 
-    Parameters
-    ----------
-    diagonal, columns
-        As for `pivot_indices`.
-    n_centers : int
-        All rows are returned if there are fewer.
-    rng : numpy.random.RandomState
-
-    Returns
-    -------
-    ndarray of shape (min(n_centers, n),)
-        Indices in the order of their choice. Rows without a score fill up.
+    `diagonal` and `columns` are as for `pivot_indices`. Indices are in the order of
+    their choice.
     """
     n = diagonal.shape[0]
     pilot = uniform_indices(n, pilot_size(n, n_centers), rng)
     scores = ridge_leverage_scores(diagonal, columns, pilot, n_centers)
-    scores = np.maximum(scores, 1e-300)
+    scores = np.maximum(scores, 1e-300)  # rows without one fill up
     return rng.choice(n, min(n_centers, n), replace=False, p=scores / scores.sum())
 
 

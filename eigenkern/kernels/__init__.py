@@ -14,7 +14,7 @@ from .bandwidth import MEDIAN_ROWS as MEDIAN_ROWS
 from .bandwidth import check_positive_bandwidth as check_positive_bandwidth
 from .bandwidth import median_distance
 from .bandwidth import scale_gamma as scale_gamma
-from .callable import CallableKernel as CallableKernel
+from .kernel import CallableKernel as CallableKernel
 from .kernel import Kernel
 from .kernel import Slope as Slope
 from .manhattan import Manhattan

@@ -73,10 +73,9 @@ def median_distance(
     if metric not in _METRICS:
         raise ValueError(f"metric must be 'euclidean' or 'manhattan'; got {metric!r}")
     X = X if is_lazy(X) else floating(X)
-    n = X.shape[0]
-    if n > n_rows:
+    if X.shape[0] > n_rows:
         rng = as_random_state(random_state)
-        X = rows_at(X, np.sort(rng.choice(n, n_rows, replace=False)))
+        X = rows_at(X, np.sort(rng.choice(X.shape[0], n_rows, replace=False)))
     # Scaled, so that squares of very large or small values stay finite.
     rows = to_numpy(in_memory(X)).astype(np.float64)
     rows -= rows.mean(axis=0)
@@ -95,10 +94,7 @@ def median_distance(
 def scale_gamma(X):
     """Return what scikit-learn's gamma="scale" is: 1 / (d var), or 1 if X is constant.
 
-    Parameters
-    ----------
-    X : array or StreamedRows of shape (n, d)
-        Read in blocks of rows. ``var`` is the variance of all n d numbers.
+    ``var`` is the variance of all n d numbers; X may be an array or StreamedRows.
     """
     n, d = X.shape
     count, mean, squares, lowest, highest = 0, 0.0, 0.0, math.inf, -math.inf

@@ -83,17 +83,16 @@ class Manhattan(Kernel):
         xp = namespace(E)
         largest = float(xp.max(xp.abs(E))) if E.shape[0] else 0.0
         length, limit = 2 * E.shape[1] * largest, float(xp.finfo(E.dtype).max) / 8
+        entries = f"entries of up to {largest:.3g}"
         advice = "pass float64 data, X in another unit"
         if not length < limit:
             raise ValueError(
-                f"the rows of X, with entries of up to {largest:.3g}, are too large "
-                f"for {E.dtype}: {advice}"
+                f"the rows of X, with {entries}, are too large for {E.dtype}: {advice}"
             )
         if not max(length, 1.0) / self.bandwidth < limit:
             raise ValueError(
                 f"bandwidth {self.bandwidth:.3g} is too small for rows of X with "
-                f"entries of up to {largest:.3g} in {E.dtype}: {advice}, or a larger "
-                "bandwidth"
+                f"{entries} in {E.dtype}: {advice}, or a larger bandwidth"
             )
         return self
 

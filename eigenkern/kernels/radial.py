@@ -54,15 +54,14 @@ class _Radial(Kernel):
         }
 
     def encode(self, X, offset, features):
-        xp = namespace(X)
-        m = X.shape[0]
+        xp, m = namespace(X), X.shape[0]
         d = X.shape[1] if features is None else features.shape[0]
         E = xp.empty((m, d + 2), dtype=X.dtype, device=device_of(X))
         for rows in slices(m):  # temporaries of one slab, not of all of X
             slab = X[rows, :] - offset
             squares = xp.sum(xp.astype(slab, xp.float64) ** 2, axis=1)
             E[rows, :d] = slab if features is None else xp.take(slab, features, axis=1)
-            E[rows, d] = xp.ones(slab.shape[0], dtype=X.dtype, device=device_of(X))
+            E[rows, d] = 1.0
             E[rows, d + 1] = xp.astype(squares, X.dtype)
         return E
 
