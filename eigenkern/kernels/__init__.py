@@ -33,8 +33,8 @@ __all__ = [
     "median_distance",
 ]
 
-# Pickles and files of skops name a class by the module that users import it from,
-# whichever file has it. So doctest looks for the examples here, too.
+# Pickles and files of skops name a class by its module: the one that users import it
+# from, whichever file has it. Doctest skips methods of another module than their class.
 for name in (*__all__, "CallableKernel"):
     public = globals()[name]
     public.__module__ = __name__
