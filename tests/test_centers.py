@@ -15,12 +15,14 @@ from eigenkern.centers import (
     choose,
     cluster_means,
     distinct_rows,
-    leverage_indices,
     masses,
-    pivot_indices,
-    ridge_leverage_scores,
     rows_among,
     uniform_indices,
+)
+from eigenkern.centers.sampling import (
+    leverage_indices,
+    pivot_indices,
+    ridge_leverage_scores,
 )
 from eigenkern.kernels import Gaussian, Linear, Polynomial
 

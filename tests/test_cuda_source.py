@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose
 
 from eigenkern.backend import array
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
-from eigenkern.kernels import _ClippedGaussian as ClippedGaussian
-from eigenkern.kernels import _LaplacianSlope as LaplacianSlope
-from eigenkern.kernels import _SquaredCauchy as SquaredCauchy
+from eigenkern.kernels.radial import _ClippedGaussian as ClippedGaussian
+from eigenkern.kernels.radial import _LaplacianSlope as LaplacianSlope
+from eigenkern.kernels.radial import _SquaredCauchy as SquaredCauchy
 
 KERNELS = [
     Gaussian(),

@@ -373,7 +373,7 @@ def test_gamma_is_positive(kernel, gamma):
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scale_gamma_is_that_of_scikit_learn(offset, dtype, rng, monkeypatch):
-    monkeypatch.setattr(kernels, "_BLOCK", 37)  # 7 rows
+    monkeypatch.setattr(kernels.bandwidth, "_BLOCK", 37)  # 7 rows
     X = rng.standard_normal((101, 5)) * [1, 2, 3, 4, 100] + offset * np.arange(5)
     X = X.astype(dtype)
     svc = SVC(gamma="scale").fit(X, np.arange(101) % 2)

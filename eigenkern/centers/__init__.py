@@ -1,0 +1,239 @@
+"""Which rows become the centers of a kernel model.
+
+Every estimator with a parameter `centers` takes the names of these functions. Called
+directly, as functions of a kernel and rows X, they return centers to look at, or to
+pass to several models as ``centers=``. Where X has fewer distinct rows than `n_centers`
+asks for, all of them are centers.
+"""
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from ..backend.array import as_random_state, device_of, floating, namespace, to_numpy
+from ..backend.hints import AnyGenerator, ArrayLike
+from ..kernels import Kernel
+from .choice import METHODS as METHODS
+from .choice import choose
+from .clusters import cluster_means as cluster_means
+from .clusters import masses as masses
+from .distinct import distinct_rows
+from .distinct import rows_among as rows_among
+from .sampling import uniform_indices as uniform_indices
+
+
+def uniform(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: AnyGenerator = None,
+) -> Any:
+    """Choose rows at random: nothing to compute, and a good start.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Not used.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. All rows are drawn alike. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong.
+    """
+    return _chosen("uniform", kernel, X, n_centers, weights, random_state)
+
+
+def kmeans(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: AnyGenerator = None,
+) -> Any:
+    """Choose the means of clusters of rows.
+
+    They need fewer centers than random rows for the same accuracy, where the rows form
+    clusters. By scikit-learn's ``MiniBatchKMeans``, on the host.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Not used: clusters are those of the Euclidean distance.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,) or None
+        None: means are no rows.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong.
+    """
+    return _chosen("kmeans", kernel, X, n_centers, weights, random_state)
+
+
+def leverage_scores(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: AnyGenerator = None,
+) -> Any:
+    """Choose rows at random, the more likely the less other rows explain them.
+
+    By approximate ridge leverage scores: rows of sparse regions are not forgotten.
+    Takes up to 2000 columns of the kernel matrix.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Whose matrix the scores are of.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong, the memory does not suffice, or the kernel has no
+        finite and positive k(x, x).
+    """
+    return _chosen("leverage_scores", kernel, X, n_centers, weights, random_state)
+
+
+def rpcholesky(
+    kernel: Kernel | None,
+    X: ArrayLike,
+    n_centers: int,
+    *,
+    weights: ArrayLike | None = None,
+    random_state: AnyGenerator = None,
+) -> Any:
+    """Choose rows by randomly pivoted Cholesky: the most accurate for their number.
+
+    Each row is drawn with a probability proportional to what the rows before it leave
+    of its k(x, x). Takes time n m^2 and 16 n m bytes.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Whose matrix the rows approximate.
+    X : array of shape (n, d)
+        Rows to choose among. Equal rows are one, with the sum of their weights.
+    n_centers : int
+        m, how many centers to choose.
+    weights : array of shape (n,), default=None
+        How often each row counts. None: once.
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the choice is drawn by; pass an int to get the same centers again.
+
+    Returns
+    -------
+    centers : array of shape (m, d)
+        In the library and data type of X, where X lives. All distinct rows where there
+        are no more than `n_centers`, and fewer where they span all rows up to rounding.
+    indices : ndarray of shape (m,)
+        Their places in X.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is wrong, the memory does not suffice, or the kernel has no
+        finite and positive k(x, x).
+
+    References
+    ----------
+    Chen, Epperly, Tropp, Webber, "Randomly pivoted Cholesky: practical approximation of
+    a kernel matrix with few entry evaluations", CPAM 2024 (arXiv:2207.06503).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern import NystromRegressor, centers
+    >>> from eigenkern.kernels import Gaussian
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
+    >>> Z, indices = centers.rpcholesky(Gaussian(1.0), X, 30, random_state=0)
+    >>> bool(np.all(Z == X[indices]))
+    True
+    >>> model = NystromRegressor(Gaussian(1.0), centers=Z).fit(X, np.sin(3 * X[:, 0]))
+    >>> model.n_centers_
+    30
+    """
+    return _chosen("rpcholesky", kernel, X, n_centers, weights, random_state)
+
+
+def _chosen(method, kernel, X, n_centers, weights, random_state):
+    """Return centers for rows that need not be distinct, and their places."""
+    right = isinstance(n_centers, Integral) and not isinstance(n_centers, bool)
+    if not right or n_centers < 1:
+        raise ValueError(f"n_centers must be an integer >= 1; got {n_centers!r}")
+    if not isinstance(kernel, Kernel) and method not in ("uniform", "kmeans"):
+        raise ValueError(
+            "kernel must be a kernel object such as "
+            f"eigenkern.kernels.Gaussian(bandwidth=5.0); got {kernel!r}"
+        )
+    X = floating(X)
+    xp = namespace(X)
+    if X.ndim != 2 or not X.shape[0]:
+        raise ValueError(f"X must be rows of shape (n, d); got shape {tuple(X.shape)}")
+    if not bool(xp.all(xp.isfinite(X))):
+        raise ValueError("X must be finite; got NaN or infinity")
+    if weights is not None:
+        weights = to_numpy(floating(weights))
+        right = np.isfinite(weights) & (weights > 0)
+        if weights.shape != (X.shape[0],) or not right.all():
+            raise ValueError(
+                f"weights must be {X.shape[0]} positive numbers, none infinite, one a "
+                f"row of X; got shape {weights.shape}, of which {right.sum()} are right"
+            )
+    first, which = distinct_rows(X)
+    rows = xp.take(X, xp.asarray(first, device=device_of(X)), axis=0)
+    totals, rng = np.bincount(which, weights=weights), as_random_state(random_state)
+    centers, indices = choose(method, kernel, rows, n_centers, rng, totals)
+    return centers, None if indices is None else first[indices]

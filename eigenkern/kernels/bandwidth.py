@@ -1,0 +1,113 @@
+"""What a bandwidth may be, and units for it that are measured on rows."""
+
+import math
+
+import numpy as np
+from scipy.spatial.distance import pdist
+
+from ..backend.array import as_random_state, floating, namespace, slices, to_numpy
+from ..backend.hints import AnyGenerator, ArrayLike
+from ..backend.lazy import in_memory, is_lazy, rows_at
+
+# Distances by name, and what SciPy calls them.
+_METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
+# Rows of which the median distance is taken.
+MEDIAN_ROWS = 600
+# Numbers of X that `scale_gamma` reads at a time: 8 MB of them.
+_BLOCK = 2**20
+
+
+def check_positive_bandwidth(value):
+    """Raise a ValueError unless the square of a bandwidth is a positive float."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
+    if not 1e-150 < value < 1e150:  # its square is a float
+        raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
+
+
+def checked_gamma(gamma):
+    """Return `gamma`; raise a ValueError unless it is positive."""
+    if not 0 < gamma < float("inf"):
+        raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
+    return gamma
+
+
+def median_distance(
+    X: ArrayLike,
+    random_state: AnyGenerator = None,
+    *,
+    n_rows: int = MEDIAN_ROWS,
+    metric: str = "euclidean",
+) -> float:
+    """Return the median distance between distinct rows of a subsample.
+
+    The bandwidth that ``bandwidth="median"`` means: a unit for a grid of bandwidths.
+
+    Parameters
+    ----------
+    X : array of shape (n, d)
+    random_state : int, RandomState instance, Generator or None, default=None
+        What the subsample is drawn by; not used where it is all rows.
+    n_rows : int, default=600
+        Rows of the subsample.
+    metric : {"euclidean", "manhattan"}, default="euclidean"
+        Distance; "manhattan" for the kernel of that name.
+
+    Returns
+    -------
+    distance : float
+        In the units of X.
+
+    Raises
+    ------
+    ValueError
+        If all rows of the subsample are equal, or the metric is not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from eigenkern.kernels import median_distance
+    >>> median_distance(np.array([[0.0], [1.0], [4.0]]))
+    3.0
+    """
+    if metric not in _METRICS:
+        raise ValueError(f"metric must be 'euclidean' or 'manhattan'; got {metric!r}")
+    X = X if is_lazy(X) else floating(X)
+    if X.shape[0] > n_rows:
+        rng = as_random_state(random_state)
+        X = rows_at(X, np.sort(rng.choice(X.shape[0], n_rows, replace=False)))
+    # Scaled, so that squares of very large or small values stay finite.
+    rows = to_numpy(in_memory(X)).astype(np.float64)
+    rows -= rows.mean(axis=0)
+    scale = np.abs(rows).max()
+    distances = pdist(rows / (scale or 1.0), _METRICS[metric]) * scale
+    distances = distances[distances > 0]
+    if distances.size == 0:
+        raise ValueError(
+            "bandwidth='median' or 'auto' found a median distance of 0: all rows of X "
+            f"(of its subsample of {rows.shape[0]} rows) are equal; pass a positive "
+            "bandwidth"
+        )
+    return float(np.median(distances))
+
+
+def scale_gamma(X):
+    """Return what scikit-learn's gamma="scale" is: 1 / (d var), or 1 if X is constant.
+
+    ``var`` is the variance of all n d numbers; X may be an array or StreamedRows.
+    """
+    n, d = X.shape
+    count, mean, squares, lowest, highest = 0, 0.0, 0.0, math.inf, -math.inf
+    for rows in slices(n, max(_BLOCK // d, 1)):
+        block = X[rows, :]
+        xp = namespace(block)
+        block = xp.astype(block, xp.float64)
+        lowest = min(lowest, float(xp.min(block)))
+        highest = max(highest, float(xp.max(block)))
+        # Squares about the mean so far: those of the block, and of the two means.
+        m, mean_of_block = block.shape[0] * d, float(xp.mean(block))
+        squares += float(xp.sum((block - mean_of_block) ** 2))
+        squares += (mean_of_block - mean) ** 2 * m * count / (m + count)
+        mean += (mean_of_block - mean) * m / (m + count)
+        count += m
+    return 1.0 if lowest == highest else count / (d * squares)

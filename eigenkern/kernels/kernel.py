@@ -1,0 +1,236 @@
+"""What the block operator asks of a kernel, and the user's own function as one."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from ..backend.array import (
+    device_of,
+    floating,
+    has_vector_math,
+    in_place,
+    is_cupy,
+    matmul,
+    namespace,
+    run_cuda,
+    slices,
+)
+from ..backend.hints import ArrayLike
+
+LOG2_E = math.log2(math.e)
+# Rows of a kernel matrix that are computed at a time.
+_ROWS = 1024
+
+
+class Slope(NamedTuple):
+    """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * direction``.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        w, evaluated as kernels are.
+    factor : float
+    direction : {"z - x", "z", "sign(z - x)"}, default="z - x"
+    """
+
+    kernel: Any
+    factor: float
+    direction: str = "z - x"
+
+
+class Kernel:
+    """Base class of the kernels: what the block operator asks of one."""
+
+    #: Whether a block is one matrix product and an elementwise function.
+    fused = True
+    #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
+    factored = False
+    #: Whether there is a law to draw frequencies from: it is a function of x - z.
+    shift_invariant = False
+    #: Distance of rows whose unit is the bandwidth.
+    metric = "euclidean"
+    #: Columns of a matrix product that take as long as a feature does.
+    feature_work = 1
+    #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
+    cuda = None
+
+    def __init_subclass__(cls, **options):
+        # A subclass with another `finish` needs a line of CUDA and a slope of its own:
+        # without them array functions finish its tiles, and it has no gradient. A slope
+        # depends on what comes before `finish`, too.
+        super().__init_subclass__(**options)
+
+        def defined(*names):
+            bases = enumerate(cls.__mro__)
+            return next(i for i, base in bases if any(n in vars(base) for n in names))
+
+        if defined("finish") < defined("cuda"):
+            cls.cuda = None
+        if defined("finish", "left", "encode", "frame", "_scale") < defined("slope"):
+            cls.slope = Kernel.slope
+
+    def get_params(self, deep=True):
+        """Return the parameters by name, such as ``{"bandwidth": 1.0}``.
+
+        Estimators offer them as ``kernel__bandwidth``, to search over; setting one
+        gives the estimator a kernel of its own, for kernels never change.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Not used: there are no nested parameters.
+
+        Returns
+        -------
+        params : dict
+        """
+        # A subclass of the user's own need not be a dataclass.
+        known = fields(self) if is_dataclass(self) else ()
+        return {field.name: getattr(self, field.name) for field in known}
+
+    def __sklearn_clone__(self):
+        return deepcopy(self)
+
+    def __call__(self, X: ArrayLike, Z: ArrayLike = None) -> Any:
+        """Return the kernel matrix K(X, Z).
+
+        Parameters
+        ----------
+        X : array of shape (m, d)
+        Z : array of shape (p, d), default=None
+            None: Z = X, with an exact diagonal.
+
+        Returns
+        -------
+        K : array of shape (m, p)
+        """
+        xp, X = namespace(X), floating(X)
+        centers = X if Z is None else xp.asarray(Z, dtype=X.dtype)
+        frame = self.frame(centers)
+        right = self.encode(centers, **frame)
+        kernel, shape = self.adapted_to(right), (X.shape[0], centers.shape[0])
+        K = xp.empty(shape, dtype=X.dtype, device=device_of(X))
+        for rows in slices(shape[0], _ROWS):
+            E = right[rows, :] if Z is None else self.encode(X[rows, :], **frame)
+            K[rows, :] = kernel.evaluate(xp, kernel.left(E), right)
+        if Z is None:
+            diagonal, index = self.diagonal(X), xp.arange(shape[0], device=device_of(X))
+            K = xp.where(index[:, None] == index[None, :], diagonal[None, :], K)
+        return K
+
+    def frame(self, centers):
+        """Return what `encode` needs to know of the centers, as keyword arguments."""
+        return {}
+
+    def encode(self, X, **frame):
+        """Return the encoded rows E of shape (m, e)."""
+        raise NotImplementedError
+
+    def left(self, E):
+        """Return L such that ``L @ E_z.T`` is the argument of the kernel's function."""
+        raise NotImplementedError
+
+    def finish(self, xp, T):
+        """Turn the matrix product `T` into kernel values, in place where possible."""
+        raise NotImplementedError
+
+    def adapted_to(self, E):
+        """Return the kernel to evaluate on the encoded rows `E`: usually itself."""
+        return self
+
+    def evaluate(self, xp, left, right, out=None):
+        """Return the block of kernel values of encoded rows, in `out` if given."""
+        product = matmul(xp, left, right.T, out)
+        if self.cuda is not None and is_cupy(xp):
+            return run_cuda(self.cuda, product)
+        return self.finish(xp, product)
+
+    def diagonal(self, X):
+        """Return k(x, x) of every row, shape (m,)."""
+        raise NotImplementedError
+
+    def slope(self):
+        """Return the `Slope`: the gradient of k(x, z) in x.
+
+        Raises
+        ------
+        ValueError
+            If the kernel declares none.
+        """
+        raise ValueError(
+            f"{self!r} declares no gradient: use a kernel of eigenkern.kernels, or "
+            "define `slope` in your subclass of Kernel"
+        )
+
+    def frequencies(self, rng, n_features, n_frequencies):
+        """Draw frequencies w of the kernel's spectral law: k(x, z) = E cos w'(x - z).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+        n_features : int
+            d.
+        n_frequencies : int
+            F.
+
+        Returns
+        -------
+        W : ndarray of shape (d, F)
+            In float64.
+
+        Raises
+        ------
+        ValueError
+            If the kernel is no function of x - z.
+        """
+        raise ValueError(f"{self!r} has no spectral law: it is no function of x - z")
+
+
+@dataclass(frozen=True)
+class CallableKernel(Kernel):
+    """A function ``k(X, Z)`` of two blocks of rows that returns their kernel matrix."""
+
+    function: Callable
+
+    fused = False
+
+    def encode(self, X):
+        return X
+
+    def left(self, E):
+        return E
+
+    def evaluate(self, xp, left, right, out=None):
+        found, expected = self.function(left, right), (left.shape[0], right.shape[0])
+        try:
+            K = xp.asarray(found, dtype=left.dtype)
+        except (TypeError, ValueError) as error:
+            raise self._no_matrix(expected, type(found).__name__) from error
+        if tuple(K.shape) != expected:
+            raise self._no_matrix(expected, f"{tuple(K.shape)}")
+        if not bool(xp.all(xp.isfinite(K))):
+            raise ValueError(f"kernel={self.function!r} returned NaN or infinity")
+        return K
+
+    def _no_matrix(self, expected, found):
+        """Return the error of a function whose result is no kernel matrix."""
+        return ValueError(
+            "kernel must be a function k(X, Z) of two blocks of rows that returns an "
+            f"array of shape (len(X), len(Z)) = {expected}; got {found} from "
+            f"{self.function!r}"
+        )
+
+    def diagonal(self, X):
+        xp = namespace(X)
+        blocks = (X[rows, :] for rows in slices(X.shape[0], 256))
+        return xp.concat([xp.linalg.diagonal(self.evaluate(xp, B, B)) for B in blocks])
+
+
+def exp_of_minus(xp, T):
+    """Return exp(-T), in `T` itself where `xp` can."""
+    if has_vector_math(xp):
+        T *= -LOG2_E
+        return in_place(xp, "exp2", T)
+    return in_place(xp, "exp", in_place(xp, "negative", T))
