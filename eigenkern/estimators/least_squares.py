@@ -213,6 +213,32 @@ def still_falls(values, errors, end):
     return bool(inside[-1 if upper else 0] > 1.01 * np.nanmin(errors))
 
 
+def warn_at_end(estimator, alphas, errors, floor=0.0):
+    """Warn if the least error is at an end of the path beyond which it may fall.
+
+    Parameters
+    ----------
+    estimator : estimator
+    alphas, errors : ndarrays of shape (k,)
+        NaN: not tried.
+    floor : float, default=0.0
+        Up to which the least penalty is rounding: smaller ones change nothing.
+    """
+    best = int(np.nanargmin(errors))
+    if floor < alphas[best] == alphas.min():
+        wanted = "smaller"
+    elif alphas[best] == alphas.max():
+        wanted = "larger"
+    else:
+        return
+    if still_falls(alphas, errors, best):
+        warn_user(
+            f"{type(estimator).__name__} found the least error at the end of its path, "
+            f"alpha = {alphas[best]:.3g}, and it still falls there; pass alphas with "
+            f"{wanted} values"
+        )
+
+
 def warn_if_indefinite(estimator, spectrum):
     """Warn if negative eigenvalues were dropped."""
     if spectrum.indefinite:
