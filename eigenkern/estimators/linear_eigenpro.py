@@ -305,19 +305,16 @@ class _LinearEigenPro(Streaming, Model):
 
     def _prepare_piece(self, data, anew):
         anew = anew or self.step_size_ is None  # the last fit was direct
-        rows, seen = data.rng.permutation(data.rows_with_weight()), None
-        center = self.fit_intercept
+        rows = data.rng.permutation(data.rows_with_weight())
         if hasattr(self, "n_samples_seen_"):
-            seen, center = self._seen, self.fit_intercept_
-        problem = self._problem(data, rows, None, center, seen, counts=seen is None)
-        if seen is None:
-            coef, halvings = problem.initial_coef(), 0
+            center, seen = self.fit_intercept_, self._seen
+            problem = self._problem(data, rows, None, center, seen, counts=False)
+            coef, halvings = problem.coef_of(self.coef_), self.n_step_halvings_
+            m = self.batch_size_  # None after a direct solution: as `fit` chooses it
         else:
-            coef = problem.coef_of(self.coef_)
-            halvings = self.n_step_halvings_
+            problem = self._problem(data, rows, None, self.fit_intercept)
+            coef, halvings, m = problem.initial_coef(), 0, self.batch_size
         if anew:
-            # After a direct solution, which has none, as `fit` chooses it.
-            m = self.batch_size if seen is None else self.batch_size_
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner
             chosen, halvings = self._chosen(tuning, problem), 0

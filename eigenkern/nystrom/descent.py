@@ -7,11 +7,11 @@ import numpy as np
 
 from ..backend.array import device_of, namespace
 from ..backend.devices import on_gpu
-from ..backend.linalg import largest_eigenvalues
 from ..backend.machine import machine_of
 from ..backend.threads import n_blas_threads
 from ..operators.matrix import check_finite
 from ..operators.plan import cache_budget
+from .krylov import top_eigenvalue
 
 
 def factorising_pays(
@@ -137,16 +137,10 @@ class Descent:
     def __init__(self, gradient, targets, n_coefs, noise):
         xp = namespace(targets)
         self._gradient, self._targets, self._noise = gradient, targets, noise
-        like = {"dtype": xp.float64, "device": device_of(targets)}
-        self.start = xp.zeros((n_coefs, targets.shape[1]), **like)
+        shape, device = (n_coefs, targets.shape[1]), device_of(targets)
+        self.start = xp.zeros(shape, dtype=xp.float64, device=device)
         check_finite(gradient(self.start, targets))
-        first = np.random.default_rng(0).standard_normal((n_coefs, 1))
-        self.top = largest_eigenvalues(
-            lambda V: gradient(V, None),
-            xp.asarray(first, **like),
-            n_steps=100,
-            tol=1e-11,
-        )[0]
+        self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
     def iterates(self, step_size):
         """Yield b after 1, 2, ... steps.
