@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
+from ..solvers.conjugate_gradient import last_state
 from ..solvers.falkon import Falkon, FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
@@ -205,10 +205,8 @@ class _FalkonLike(Model):
             10 * self.tol,  # a scale of the values needs no more
             problem.expand(coef),
         )
-        for state in islice(states, self.max_iter):
-            if state.converged:
-                break
-        return problem.held_out(state.coef, mean, position)
+        coef = last_state(states, self.max_iter)[0].coef
+        return problem.held_out(coef, mean, position)
 
     def _start(self, problem, fitted=("dual_coef_",)):
         """Return the coefficients that ``warm_start=True`` goes on from, or None.

@@ -85,21 +85,23 @@ def make_problem(
         train, held_out = hold_out(data, train, estimator.validation_fraction)
     if n_centers is None and centers is None:
         check_in_memory(data.X, "n_centers")
+    n_distinct = len(train)
     if is_auto(n_centers):
         validated = held_out is not None or data.validation is not None
         n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
         n_centers = None if n_centers is None else min(n_centers, len(train))
-    n_distinct = len(train)
-    if centers is None and not is_auto(estimator.n_centers) and n_centers is not None:
+    elif n_centers is not None and centers is None:
         n_distinct = len(data.distinct(train)[0])
         warn_of_few_rows(n_centers, n_distinct)
     if kind.startswith("falkon") and centers is None and n_distinct == len(train):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # the same model by one factor
-    shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    alpha = getattr(estimator, "alpha", 0.0)
-    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
-    logistic = kind.endswith("logistic")
+    alpha, logistic = getattr(estimator, "alpha", 0.0), kind.endswith("logistic")
+    shared = {
+        "kernel": estimator.kernel,
+        "bandwidth": estimator.bandwidth,
+        "alpha": 0.0 if isinstance(alpha, str) else alpha,
+    }
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
         return RowProblem(estimator.device, data, train, held_out, **shared)
