@@ -96,12 +96,10 @@ def make_problem(
     if kind.startswith("falkon") and centers is None and n_distinct == len(train):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # the same model by one factor
-    alpha, logistic = getattr(estimator, "alpha", 0.0), kind.endswith("logistic")
-    shared = {
-        "kernel": estimator.kernel,
-        "bandwidth": estimator.bandwidth,
-        "alpha": 0.0 if isinstance(alpha, str) else alpha,
-    }
+    shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
+    alpha = getattr(estimator, "alpha", 0.0)
+    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
+    logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
         return RowProblem(estimator.device, data, train, held_out, **shared)

@@ -267,7 +267,7 @@ class _LinearEigenPro(Streaming, Model):
         }
 
     def _first_coef(self, problem):
-        """Return the coefficients to start from: zero, or those of the model so far."""
+        """Return zero, or the coefficients that ``warm_start=True`` goes on from."""
         if not self.warm_start or not hasattr(self, "coef_"):
             return problem.initial_coef()
         (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]

@@ -175,10 +175,9 @@ class _Nystrom(Model):
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
         alpha, found, spectrum = float(path.alphas[0]), {}, None
+        ends = path.alphas.min(), path.alphas.max()
         if selects:
-            spectrum = problem.path_spectrum(
-                self.selection, path.alphas.min(), path.alphas.max()
-            )
+            spectrum = problem.path_spectrum(self.selection, *ends)
             warn_if_indefinite(self, spectrum)
             errors = path_errors(self, problem, spectrum, path)
             warn_at_end(self, path.alphas, errors, 100 * spectrum.floor)
@@ -189,7 +188,6 @@ class _Nystrom(Model):
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
         if self.store_coef_path:
-            ends = path.alphas.min(), path.alphas.max()
             found["coef_path_"] = problem.dual_coef_path(
                 everything.spectrum_between(*ends), path
             )

@@ -151,8 +151,8 @@ class _Nytro(Model):
         """Return problem, solver, chosen attributes and rule of a fit."""
         holds_out = self.selection == "holdout"
         check_given_rows(self, data, holds_out)
-        options = {"holds_out": holds_out, "n_kept": self._n_kept}
-        problem = make_problem(self, data, "path", **options)
+        n_kept = self._n_kept
+        problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_kept)
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
     @property

@@ -169,7 +169,9 @@ class Descent:
             yield b
 
     def stopped(self, step_size, error_of, max_iter, tol):
-        """Return the errors of b_0, b_1, ..., t, and b_t: the least, or that of `tol`.
+        """Return the errors of b_0, b_1, ..., the t to stop at, and b_t.
+
+        That is the t with the least error, or the first that falls by less than `tol`.
 
         Parameters
         ----------
@@ -178,7 +180,7 @@ class Descent:
             ``error_of(b)``, on rows held out.
         max_iter : int
         tol : float or None
-            Stop where the relative decrease of the error is less.
+            Of the relative decrease of the error.
         """
         errors, best = [error_of(self.start)], self.start
         least = errors[0]
