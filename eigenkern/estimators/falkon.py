@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
@@ -14,6 +13,7 @@ from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
 from ..preconditioners.falkon import TwoCholesky
+from ..solvers.conjugate_gradient import last_state
 from ..solvers.falkon import Falkon, FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
@@ -205,13 +205,14 @@ class _FalkonLike(Model):
             10 * self.tol,  # a scale of the values needs no more
             problem.expand(coef),
         )
-        for state in islice(states, self.max_iter):
-            if state.converged:
-                break
-        return problem.held_out(state.coef, mean, position)
+        coef = last_state(states, self.max_iter)[0].coef
+        return problem.held_out(coef, mean, position)
 
-    def _start(self, problem):
-        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+    def _start(self, problem, fitted=("dual_coef_",)):
+        """Return the coefficients that ``warm_start=True`` goes on from, or None.
+
+        They are those of some `fitted` attributes.
+        """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
         if not problem.suits(self.dual_coef_, self.centers_, self.center_indices_):
@@ -221,10 +222,7 @@ class _FalkonLike(Model):
                 f"needs the same centers and {n_outputs} output(s): pass centers as an "
                 "array, or an int as random_state and the same X"
             )
-        return self._kept_coef(problem)
-
-    def _kept_coef(self, problem):
-        return problem.kept_coef(self.dual_coef_)
+        return problem.kept_coef(*(getattr(self, name) for name in fitted))
 
     def _progress(self):
         return ResidualLines(type(self).__name__) if self.verbose else None
@@ -663,10 +661,4 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         """Return problem, solver, chosen attributes and rule of a fit."""
         if self.loss == "squared_error":
             return super()._prepare(data)
-        problem, solver, chosen = prepare_falkon(self, data)
-        return problem, solver, chosen, self._rule(problem)
-
-    def _kept_coef(self, problem):
-        if self.loss == "squared_error":
-            return super()._kept_coef(problem)
-        return problem.kept_coef(self.dual_coef_, self.intercept_)
+        return prepare_falkon(self, data)

@@ -85,12 +85,12 @@ def make_problem(
         train, held_out = hold_out(data, train, estimator.validation_fraction)
     if n_centers is None and centers is None:
         check_in_memory(data.X, "n_centers")
+    n_distinct = len(train)
     if is_auto(n_centers):
         validated = held_out is not None or data.validation is not None
         n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
         n_centers = None if n_centers is None else min(n_centers, len(train))
-    n_distinct = len(train)
-    if centers is None and not is_auto(estimator.n_centers) and n_centers is not None:
+    elif n_centers is not None and centers is None:
         n_distinct = len(data.distinct(train)[0])
         warn_of_few_rows(n_centers, n_distinct)
     if kind.startswith("falkon") and centers is None and n_distinct == len(train):
@@ -211,6 +211,32 @@ def still_falls(values, errors, end):
     if not len(inside):
         return len(values) > 1
     return bool(inside[-1 if upper else 0] > 1.01 * np.nanmin(errors))
+
+
+def warn_at_end(estimator, alphas, errors, floor=0.0):
+    """Warn if the least error is at an end of the path beyond which it may fall.
+
+    Parameters
+    ----------
+    estimator : estimator
+    alphas, errors : ndarrays of shape (k,)
+        NaN: not tried.
+    floor : float, default=0.0
+        Up to which the least penalty is rounding: smaller ones change nothing.
+    """
+    best = int(np.nanargmin(errors))
+    if floor < alphas[best] == alphas.min():
+        wanted = "smaller"
+    elif alphas[best] == alphas.max():
+        wanted = "larger"
+    else:
+        return
+    if still_falls(alphas, errors, best):
+        warn_user(
+            f"{type(estimator).__name__} found the least error at the end of its path, "
+            f"alpha = {alphas[best]:.3g}, and it still falls there; pass alphas with "
+            f"{wanted} values"
+        )
 
 
 def warn_if_indefinite(estimator, spectrum):

@@ -13,7 +13,6 @@ from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
-from ..backend.machine import machine_of
 from ..nystrom.descent import State
 from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
@@ -21,14 +20,9 @@ from ..problems.linear import LinearProblem, Seen
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_features_directly
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
+from ..tuning.linear import sizes_of_features, tune_on_features
 from ..tuning.penalty import auto_ridge_of_features
-from ..tuning.sizes import (
-    MIN_ROWS,
-    default_subsample_size,
-    direct_pays_on_features,
-    filling_work,
-)
-from ..tuning.step import tune
+from ..tuning.sizes import direct_pays_on_features
 from .base import Model, split, stops_early
 from .checkpoint import Checkpoint
 from .streaming import Streaming
@@ -43,28 +37,8 @@ from .tuned import (
 )
 from .validation import check_flag, is_auto
 
-# Rows of the subsample for each feature: of fewer, the last directions are noise.
-_ROWS_A_FEATURE = 8
-# Time that eigenvectors may add to a step, over that of one without: of 20 000 sparse
-# rows and 65 536 columns, to find 400 takes 7 s, and all epochs 0.5.
-_HIGHEST_COST = 10
 # Fitted attributes that count rows.
 _OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
-
-
-def _preconditioner(rng, most, operator, s, q, **options):
-    """Return one with at most so many eigenvectors."""
-    return LinearSpectral.of(operator, s, min(q, most), rng=rng, **options)
-
-
-def _relative_cost(features, n_components, batch_size):
-    """Return the time of a step over that of one without eigenvectors.
-
-    It reads the rows of the batch twice, and the eigenvectors up to four times: these
-    are dense where the rows may be sparse.
-    """
-    of_rows = 2 * batch_size * features.width
-    return 1.0 + 4 * n_components * features.shape[1] / of_rows
 
 
 class _LinearEigenPro(Streaming, Model):
@@ -185,7 +159,8 @@ class _LinearEigenPro(Streaming, Model):
                 rule = SolutionRule(problem, solution.counts["loss_curve_"])
                 return problem, iter([solution]), solution.counts, rule
         tuning = self._tune(problem, alpha)
-        coef = self._previous_coef(problem)
+        coef = self._first_coef(problem)
+        start = problem.xp.asarray(coef, copy=True)  # the solver changes its own
         make_solver = partial(
             self._solver,
             problem,
@@ -195,13 +170,12 @@ class _LinearEigenPro(Streaming, Model):
             alpha=alpha,
         )
         solver = make_solver(
-            coef=problem.initial_coef() if coef is None else coef,
+            coef=coef,
             try_steps=is_auto(self.step_size),
             rows=None if spared is None else spared.visited,
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        start = self._previous_coef(problem)  # anew: the solver changes its own
         rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
@@ -265,51 +239,22 @@ class _LinearEigenPro(Streaming, Model):
 
     def _tune(self, problem, alpha=0.0, *, batch_size=None):
         """Choose preconditioner and step; of pieces where `batch_size` is given."""
-        n, n_columns = problem.operator.shape[0], problem.targets.shape[1]
-        largest, m, s = self._sizes(problem.operator, n_columns, alpha, batch_size)
-        q, most = self.n_components, s - 1  # there are no more eigenvectors
-        if is_auto(q):
-            for_one = _relative_cost(problem.operator, 1, m) - 1.0
-            most = int(_HIGHEST_COST / for_one)
-        else:
-            q = min(q, most)
-        return tune(
+        n_outputs = problem.targets.shape[1]
+        return tune_on_features(
             problem.operator,
-            min(largest, n),
-            make_preconditioner=partial(_preconditioner, problem.rng, most),
+            self._sizes(problem.operator, n_outputs, alpha, batch_size),
+            problem.rng,
             weights=problem.weights,
-            subsample_size=s,
-            n_components=q,
-            batch_size=m,
+            n_components=self.n_components,
             step_size=self.step_size,
             damping=self.damping,
-            cost=partial(_relative_cost, problem.operator),
         )
 
     def _sizes(self, features, n_columns, alpha, batch_size=None):
         """Return the largest batch that is useful, m and s, of n rows of features."""
-        n, d = features.shape
-        work = filling_work(features.xp, features.device, features.dtype)
-        narrow = machine_of(features).narrow_product_work
-        largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
         in_pieces = batch_size is not None
-        m = batch_size if in_pieces else self.batch_size
-        if in_pieces and not is_auto(m):
-            m = min(m, n)  # later pieces may be larger
-        elif is_auto(m):
-            # Fewer features than rows, or a penalty, leave a residual, whose noise
-            # larger batches lower; more can fit the rows, and converge faster in more
-            # steps. So do pieces, which are seen once.
-            leaves_residual = (n >= d or alpha > 0) and not in_pieces
-            m = min(largest, n if leaves_residual else max(n // 8, 1))
-        s = self.subsample_size
-        if is_auto(s):
-            s = default_subsample_size(n)
-            if d < s:  # all directions can be estimated
-                s = min(max(s, _ROWS_A_FEATURE * d), n)
-        elif in_pieces:
-            s = min(s, n)
-        return largest, m, s
+        m, s = batch_size if in_pieces else self.batch_size, self.subsample_size
+        return sizes_of_features(features, n_columns, alpha, m, s, in_pieces=in_pieces)
 
     def _chosen(self, tuning, problem):
         """Return the fitted attributes that tell what was chosen."""
@@ -321,10 +266,10 @@ class _LinearEigenPro(Streaming, Model):
             "fit_intercept_": bool(self.fit_intercept),
         }
 
-    def _previous_coef(self, problem):
-        """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+    def _first_coef(self, problem):
+        """Return zero, or the coefficients that ``warm_start=True`` goes on from."""
         if not self.warm_start or not hasattr(self, "coef_"):
-            return None
+            return problem.initial_coef()
         (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
         shape = tuple(self.coef_.shape)
         if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
@@ -360,19 +305,16 @@ class _LinearEigenPro(Streaming, Model):
 
     def _prepare_piece(self, data, anew):
         anew = anew or self.step_size_ is None  # the last fit was direct
-        rows, seen = data.rng.permutation(data.rows_with_weight()), None
-        center = self.fit_intercept
+        rows = data.rng.permutation(data.rows_with_weight())
         if hasattr(self, "n_samples_seen_"):
-            seen, center = self._seen, self.fit_intercept_
-        problem = self._problem(data, rows, None, center, seen, counts=seen is None)
-        if seen is None:
-            coef, halvings = problem.initial_coef(), 0
+            center, seen = self.fit_intercept_, self._seen
+            problem = self._problem(data, rows, None, center, seen, counts=False)
+            coef, halvings = problem.coef_of(self.coef_), self.n_step_halvings_
+            m = self.batch_size_  # None after a direct solution: as `fit` chooses it
         else:
-            coef = problem.coef_of(self.coef_)
-            halvings = self.n_step_halvings_
+            problem = self._problem(data, rows, None, self.fit_intercept)
+            coef, halvings, m = problem.initial_coef(), 0, self.batch_size
         if anew:
-            # After a direct solution, which has none, as `fit` chooses it.
-            m = self.batch_size if seen is None else self.batch_size_
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner
             chosen, halvings = self._chosen(tuning, problem), 0
@@ -394,7 +336,7 @@ class _LinearEigenPro(Streaming, Model):
             zero_loss=max(loss, problem.rounding) * problem.targets.shape[1],
             n_halvings=halvings,
             may_restart=False,
-            accepts=problem.keeps_below(limit),
+            accepts=lambda coef: problem.loss(coef) <= limit,
         )
         return problem, solver, chosen
 
@@ -409,17 +351,15 @@ class _LinearEigenPro(Streaming, Model):
 
     def _expand(self, X):
         """Return f(X) less the intercept, on the device that computes."""
-        n_outputs, coef = self.target_mean_.shape[0], self.coef_
-        sparse = scipy.sparse.issparse(X)
+        shape = self.target_mean_.shape[0], X.shape[1]
+        coef = namespace(self.coef_).reshape(self.coef_, shape)
         if is_lazy(X):
-            coef = move(coef, *location_of(X)).reshape((n_outputs, X.shape[1]))
+            coef = move(coef, *location_of(X))
             return features_of(X, namespace(X).zeros_like(coef[0, :])) @ coef.T
-        if not sparse:
+        if not scipy.sparse.issparse(X):
             device = compute_device(self.device, X)
             X, coef = move(X, *device), move(coef, *device)
-        xp = namespace(coef)
-        coef = xp.reshape(coef, (n_outputs, X.shape[1]))
-        X = X if sparse else xp.astype(X, coef.dtype, copy=False)
+            X = namespace(coef).astype(X, coef.dtype, copy=False)
         return large_product(X, coef.T)
 
     def __sklearn_tags__(self):

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..nystrom.descent import State
 from ..solvers.logistic import LogisticState, minimised, newton, way_down
-from .least_squares import check_given_rows, make_problem, still_falls
+from .least_squares import check_given_rows, make_problem, warn_at_end
 from .training import SolutionRule
 from .validation import warn_user
 
@@ -24,11 +24,8 @@ _MAX_STEPS = 100
 # On digits (scikit-learn's) a whole path took ten times as long, and its least loss is
 # 0.6 % lower.
 _RISEN, _FLAT, _BEGUN = 1.02, 0.99, 0.95
-
-
-def default_alphas():
-    """Return the penalties of a path: two in each factor of ten."""
-    return np.logspace(-15, 0, 31)
+# Penalties of a path: two in each factor of ten.
+N_ALPHAS = 31
 
 
 def check_loss(estimator, alphas=None):
@@ -90,19 +87,24 @@ def prepare_nystrom(estimator, data, alphas):
 def _nystrom(estimator, problem, alphas, selects):
     """Yield the model of the best alpha, fitted to all rows."""
     estimator._say(f"Newton steps on {len(problem.train.index)} rows")
-    alpha, found, coef, lead = float(alphas[0]), {}, problem.start, None
-    if selects and not problem.constant:
-        alpha, coef, errors = _path(estimator, problem, alphas)
-        found["alphas_"] = problem.to_source(np.asarray(alphas))
-        found["validation_path_"] = problem.to_source(errors)
-        lead = [alpha]
+    alpha, found, coef = float(alphas[0]), {}, problem.start
     if not problem.constant:
+        lead = way_down(alpha)
+        if selects:
+            alpha, coef, errors = _path(estimator, problem, alphas)
+            found["alphas_"] = problem.to_source(alphas)
+            found["validation_path_"] = problem.to_source(errors)
+            lead = [alpha]
         rows = problem.all if problem.refits else problem.train
         objective = problem.objective(rows)
         preconditioner = problem.preconditioner(objective, rows)
-        lead = way_down(alpha) if lead is None else lead
         state = minimised(objective, preconditioner, coef, lead, _TOL, _MAX_STEPS)
-        warn_unless_converged(estimator, state, _MAX_STEPS)
+        if not state.converged:
+            warn_user(
+                f"{type(estimator).__name__} stopped after {_MAX_STEPS} Newton steps "
+                f"with a residual of {state.residual:.1e}; the best model is kept: "
+                "raise alpha"
+            )
         coef = state.coef
     yield State(coef, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
@@ -138,7 +140,7 @@ def _path(estimator, problem, alphas):
             "sample_weight, or choose another kernel or bandwidth"
         )
     best = int(np.nanargmin(errors))
-    _warn_at_end(estimator, alphas, errors, best)
+    warn_at_end(estimator, alphas, errors)
     if estimator.one_standard_error:
         limit = errors[best] + problem.deviation(losses[best])
         within = [k for k in coefs if errors[k] <= limit]
@@ -158,36 +160,16 @@ def _extrapolated(coefs, done, alphas, k):
     return coefs[last] + min(float(part), 1.0) * (coefs[last] - coefs[before])
 
 
-def _warn_at_end(estimator, alphas, errors, best):
-    """Warn if the least error is at an end of the path beyond which it may fall."""
-    ends = {float(alphas.min()): "smaller", float(alphas.max()): "larger"}
-    wanted = ends.get(float(alphas[best]))
-    if wanted is not None and still_falls(alphas, errors, best):
-        warn_user(
-            f"{type(estimator).__name__} found the least error at the end of its path, "
-            f"alpha = {alphas[best]:.3g}, and it still falls there; pass alphas with "
-            f"{wanted} values"
-        )
-
-
-def warn_unless_converged(estimator, state, max_iter):
-    """Warn if Newton's method has not converged."""
-    if not state.converged:
-        warn_user(
-            f"{type(estimator).__name__} stopped after {max_iter} Newton steps with a "
-            f"residual of {state.residual:.1e}; the best model is kept: raise alpha"
-        )
-
-
 def prepare_falkon(estimator, data):
-    """Return problem, solver and chosen attributes of a Falkon-like classifier."""
+    """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
     problem = make_problem(
         estimator, data, "falkon logistic", n_passes=5 * estimator.max_iter
     )
     problem.check_memory(problem.plan("falkon logistic"))
-    start = estimator._start(problem)
+    start = estimator._start(problem, ("dual_coef_", "intercept_"))
     chosen = {"n_centers_": problem.n_coefs, "cache_size_": problem.cache_megabytes}
-    return problem, _falkon(estimator, problem, start), chosen
+    solver = _falkon(estimator, problem, start)
+    return problem, solver, chosen, estimator._rule(problem)
 
 
 def _falkon(estimator, problem, start):

@@ -16,15 +16,10 @@ from .least_squares import (
     make_problem,
     path_errors,
     ridge_coef,
-    still_falls,
+    warn_at_end,
     warn_if_indefinite,
 )
-from .logistic import (
-    check_log_loss_selection,
-    check_loss,
-    default_alphas,
-    prepare_nystrom,
-)
+from .logistic import N_ALPHAS, check_log_loss_selection, check_loss, prepare_nystrom
 from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
 from .validation import (
@@ -32,7 +27,6 @@ from .validation import (
     check_kernel_parameters,
     check_number,
     on_its_device,
-    warn_user,
 )
 
 
@@ -181,13 +175,12 @@ class _Nystrom(Model):
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
         alpha, found, spectrum = float(path.alphas[0]), {}, None
+        ends = path.alphas.min(), path.alphas.max()
         if selects:
-            spectrum = problem.path_spectrum(
-                self.selection, path.alphas.min(), path.alphas.max()
-            )
+            spectrum = problem.path_spectrum(self.selection, *ends)
             warn_if_indefinite(self, spectrum)
             errors = path_errors(self, problem, spectrum, path)
-            self._warn_at_end(path.alphas, errors, spectrum)
+            warn_at_end(self, path.alphas, errors, 100 * spectrum.floor)
             alpha = self._best_alpha(problem, spectrum, path, errors)
             self._say(f"path of {len(errors)} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source_or_none(path.alphas)
@@ -195,7 +188,6 @@ class _Nystrom(Model):
             if problem.refits:
                 spectrum = everything.spectrum if spectrum.indefinite else None
         if self.store_coef_path:
-            ends = path.alphas.min(), path.alphas.max()
             found["coef_path_"] = problem.dual_coef_path(
                 everything.spectrum_between(*ends), path
             )
@@ -207,23 +199,6 @@ class _Nystrom(Model):
         found |= {"alpha_": alpha, "n_centers_": problem.n_coefs}
         yield State(b, found, left_out)
 
-    def _warn_at_end(self, alphas, errors, spectrum):
-        """Warn if the least error is at an end of the path beyond which it may fall."""
-        best = int(np.nanargmin(errors))
-        alpha = alphas[best]
-        if 100 * spectrum.floor < alpha == alphas.min():  # below, it is rounding
-            wanted = "smaller"
-        elif alpha == alphas.max():
-            wanted = "larger"
-        else:
-            return
-        if still_falls(alphas, errors, best):
-            warn_user(
-                f"{type(self).__name__} found the least error at the end of its path, "
-                f"alpha = {alpha:.3g}, and it still falls there; pass alphas with "
-                f"{wanted} values"
-            )
-
     def _best_alpha(self, problem, spectrum, path, errors):
         """Return lambda with the least error, or a larger one within its error."""
         best = int(np.nanargmin(errors))
@@ -234,10 +209,10 @@ class _Nystrom(Model):
         return float(path.alphas[within].max())
 
 
-def check_alphas(alphas):
-    """Return the values of lambda of a path, if they are right."""
+def check_alphas(alphas, n=100):
+    """Return the values of lambda of a path, if they are right; None: `n` of them."""
     if alphas is None:
-        return np.logspace(-15, 0, 100)
+        return np.logspace(-15, 0, n)
     try:
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError):
@@ -697,6 +672,5 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
             return super()._prepare(data)
         alphas = [self.alpha]
         if isinstance(self.alpha, str):
-            alphas = self.alphas
-            alphas = default_alphas() if alphas is None else check_alphas(alphas)
+            alphas = check_alphas(self.alphas, N_ALPHAS)
         return prepare_nystrom(self, data, np.asarray(alphas, dtype=np.float64))

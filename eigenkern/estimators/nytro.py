@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
-from ..backend.devices import on_gpu
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..backend.machine import machine_of
-from ..backend.threads import n_blas_threads
-from ..nystrom.descent import IndefiniteKernelError, State, factorising_pays
+from ..nystrom.descent import (
+    IndefiniteKernelError,
+    State,
+    best_iteration,
+    factorises,
+    stable_step,
+)
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
 from ..operators.cached import kept
-from ..operators.plan import cache_budget
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import (
     check_given_rows,
@@ -24,7 +27,7 @@ from .least_squares import (
     warn_if_indefinite,
 )
 from .targets import ClassificationTargets, RegressionTargets
-from .training import Report, SolutionRule, train
+from .training import SolutionRule
 from .validation import check_kernel_parameters, check_number, is_auto, warn_user
 
 # As in the paper.
@@ -152,23 +155,6 @@ class _Nytro(Model):
         problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_kept)
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
-    def _solution(self, problem):
-        """Yield the model of the best number of iterations, fitted to all rows."""
-        plan = self._plan(problem, path=True)
-        gcv = self.selection == "gcv"
-        n_iter = None if is_auto(self.max_iter) else self.max_iter
-        if not gcv and not factorises(problem, plan, n_iter, self.cache_size):
-            try:
-                yield self._iterated(problem)
-                return
-            except IndefiniteKernelError:
-                self._say("the kernel has negative eigenvalues: factorizing")
-        problem.check_memory(plan)
-        yield self._factorised(problem)
-
-    def _plan(self, problem, *, path):
-        return problem.plan(path, self._n_kept)
-
     @property
     def _n_kept(self):
         """Models that are kept."""
@@ -181,7 +167,20 @@ class _Nytro(Model):
         """Iterations where one after the other is computed, or none is selected."""
         return _MAX_ITER if is_auto(self.max_iter) else self.max_iter
 
-    # By a factorization
+    def _solution(self, problem):
+        """Yield the model of the best number of iterations, fitted to all rows."""
+        plan, found = problem.plan(True, self._n_kept), None
+        n_iter = None if is_auto(self.max_iter) else self.max_iter
+        by_factors = self.selection == "gcv"
+        if not (by_factors or factorises(problem, plan, n_iter, self.cache_size)):
+            try:
+                found = self._iterated(problem)
+            except IndefiniteKernelError:
+                self._say("the kernel has negative eigenvalues: factorizing")
+        if found is None:
+            problem.check_memory(plan)
+            found = self._factorised(problem)
+        yield found
 
     def _factorised(self, problem):
         """Return the model, from the spectrum of the normal equations."""
@@ -190,8 +189,8 @@ class _Nytro(Model):
         spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)
         step = self._step(spectrum.top)
-        t, steps, errors = self._selected_in_closed_form(problem, spectrum, step)
-        held_out = None
+        t, steps, errors = self._selected(problem, spectrum, step)
+        held_out = coef_path = None
         if problem.calibrates and problem.validation is not None:
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
@@ -201,12 +200,11 @@ class _Nytro(Model):
             spectrum = everything.spectrum_between(low, high)
         step, t = stable_step(step, spectrum.top, t)
         b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
-        coef_path = None
         if self.store_coef_path:
             coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
         return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
-    def _selected_in_closed_form(self, problem, spectrum, step):
+    def _selected(self, problem, spectrum, step):
         """Return t, the iterations of the path, and their errors."""
         if self.selection is None:
             return self._n_iterations, iterations(self._n_iterations), None
@@ -216,13 +214,45 @@ class _Nytro(Model):
             steps = steps[: np.searchsorted(steps, end) + 1]
         else:
             steps = iterations(self.max_iter)
-        path = DescentPath(steps, step)
-        errors = path_errors(self, problem, spectrum, path)
+        errors = path_errors(self, problem, spectrum, DescentPath(steps, step))
         best = best_iteration(errors, self.tol)
         self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
         if steps[-1] < end:
             self._warn_at_end(steps, errors, best)
         return int(steps[best]), steps, errors
+
+    def _iterated(self, problem):
+        """Return the model, from the iteration itself."""
+        if problem.n_centers is not None:
+            problem.check_memory(problem.plan(False, self._n_kept))
+        n_iter, d = self._n_iterations, problem.n_features
+        matrices = [problem.matrix_of(problem.train)]
+        if problem.validation is not None:
+            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
+        matrices, _ = kept(matrices, self.cache_size, n_iter, d)
+        descent = problem.descent(problem.train, matrices[0])
+        step = self._step(descent.top)
+        self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
+        t, steps = n_iter, np.arange(n_iter + 1)
+        errors = held_out = coef_path = None
+        if problem.validation is not None:
+            mean = problem.mean(problem.train)
+            error_of = partial(problem.validation_error, matrices[1], mean=mean)
+            errors, t, b = descent.stopped(step, error_of, n_iter, self.tol)
+            self._say(f"path of {len(errors) - 1} iterations: t = {t}")
+            self._warn_at_end(steps, errors, t)
+            if problem.calibrates:
+                held_out = problem.held_out(b, mean)
+        if problem.refits:
+            del descent, matrices, error_of  # what they keep is of no more use
+            matrices = [problem.matrix_of(problem.all)]
+            (matrix,), _ = kept(matrices, self.cache_size, n_iter, d)
+            descent = problem.descent(problem.all, matrix)
+        step, t = stable_step(step, descent.top, t)
+        b, coefs = descent.followed(step, t, n_iter if self.store_coef_path else 0)
+        if self.store_coef_path:
+            coef_path = problem.stacked_dual_coefs(coefs)
+        return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
     def _warn_at_end(self, steps, errors, best):
         """Warn if the last iteration is the best, and the error still falls there."""
@@ -245,9 +275,9 @@ class _Nytro(Model):
             )
         return float(self.step_size)
 
-    def _state(self, problem, b, n_iter, step, steps, errors, coef_path, held_out=None):
+    def _state(self, problem, b, t, step, steps, errors, coef_path, held_out):
         counts = {
-            "n_iter_": n_iter,
+            "n_iter_": t,
             "step_size_": step,
             "iterations_": problem.to_source_or_none(steps),
             "validation_path_": problem.to_source_or_none(errors),
@@ -255,194 +285,6 @@ class _Nytro(Model):
             "n_centers_": problem.n_coefs,
         }
         return State(b, counts, held_out)
-
-    # By iterating
-
-    def _iterated(self, problem):
-        """Return the model, from the iteration itself."""
-        if problem.n_centers is not None:
-            problem.check_memory(self._plan(problem, path=False))
-        descent, step, t, errors, held_out = self._selected(problem)
-        if descent is None:
-            descent = problem.descent(problem.all, *self._kept(problem, problem.all))
-        step, t = stable_step(step, descent.top, t)
-        n_iter = self._n_iterations
-        rule = IterateRule(descent.start, t, n_iter, self.store_coef_path)
-        train(descent.states(step), rule, Report())
-        coef_path = None
-        if self.store_coef_path:
-            coef_path = problem.stacked_dual_coefs(rule.coefs)
-        steps = np.arange(n_iter + 1)
-        return self._state(
-            problem, rule.coef, t, step, steps, errors, coef_path, held_out
-        )
-
-    def _selected(self, problem):
-        """Return the descent, its step, t, errors of the iterations, values held out.
-
-        The descent is None where it was on the training rows only: what it keeps is
-        then of no more use.
-        """
-        matrices = self._kept(problem, problem.train, validates=True)
-        descent = problem.descent(problem.train, matrices[0])
-        step = self._step(descent.top)
-        self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
-        if problem.validation is None:
-            return descent, step, self._n_iterations, None, None
-        mean = problem.mean(problem.train)
-
-        def error_of(b):
-            return problem.validation_error(matrices[1], b, mean)
-
-        n_iter = self._n_iterations
-        rule = HeldOutRule(error_of, descent.start, n_iter, self.tol)
-        train(descent.states(step), rule, Report())
-        t = best_iteration(rule.errors, self.tol)
-        self._say(f"path of {len(rule.errors) - 1} iterations: t = {t}")
-        if t == n_iter:
-            self._warn_at_end(np.arange(n_iter + 1), rule.errors, t)
-        held_out = None
-        if problem.calibrates:
-            coef = rule.best_coef if t == rule.best else rule.last_coef
-            held_out = problem.held_out(coef, mean)
-        descent = None if problem.refits else descent
-        return descent, step, t, rule.errors, held_out
-
-    def _kept(self, problem, rows, *, validates=False):
-        """Return operators of some rows, and of validation rows, kept where it pays."""
-        matrices = [problem.matrix_of(rows)]
-        if validates and problem.validation is not None:
-            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        n, d = self._n_iterations, problem.n_features
-        operators, _ = kept(matrices, self.cache_size, n, d)
-        return operators
-
-
-class HeldOutRule:
-    """Follow the error on rows held out, and stop where it hardly falls.
-
-    Parameters
-    ----------
-    error_of : callable
-        ``error_of(b)`` of coefficients.
-    start : array
-        The coefficients before the first iteration.
-    max_iter : int
-    tol : float or None
-        Relative decrease of the error; None: go on to the end.
-
-    Attributes
-    ----------
-    errors : list of float
-        After 0, 1, ... iterations.
-    best : int
-        The first with the least error.
-    best_coef, last_coef : array
-        Coefficients after the best and the last iteration.
-    """
-
-    def __init__(self, error_of, start, max_iter, tol):
-        self._error_of, self._tol, self.max_iter = error_of, tol, max_iter
-        self.errors = [error_of(start)]
-        self.best, self.best_coef, self.last_coef = 0, start, start
-
-    def update(self, state):
-        """Take in an iterate; return whether its error has hardly fallen."""
-        self.errors.append(self._error_of(state.coef))
-        self.last_coef = state.coef
-        if self.errors[-1] < self.errors[self.best]:
-            self.best, self.best_coef = len(self.errors) - 1, state.coef
-        if self._tol is None:
-            return False
-        return decrease(self.errors, len(self.errors) - 1) < self._tol
-
-
-class IterateRule:
-    """Keep the t-th iterate, and all of them if asked.
-
-    Parameters
-    ----------
-    start : array
-        The coefficients before the first iteration.
-    t : int
-    n_path : int
-        Iterates of the path.
-    keeps_path : bool
-
-    Attributes
-    ----------
-    coef : array
-        The t-th iterate.
-    coefs : list of arrays
-        Of the path, `start` the first.
-    """
-
-    def __init__(self, start, t, n_path, keeps_path):
-        self._t, self._n_kept = t, n_path if keeps_path else 0
-        self.max_iter = max(t, self._n_kept)
-        self.coef, self.coefs, self._n_iter = start, [start], 0
-
-    def update(self, state):
-        """Take in an iterate; the last one is known."""
-        self._n_iter += 1
-        if self._n_iter == self._t:
-            self.coef = state.coef
-        if self._n_iter <= self._n_kept:
-            self.coefs.append(state.coef)
-        return False
-
-
-def factorises(problem, plan, max_iter, cache_size):
-    """Whether one factorization is cheaper than iterating, and fits the memory.
-
-    Parameters
-    ----------
-    problem : CenterProblem or RowProblem
-    plan : NystromPlan
-        Of the factorization.
-    max_iter : int or None
-        None: as many as it takes.
-    cache_size : "auto" or float
-    """
-    if not problem.has_memory(plan):
-        return False
-    if max_iter is None:
-        return True
-    n, n_outputs = problem.all.targets.shape
-    itemsize = problem.xp.finfo(problem.dtype).bits // 8
-    size = n * (problem.n_centers or n) * itemsize
-    return factorising_pays(
-        machine_of(problem),
-        n,
-        problem.n_centers,
-        problem.n_features,
-        n_outputs,
-        max_iter,
-        itemsize=itemsize,
-        cached=size <= cache_budget(cache_size, problem),
-        n_threads=1 if on_gpu(problem.xp, problem.device) else n_blas_threads(),
-    )
-
-
-def best_iteration(errors, tol):
-    """Return the place of the least error, or of the first small decrease."""
-    if tol is not None:
-        for t in range(1, len(errors)):
-            if decrease(errors, t) < tol:
-                return t
-    return int(np.nanargmin(errors))
-
-
-def decrease(errors, t):
-    """Return the relative decrease of the error at iteration t."""
-    return (errors[t - 1] - errors[t]) / errors[t - 1] if errors[t - 1] > 0 else 0.0
-
-
-def stable_step(step, top, t):
-    """Return a step that is stable on all rows, and as many times it as t steps."""
-    if step * top < 2:
-        return step, t
-    return 1.0 / top, round(t * step * top)
 
 
 class NytroRegressor(RegressionTargets, _Nytro):

@@ -1,12 +1,17 @@
 """Gradient descent on the normal equations, step by step."""
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend.array import device_of, namespace
-from ..backend.linalg import largest_eigenvalues
+from ..backend.devices import on_gpu
+from ..backend.machine import machine_of
+from ..backend.threads import n_blas_threads
 from ..operators.matrix import check_finite
+from ..operators.plan import cache_budget
+from .krylov import top_eigenvalue
 
 
 def factorising_pays(
@@ -45,6 +50,39 @@ def factorising_pays(
     else:
         entry += machine.kernel_seconds(n_features, itemsize, n_threads)
     return factorise < 2 * n_iter * n * p * entry
+
+
+def factorises(problem, plan, max_iter, cache_size):
+    """Whether one factorization is cheaper than iterating, and fits the memory.
+
+    Parameters
+    ----------
+    problem : CenterProblem or RowProblem
+    plan : NystromPlan
+        Of the factorization.
+    max_iter : int or None
+        None: as many as it takes.
+    cache_size : float or "auto"
+        MB for the kernel matrix.
+    """
+    if not problem.has_memory(plan):
+        return False
+    if max_iter is None:
+        return True
+    n, n_outputs = problem.all.targets.shape
+    itemsize = problem.xp.finfo(problem.dtype).bits // 8
+    size = n * (problem.n_centers or n) * itemsize
+    return factorising_pays(
+        machine_of(problem),
+        n,
+        problem.n_centers,
+        problem.n_features,
+        n_outputs,
+        max_iter,
+        itemsize=itemsize,
+        cached=size <= cache_budget(cache_size, problem),
+        n_threads=1 if on_gpu(problem.xp, problem.device) else n_blas_threads(),
+    )
 
 
 class IndefiniteKernelError(ValueError):
@@ -99,19 +137,13 @@ class Descent:
     def __init__(self, gradient, targets, n_coefs, noise):
         xp = namespace(targets)
         self._gradient, self._targets, self._noise = gradient, targets, noise
-        like = {"dtype": xp.float64, "device": device_of(targets)}
-        self.start = xp.zeros((n_coefs, targets.shape[1]), **like)
+        shape, device = (n_coefs, targets.shape[1]), device_of(targets)
+        self.start = xp.zeros(shape, dtype=xp.float64, device=device)
         check_finite(gradient(self.start, targets))
-        first = np.random.default_rng(0).standard_normal((n_coefs, 1))
-        self.top = largest_eigenvalues(
-            lambda V: gradient(V, None),
-            xp.asarray(first, **like),
-            n_steps=100,
-            tol=1e-11,
-        )[0]
+        self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
-    def states(self, step_size):
-        """Yield the state after 1, 2, ... steps.
+    def iterates(self, step_size):
+        """Yield b after 1, 2, ... steps.
 
         Parameters
         ----------
@@ -134,4 +166,60 @@ class Descent:
                 raise IndefiniteKernelError
             previous = norm
             b = b - step_size * g
-            yield State(b, {})
+            yield b
+
+    def stopped(self, step_size, error_of, max_iter, tol):
+        """Return the errors of b_0, b_1, ..., the t to stop at, and b_t.
+
+        That is the t with the least error, or the first that falls by less than `tol`.
+
+        Parameters
+        ----------
+        step_size : float
+        error_of : callable
+            ``error_of(b)``, on rows held out.
+        max_iter : int
+        tol : float or None
+            Of the relative decrease of the error.
+        """
+        errors, best = [error_of(self.start)], self.start
+        least = errors[0]
+        for b in islice(self.iterates(step_size), max_iter):
+            errors.append(error_of(b))
+            t = len(errors) - 1
+            if tol is not None and decrease(errors, t) < tol:
+                return errors, t, b
+            if errors[t] < least:
+                least, best = errors[t], b
+        return errors, int(np.nanargmin(errors)), best
+
+    def followed(self, step_size, t, n_kept):
+        """Return b_t, and the list of b_0 to b_k for k = `n_kept`."""
+        found, path = self.start, [self.start]
+        for k, b in enumerate(islice(self.iterates(step_size), max(t, n_kept)), 1):
+            if k == t:
+                found = b
+            if k <= n_kept:
+                path.append(b)
+        return found, path
+
+
+def best_iteration(errors, tol):
+    """Return the place of the least error, or of the first small decrease."""
+    if tol is not None:
+        for t in range(1, len(errors)):
+            if decrease(errors, t) < tol:
+                return t
+    return int(np.nanargmin(errors))
+
+
+def decrease(errors, t):
+    """Return the relative decrease of the error at iteration t."""
+    return (errors[t - 1] - errors[t]) / errors[t - 1] if errors[t - 1] > 0 else 0.0
+
+
+def stable_step(step, top, t):
+    """Return a step that is stable on all rows, and as many times it as t steps."""
+    if step * top < 2:
+        return step, t
+    return 1.0 / top, round(t * step * top)

@@ -63,7 +63,7 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
     """
     if not krylov_pays(A.shape[0], T.shape[1] - 1):
         return None
-    top = _largest_eigenvalue(A)
+    top = top_eigenvalue(partial(large_product, A), A)
     if not floor < top < math.inf:
         return None
     low = min(max(low * weight, floor), top)
@@ -90,12 +90,14 @@ def krylov_pays(n, n_outputs):
     return n >= max(_LEAST, _LEAST_PER_OUTPUT * n_outputs)
 
 
-def _largest_eigenvalue(A):
-    xp = namespace(A)
-    start = np.random.default_rng(0).standard_normal((A.shape[0], 1))
-    start = xp.asarray(start, dtype=A.dtype, device=device_of(A))
-    products = partial(large_product, A)
-    return largest_eigenvalues(products, start, n_steps=100, tol=1e-11)[0]
+def top_eigenvalue(product, like):
+    """Return the largest eigenvalue of a matrix, known by its product with V (n, 1).
+
+    `like` is an array of n rows, of the data type and on the device of the computation.
+    """
+    start = np.random.default_rng(0).standard_normal((like.shape[0], 1))
+    start = namespace(like).asarray(start, dtype=like.dtype, device=device_of(like))
+    return largest_eigenvalues(product, start, n_steps=100, tol=1e-11)[0]
 
 
 def _ritz(A, q, low, high):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..backend.array import namespace
+from ..backend.array import namespace, to_numpy
 from ..backend.linalg import large_product
 from .whitening import EPS
 
@@ -47,7 +47,7 @@ def validation_errors(spectrum, filters, moments, intercept):
         coef = xp.reshape(coef, b.shape)
         terms = coef * (G_coef - 2 * cross[:, :, None])
         errors.append(constant + xp.sum(terms, axis=(0, 1)))
-    return _host(xp.concat(errors)) / (moments.weight * n_outputs)
+    return to_numpy(xp.concat(errors)) / (moments.weight * n_outputs)
 
 
 def prediction_errors(spectrum, filters, blocks, Y, weights):
@@ -76,7 +76,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
         residual = xp.reshape(large_product(P, coefs), shape) - Y[rows, :, None]
         squares = xp.sum(residual**2, axis=1)
         total = total + xp.sum(weights[rows, None] * squares, axis=0)
-    return _host(total / (float(xp.sum(weights)) * Y.shape[1]))
+    return to_numpy(total / (float(xp.sum(weights)) * Y.shape[1]))
 
 
 def gcv_errors(spectrum, kept, n_rows):
@@ -111,7 +111,7 @@ def gcv_errors(spectrum, kept, n_rows):
     left = trace > 1e-10 * xp.max(xp.abs(trace))
     safe = xp.where(left, trace, xp.ones_like(trace))
     errors = residual / (n_outputs * N) * (n_rows / safe) ** 2
-    return _host(xp.where(left, errors, xp.full_like(errors, np.inf)))
+    return to_numpy(xp.where(left, errors, xp.full_like(errors, np.inf)))
 
 
 def loo_errors(spectrum, kept, blocks, Y, weights):
@@ -156,8 +156,4 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
         residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
         left = xp.where(left > 0, left, xp.full_like(left, EPS))
         total = total + xp.sum((residual / left[:, None, :]) ** 2, axis=(0, 1))
-    return _host(total / (N * n_outputs))
-
-
-def _host(values):
-    return np.asarray([float(value) for value in values])
+    return to_numpy(total / (N * n_outputs))

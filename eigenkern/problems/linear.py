@@ -172,10 +172,6 @@ class LinearProblem(Problem):
         eps = float(self.xp.finfo(self.dtype).eps)
         return float(np.max((10 * eps * self._seen.target_mean) ** 2))
 
-    def keeps_below(self, limit):
-        """Return a function: whether the loss of coefficients is at most `limit`."""
-        return lambda coef: self.loss(coef) <= limit
-
     def fitted_attributes(self, coef):
         """Return the attributes that prediction and further steps need."""
         target_mean = self.array(self._seen.target_mean)

@@ -104,6 +104,13 @@ def conjugate_gradient(
         yield Solution(_assembled(done, X, active), residuals, converged, rest, state)
 
 
+def last_state(states, most):
+    """Return the state that is converged, or the last of `most`, and its number."""
+    for n, state in enumerate(states, 1):
+        if state.converged or n == most:
+            return state, n
+
+
 def _norms(V):
     xp = namespace(V)
     return to_numpy(xp.linalg.vector_norm(V, axis=0)).astype(np.float64)

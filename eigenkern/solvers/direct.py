@@ -51,20 +51,6 @@ class Solution(NamedTuple):
     left_out: Any
 
 
-class Refined(NamedTuple):
-    """A solution, what is left of the right side, and that over the right side.
-
-    Attributes
-    ----------
-    x, error : arrays of shape (n, l)
-    left : float
-    """
-
-    x: Any
-    error: Any
-    left: float
-
-
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is no solution
 def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     """Return the coefficients of kernel ridge regression, or None where that fails.
@@ -146,10 +132,10 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
         L = cholesky(plus_diagonal(G, ridge))
         if L is None:
             continue
-        found = _refined(L, b, error_of, enough)
-        if found.left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
+        a, _, left = _refined(L, b, error_of, enough)
+        if left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
             left_out = _features_left_out(F, residual, w, L, has_mean)
-            return Solution(found.x, residual, left_out)
+            return Solution(a, residual, left_out)
     return None
 
 
@@ -240,7 +226,7 @@ def _solved(A, y, weights, penalty, ridge, dtype):
 
 
 def _refined(L, b, error_of, enough):
-    """Return the solution of a system with the factor L, refined to some precision.
+    """Return the solution of a system with the factor L, its error, and that over b.
 
     Parameters
     ----------
@@ -249,11 +235,7 @@ def _refined(L, b, error_of, enough):
     error_of : callable
         ``error_of(x)``, b less what the matrix makes of x.
     enough : float
-        Error over that of zero.
-
-    Returns
-    -------
-    Refined
+        Error over that of zero, to refine the solution to.
     """
     xp = namespace(b)
     x, error = xp.zeros_like(b), b
@@ -266,7 +248,7 @@ def _refined(L, b, error_of, enough):
         left = _largest(error)
         if left <= enough * size or left > before / 2:
             break
-    return Refined(x, error, left / size)
+    return x, error, left / size
 
 
 def _factor(A, weights, penalty, ridge, dtype):

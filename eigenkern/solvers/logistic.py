@@ -9,7 +9,6 @@ with the log loss of one column (two classes) or of the softmax of l columns. Ar
 coefficients are (p + 1, l): the last row is c, which has no penalty.
 """
 
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from ..backend.linalg import (
 )
 from ..losses import LogLoss
 from ..operators.matrix import check_finite
-from .conjugate_gradient import conjugate_gradient
+from .conjugate_gradient import conjugate_gradient, last_state
 
 # Conjugate gradients end when the residual of a Newton step is this part of the
 # gradient; as the objective comes near to its least value a smaller part.
@@ -362,11 +361,7 @@ def _step(objective, preconditioner, point, alpha, residual):
     solutions = conjugate_gradient(
         lambda c: column(hessian(coefficients(c))), rhs, xp.zeros_like(rhs), forcing
     )
-    n_iterations = 0
-    for solution in islice(solutions, _MOST_ITERATIONS):
-        n_iterations += 1
-        if solution.converged:
-            break
+    solution, n_iterations = last_state(solutions, _MOST_ITERATIONS)
     preconditioner.spent(n_iterations)
     direction = coefficients(solution.coef)
     slope = float(xp.sum(direction * point.gradient))
@@ -387,12 +382,8 @@ def _step(objective, preconditioner, point, alpha, residual):
 
 def minimised(objective, preconditioner, start, alphas, tol, max_iter):
     """Return the state of `newton` that is converged, or the last of `max_iter`."""
-    for state in islice(
-        newton(objective, preconditioner, start, alphas, tol), max_iter
-    ):
-        if state.converged:
-            break
-    return state
+    states = newton(objective, preconditioner, start, alphas, tol)
+    return last_state(states, max_iter)[0]
 
 
 def way_down(alpha):
