@@ -68,51 +68,6 @@ class _DoublyStochastic(Streaming, Model):
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # half of |f|^2
 
-    def __init__(
-        self,
-        kernel="laplacian",
-        *,
-        bandwidth="median",
-        algorithm="udsg",
-        loss,
-        alpha="auto",
-        block_size="auto",
-        batch_size="auto",
-        n_new=1,
-        n_old=1,
-        step_size="auto",
-        max_features=None,
-        max_iter=100,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_spectral_law(self.kernel)
@@ -622,30 +577,28 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            algorithm=algorithm,
-            loss=loss,
-            alpha=alpha,
-            block_size=block_size,
-            batch_size=batch_size,
-            n_new=n_new,
-            n_old=n_old,
-            step_size=step_size,
-            max_features=max_features,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.algorithm = algorithm
+        self.loss = loss
         self.epsilon = epsilon
         self.quantile = quantile
+        self.alpha = alpha
+        self.block_size = block_size
+        self.batch_size = batch_size
+        self.n_new = n_new
+        self.n_old = n_old
+        self.step_size = step_size
+        self.max_features = max_features
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
 
     def fit(
         self,
@@ -1038,29 +991,27 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            algorithm=algorithm,
-            loss=loss,
-            alpha=alpha,
-            block_size=block_size,
-            batch_size=batch_size,
-            n_new=n_new,
-            n_old=n_old,
-            step_size=step_size,
-            max_features=max_features,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.algorithm = algorithm
+        self.loss = loss
+        self.alpha = alpha
+        self.block_size = block_size
+        self.batch_size = batch_size
+        self.n_new = n_new
+        self.n_old = n_old
+        self.step_size = step_size
+        self.max_features = max_features
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
         self.class_weight = class_weight
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
 
     def _as_indicators(self, F):
         """Return values with a column a class, on the scale of targets 0 and 1."""
