@@ -6,9 +6,8 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
-from sklearn.metrics import d2_pinball_score
 
-from ..backend.array import device_of, location_of, move, namespace, to_numpy
+from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.transfer import StreamedRows
@@ -26,6 +25,7 @@ from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
 from ..tuning.penalty import auto_ridge
 from .base import Model, check_epochs, split, stops_early
 from .checkpoint import Checkpoint
+from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule
@@ -47,17 +47,6 @@ _N_STEPS = 32
 _FREQUENCY_BYTES = 256e6
 # Rows that are sent to another device at a time.
 _N_SENT = 65536
-
-
-class CalibratedRule(EpochRule):
-    """The rule of epochs, whose model has the best constant for the held-out rows.
-
-    Training rows pull conditional quantiles to themselves: fewer new rows than q are
-    below. Of the held-out rows q are, once the quantile q of their residuals is added.
-    """
-
-    def _best_coef(self):
-        return self._problem.with_held_out_constant(super()._best_coef())
 
 
 class _DoublyStochastic(Streaming, Model):
@@ -690,19 +679,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         check_number("epsilon", self.epsilon, 0)
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
-        for quantile in self._quantiles():
-            check_number("quantile", quantile, 0, 1, open_ends=True)
-
-    def _quantiles(self):
-        """Return the quantiles as a list of what was passed."""
-        if isinstance(self.quantile, str) or np.ndim(self.quantile) == 0:
-            return [self.quantile]
-        if np.ndim(self.quantile) != 1 or len(self.quantile) == 0:
-            raise ValueError(
-                "quantile must be a number, or a sequence of at least one; "
-                f"got {self.quantile!r}"
-            )
-        return list(self.quantile)
+        check_quantiles(self.quantile)
 
     @property
     def _quantile(self):
@@ -719,7 +696,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """
         if self.loss != "pinball" or not is_auto(self.early_stopping):
             return super()._holds_out(n)
-        rarest = min(min(q, 1.0 - q) for q in self._quantiles())
+        quantiles = np.ravel(self.quantile)
+        rarest = np.minimum(quantiles, 1.0 - quantiles).min()
         return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _check_stream(self):
@@ -750,15 +728,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """Return R^2, or the mean D^2 of the pinball loss, of values on the host."""
         if self.loss != "pinball":
             return super()._score_values(F, labels, weights)
-        if np.ndim(self._quantile) == 0:
-            columns = [F.reshape(labels.shape)]
-        else:
-            columns = np.sort(F, axis=1)[:, _ranks(self._quantile)].T
-        scores = [
-            d2_pinball_score(labels, column, sample_weight=weights, alpha=q)
-            for q, column in zip(np.ravel(self._quantile), columns, strict=True)
-        ]
-        return float(np.mean(scores))
+        return mean_d2(labels, F, self._quantile, weights)
 
     @on_its_device
     def predict(self, X: ArrayLike) -> Any:
@@ -776,15 +746,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """
         F = self._values(X, "predict")
         if np.ndim(self._fitted_quantile) == 1:
-            xp = namespace(F)
-            order = xp.asarray(_ranks(self._fitted_quantile), device=device_of(F))
-            return xp.take(xp.sort(F, axis=1), order, axis=1)
+            return without_crossing(F, self._fitted_quantile)
         return F[:, 0] if self._one_dimensional else F
-
-
-def _ranks(values):
-    """Return the place of each value among all in order, ties as they come."""
-    return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 class DSGClassifier(ClassificationTargets, _DoublyStochastic):
