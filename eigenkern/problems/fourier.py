@@ -10,6 +10,7 @@ from ..backend.transfer import move_what_fits
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
 from ..solvers.doubly_stochastic import Expansion, Rows
+from ..tuning.doubly_stochastic import N_SAMPLED, longest_step
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -33,6 +34,14 @@ class Start(NamedTuple):
     offset: Any
     target_scale: np.ndarray
     constant: np.ndarray
+
+    @classmethod
+    def of(cls, fitted):
+        """Return that of a fitted model, of its attributes."""
+        names = "target_scale_", "intercept_", "feature_mean_"
+        scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
+        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"]
+        return cls(*rest, scale, sum(parts))
 
 
 class FourierProblem(Problem):
@@ -137,16 +146,25 @@ class FourierProblem(Problem):
         """Return the model that is the constant alone."""
         return Expansion(self._constant, self.xp.zeros_like(self._constant))
 
-    def coef_of(self, coef, feature_mean, block_sums, n_steps):
+    def coef_of(self, fitted):
         """Return the expansion of a fitted model, of its attributes."""
         scale = self.array(self._target_scale)
-        coef = move(coef, self.xp, self.device)
+        coef = move(fitted["coef_"], self.xp, self.device)
         return Expansion(
             self._constant,
-            move(feature_mean, self.xp, self.device) / scale,
+            move(fitted["feature_mean_"], self.xp, self.device) / scale,
             [coef[k, :, :] / scale for k in range(coef.shape[0])],
-            list(to_numpy(block_sums).astype(np.float64)),
-            n_steps=n_steps,
+            list(to_numpy(fitted["block_sums_"]).astype(np.float64)),
+            n_steps=fitted["t_"],
+        )
+
+    def longest_step(self, batch_size, n, alpha):
+        """Return what `longest_step` measures on a random sample of the rows."""
+        index = self.rng.permutation(self.rows.X.shape[0])[:N_SAMPLED]
+        rows, weights = take(self.rows.X, index), take(self.weights, index)
+        curvature, F = self.loss_function.curvature, self.features.block_size
+        return longest_step(
+            self.kernel, rows, weights, curvature, F, batch_size, n, alpha
         )
 
     def _values(self, X, expansion):
