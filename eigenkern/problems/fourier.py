@@ -169,9 +169,7 @@ class FourierProblem(Problem):
 
     def _values(self, X, expansion):
         """Return f on some rows."""
-        blocks, n_columns = range(len(expansion.coef)), self.targets.shape[1]
-        product = self.features.product(X, blocks, expansion.coef, n_columns)
-        return product * expansion.scale + expansion.intercept
+        return expansion.values(expansion.product(self.features, X))
 
     def validation_values(self, coef):
         """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
