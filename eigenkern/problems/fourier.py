@@ -97,12 +97,10 @@ class FourierProblem(Problem):
         if start is None:
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data.every_row)
             start = self._choose(kernel, X, Y, w, numbers)
-        else:
-            dtype = move(start.offset, self.xp, self.device).dtype
-            X = self.xp.astype(X, dtype, copy=False)
+        self._offset = move(start.offset, self.xp, self.device)
+        X = self.xp.astype(X, self._offset.dtype, copy=False)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
-        self._offset = move(start.offset, self.xp, self.device)
         self._target_scale, constant = start.target_scale, start.constant
         # A loss of numbers depends on y - f alone: they are shifted by the constant,
         # and scaled so that its threshold means the same in every unit.
@@ -112,19 +110,12 @@ class FourierProblem(Problem):
             constant = np.zeros_like(constant)
         self.targets, self._constant = self.array(Y), self.array(constant)
         self.rows = Rows(X, _by_columns(self.targets), self.weights)
-        self._held_out = None
         if held_out is not None:
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
             self._held_out_targets = data.targets[held_out], w
-        self.features = FourierBlocks(
-            self.kernel,
-            start.seed,
-            block_size,
-            X,
-            self._offset,
-            cache_bytes=frequency_bytes,
-        )
+        given = self.kernel, start.seed, block_size, X, self._offset
+        self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
 
     def _choose(self, kernel, X, Y, w, numbers):
         """Return the `Start` for the training rows."""
@@ -195,11 +186,8 @@ class FourierProblem(Problem):
         """Return the attributes that prediction and further steps need."""
         xp, n_blocks, n_columns = self.xp, len(coef.coef), self.targets.shape[1]
         scale = self.array(self._target_scale)
-        blocks = xp.zeros(
-            (n_blocks, 2 * self.features.block_size, n_columns),
-            dtype=self.dtype,
-            device=self.device,
-        )
+        shape = n_blocks, 2 * self.features.block_size, n_columns
+        blocks = xp.zeros(shape, **self.features.array_options)
         for k, A in enumerate(coef.coef):
             blocks[k, :, :] = coef.scale * scale * A
         constant = to_numpy(coef.constant) * self._target_scale + self._shift

@@ -424,8 +424,7 @@ def doubly_stochastic(
 class Iteration:
     """One step on a batch, and the losses before and after it.
 
-    The attributes are those of `doubly_stochastic`, and the `RunningValues` of the
-    expansion.
+    The attributes are what `doubly_stochastic` knows.
     """
 
     features: Any
