@@ -6,9 +6,8 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
-from sklearn.metrics import d2_pinball_score
 
-from ..backend.array import device_of, location_of, move, namespace, to_numpy
+from ..backend.array import location_of, move, slices, to_numpy
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.transfer import StreamedRows
@@ -17,15 +16,13 @@ from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, Squared
 from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
-from ..operators.tiled import TiledKernel
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
-from ..problems.problem import take
-from ..solvers.doubly_stochastic import BlockRule, Steps, doubly_stochastic
-from ..tuning.doubly_stochastic import N_MEASURED, choose_sizes, longest_step
-from ..tuning.penalty import auto_ridge
+from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
+from ..tuning.doubly_stochastic import ALPHA, auto_alpha, choose_sizes, make_steps
 from .base import Model, check_epochs, split, stops_early
 from .checkpoint import Checkpoint
+from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .training import EpochRule
@@ -37,27 +34,12 @@ from .validation import (
     warn_user,
 )
 
-_ALPHA = 1e-6
-# Rows that the penalty is chosen by, at most, and their largest residual, in standard
-# deviations.
-_N_RIDGE, _OUTLIER = 20_000, 3.0
 # Steps of an epoch, at least: fewer tell too little of the loss.
 _N_STEPS = 32
 # Bytes of frequencies to keep, at most.
 _FREQUENCY_BYTES = 256e6
 # Rows that are sent to another device at a time.
 _N_SENT = 65536
-
-
-class CalibratedRule(EpochRule):
-    """The rule of epochs, whose model has the best constant for the held-out rows.
-
-    Training rows pull conditional quantiles to themselves: fewer new rows than q are
-    below. Of the held-out rows q are, once the quantile q of their residuals is added.
-    """
-
-    def _best_coef(self):
-        return self._problem.with_held_out_constant(super()._best_coef())
 
 
 class _DoublyStochastic(Streaming, Model):
@@ -67,51 +49,6 @@ class _DoublyStochastic(Streaming, Model):
     _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # half of |f|^2
-
-    def __init__(
-        self,
-        kernel="laplacian",
-        *,
-        bandwidth="median",
-        algorithm="udsg",
-        loss,
-        alpha="auto",
-        block_size="auto",
-        batch_size="auto",
-        n_new=1,
-        n_old=1,
-        step_size="auto",
-        max_features=None,
-        max_iter=100,
-        tol=1e-4,
-        early_stopping="auto",
-        validation_fraction=0.1,
-        n_iter_no_change=3,
-        cache_size="auto",
-        device="auto",
-        random_state=None,
-        verbose=0,
-    ):
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.algorithm = algorithm
-        self.loss = loss
-        self.alpha = alpha
-        self.block_size = block_size
-        self.batch_size = batch_size
-        self.n_new = n_new
-        self.n_old = n_old
-        self.step_size = step_size
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.cache_size = cache_size
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -159,7 +96,7 @@ class _DoublyStochastic(Streaming, Model):
 
     @property
     def _alpha(self):
-        return _ALPHA if is_auto(self.alpha) else float(self.alpha)
+        return ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _prepare(self, data):
         holds_out = self._holds_out(len(data.rows_with_weight()))
@@ -168,45 +105,27 @@ class _DoublyStochastic(Streaming, Model):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
         keep = needed <= cache
+        kept = needed if keep else 0.0
         block_size, batch_size = self._sizes(n, keep_values=keep)
-        room = cache - needed if keep else cache
-        problem = self._problem(data, train, held_out, block_size, room)
-        alpha = self._chosen_alpha(problem, held_out)
-        schedule = self._schedule(problem, batch_size, n, alpha)
+        problem = self._problem(data, train, held_out, block_size, cache - kept)
+        alpha = self._alpha
+        if is_auto(self.alpha) and is_auto(self.early_stopping) and held_out is None:
+            rows, targets, weights = problem.rows.X, problem.targets, problem.weights
+            robust = self.loss != "squared_error"
+            alpha = auto_alpha(problem.kernel, rows, targets, weights, robust=robust)
+        chosen = self._chosen(problem, batch_size, n, alpha)
+        chosen["cache_size_"] = kept / 1e6
+        n_passes = -(-_N_STEPS // -(-n // batch_size))
         solver = self._solver(
-            problem,
-            problem.initial_coef(),
-            alpha,
-            batch_size,
-            schedule,
-            keep_values=keep,
-            n_passes=-(-_N_STEPS // -(-n // batch_size)),
+            problem, problem.initial_coef(), chosen, keep_values=keep, n_passes=n_passes
         )
-        chosen = self._chosen(block_size, batch_size, schedule, alpha)
-        chosen["cache_size_"] = needed / 1e6 if keep else 0.0
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
-        rule = self._epoch_rule(problem, data, held_out, kind)
-        return problem, solver, chosen, rule
+        return problem, solver, chosen, self._epoch_rule(problem, data, held_out, kind)
 
     def _holds_out(self, n):
         """Return whether some of n rows are held out."""
         return stops_early(self)
-
-    def _chosen_alpha(self, problem, held_out):
-        """Return lambda, which is chosen where it and `early_stopping` are "auto"."""
-        auto = is_auto(self.alpha) and is_auto(self.early_stopping)
-        if not auto or held_out is not None:
-            return self._alpha
-        xp, X, y = problem.xp, problem.rows.X, problem.targets
-        if (
-            self.loss != "squared_error"
-        ):  # outliers, which the loss bears, decide nothing
-            y = xp.clip(y, -_OUTLIER, _OUTLIER)
-        y = y - problem.weights @ y / y.shape[0]
-        X = problem.to_compute(take(X, np.arange(min(X.shape[0], _N_RIDGE))))
-        ridge = auto_ridge(TiledKernel(problem.kernel, X), y, problem.weights)
-        return max(ridge / y.shape[0], _ALPHA)
 
     def _loss_of(self, n_columns):
         """Return the loss, made of what it needs to know."""
@@ -238,30 +157,27 @@ class _DoublyStochastic(Streaming, Model):
         given = self.block_size, self.batch_size, self.max_features
         return choose_sizes(n, *given, keep_values=keep_values)
 
-    def _schedule(self, problem, batch_size, n, alpha):
-        """Return the longest step, and c of its decay 1 / (1 + c t).
+    def _chosen(self, problem, batch_size, n, alpha):
+        """Return the fitted attributes that are chosen: sizes, lambda and the step.
 
         `n` is the number of rows that are visited in turn, None for ever new ones.
         """
-        if not (is_auto(self.step_size) or isinstance(self.step_size, tuple | list)):
-            return float(self.step_size), 0.0
-        index = problem.rng.permutation(problem.rows.X.shape[0])[:N_MEASURED]
-        longest, noise = longest_step(
-            problem.kernel,
-            take(problem.rows.X, index),
-            take(problem.weights, index),
-            problem.loss_function.curvature,
-            problem.features.block_size,
-            batch_size,
-            n,
-        )
-        if alpha > 0:
-            longest = min(longest, 0.5 / alpha)
-        if is_auto(self.step_size):
-            return longest, longest * (alpha + noise)
-        if self.step_size[0] == "theta/t":
-            self._check_theta(self.step_size[1])
-        return longest, 0.0
+        step, decay = self.step_size, 0.0
+        if is_auto(step):
+            longest, decay = problem.longest_step(batch_size, n, alpha)
+        elif isinstance(step, tuple | list):
+            longest, _ = problem.longest_step(batch_size, n, alpha)
+            if step[0] == "theta/t":
+                self._check_theta(step[1])
+        else:
+            longest = float(step)
+        return {
+            "alpha_": alpha,
+            "block_size_": problem.features.block_size,
+            "batch_size_": batch_size,
+            "step_size_": longest,
+            "step_decay_": decay,
+        }
 
     def _check_theta(self, theta):
         """Warn where the condition of theorem 3 does not hold."""
@@ -274,8 +190,8 @@ class _DoublyStochastic(Streaming, Model):
                 "1 and 2 or a positive integer"
             )
 
-    def _solver(self, problem, expansion, alpha, batch_size, schedule, **options):
-        longest, decay = schedule
+    def _solver(self, problem, expansion, chosen, **options):
+        longest, decay = chosen["step_size_"], chosen["step_decay_"]
         max_blocks = None
         if self.max_features is not None:
             max_blocks = self.max_features // problem.features.block_size
@@ -284,96 +200,47 @@ class _DoublyStochastic(Streaming, Model):
             problem.rows,
             problem.loss_function,
             expansion=expansion,
-            alpha=alpha,
-            batch_size=batch_size,
-            steps=Steps(self._gamma(longest, decay), longest),
+            alpha=chosen["alpha_"],
+            batch_size=chosen["batch_size_"],
+            steps=make_steps(self.step_size, longest, decay),
             blocks=BlockRule(self.algorithm, self.n_new, self.n_old, max_blocks),
             rng=problem.rng,
             **options,
         )
-
-    def _gamma(self, longest, decay):
-        """Return the step as a function of t = 1, 2, ..."""
-        if not isinstance(self.step_size, tuple | list):
-            return lambda t: longest / (1.0 + decay * t)
-        constant = float(self.step_size[1])
-        if self.step_size[0] == "theta/t":
-            return lambda t: constant / t
-        return lambda t: 1.0 / (1.0 + constant * t)
-
-    def _chosen(self, block_size, batch_size, schedule, alpha):
-        return {
-            "alpha_": alpha,
-            "block_size_": block_size,
-            "batch_size_": batch_size,
-            "step_size_": schedule[0],
-            "step_decay_": schedule[1],
-        }
 
     def _prepare_piece(self, data, anew):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         rows = data.rows_with_weight()
         if anew:
             if hasattr(self, "coef_"):  # batches are those of the pieces
-                sizes = self.block_size_, self.batch_size_
+                block_size, batch_size = self.block_size_, self.batch_size_
             else:
-                sizes = self._sizes(len(rows), keep_values=False)
-            problem = self._problem(data, rows, None, sizes[0], cache)
-            schedule = self._schedule(problem, sizes[1], None, self._alpha)
-            chosen = self._chosen(*sizes, schedule, self._alpha)
+                block_size, batch_size = self._sizes(len(rows), keep_values=False)
+            problem = self._problem(data, rows, None, block_size, cache)
+            chosen = self._chosen(problem, batch_size, None, self._alpha)
             expansion, halvings = problem.initial_coef(), 0
         else:
             if self.max_features is not None:
                 check_number("max_features", self.max_features, self.block_size_)
             # With the steps so far: else every call would draw the same old blocks.
             data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
-            start = self._fitted_start()
+            start = Start.of(vars(self))
             problem = self._problem(data, rows, None, self.block_size_, cache, start)
-            schedule, chosen = (self.step_size_, self.step_decay_), {}
-            expansion = problem.coef_of(
-                self.coef_, self.feature_mean_, self.block_sums_, self.t_
-            )
-            halvings = self.n_step_halvings_
-        solver = self._solver(
-            problem,
-            expansion,
-            chosen["alpha_"] if anew else self.alpha_,
-            chosen["batch_size_"] if anew else self.batch_size_,
-            schedule,
-            keep_values=False,
-            shuffle=False,
-            n_halvings=halvings,
-        )
-        return problem, solver, chosen
+            names = "alpha_", "batch_size_", "step_size_", "step_decay_"
+            chosen = {name: getattr(self, name) for name in names}
+            expansion, halvings = problem.coef_of(vars(self)), self.n_step_halvings_
+        options = {"keep_values": False, "shuffle": False, "n_halvings": halvings}
+        return problem, self._solver(problem, expansion, chosen, **options), chosen
 
     def _value_and_gradient(self, Y, F):
         loss, scale = self._loss_of(Y.shape[1]), to_numpy(self.target_scale_)
         return loss.value_and_gradient(Y / scale, F / scale)
 
-    def _fitted_start(self):
-        """Return what the first rows have chosen."""
-        parts = (self.intercept_, self.feature_mean_)
-        return Start(
-            self.kernel_,
-            self.seed_,
-            self.offset_,
-            to_numpy(self.target_scale_).astype(np.float64),
-            sum(to_numpy(part).astype(np.float64) for part in parts),
-        )
-
     def _fitted_features(self, location, cache_bytes):
         """Return the random features of a fitted model, and their coefficients."""
         coef, offset = move(self.coef_, *location), move(self.offset_, *location)
-        size = coef.shape[1] // 2
-        features = FourierBlocks(
-            self.kernel_,
-            self.seed_,
-            size,
-            offset[None, :],
-            offset,
-            cache_bytes=cache_bytes,
-        )
-        return features, coef
+        given = self.kernel_, self.seed_, coef.shape[1] // 2, offset[None, :], offset
+        return FourierBlocks(*given, cache_bytes=cache_bytes), coef
 
     def _gradients(self, X):
         location = compute_device(self.device, X)
@@ -387,9 +254,8 @@ class _DoublyStochastic(Streaming, Model):
         features, coef = self._fitted_features(location, cache)
         n_blocks, _, n_columns = coef.shape
         coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
-        for start in range(0, n, n_sent):
-            piece = rows[start : min(start + n_sent, n), :]
-            piece = xp.astype(piece, coef.dtype, copy=False)
+        for tile in slices(n, n_sent):
+            piece = xp.astype(rows[tile, :], coef.dtype, copy=False)
             values.append(features.product(piece, range(n_blocks), coefs, n_columns))
         return xp.concat(values)
 
@@ -622,30 +488,28 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            algorithm=algorithm,
-            loss=loss,
-            alpha=alpha,
-            block_size=block_size,
-            batch_size=batch_size,
-            n_new=n_new,
-            n_old=n_old,
-            step_size=step_size,
-            max_features=max_features,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.algorithm = algorithm
+        self.loss = loss
         self.epsilon = epsilon
         self.quantile = quantile
+        self.alpha = alpha
+        self.block_size = block_size
+        self.batch_size = batch_size
+        self.n_new = n_new
+        self.n_old = n_old
+        self.step_size = step_size
+        self.max_features = max_features
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
 
     def fit(
         self,
@@ -737,19 +601,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         check_number("epsilon", self.epsilon, 0)
         if self.loss == "huber" and self.epsilon == 0:
             raise ValueError("epsilon must be positive with loss='huber'; got 0")
-        for quantile in self._quantiles():
-            check_number("quantile", quantile, 0, 1, open_ends=True)
-
-    def _quantiles(self):
-        """Return the quantiles as a list of what was passed."""
-        if isinstance(self.quantile, str) or np.ndim(self.quantile) == 0:
-            return [self.quantile]
-        if np.ndim(self.quantile) != 1 or len(self.quantile) == 0:
-            raise ValueError(
-                "quantile must be a number, or a sequence of at least one; "
-                f"got {self.quantile!r}"
-            )
-        return list(self.quantile)
+        check_quantiles(self.quantile)
 
     @property
     def _quantile(self):
@@ -766,7 +618,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """
         if self.loss != "pinball" or not is_auto(self.early_stopping):
             return super()._holds_out(n)
-        rarest = min(min(q, 1.0 - q) for q in self._quantiles())
+        quantiles = np.ravel(self.quantile)
+        rarest = np.minimum(quantiles, 1.0 - quantiles).min()
         return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _check_stream(self):
@@ -797,15 +650,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """Return R^2, or the mean D^2 of the pinball loss, of values on the host."""
         if self.loss != "pinball":
             return super()._score_values(F, labels, weights)
-        if np.ndim(self._quantile) == 0:
-            columns = [F.reshape(labels.shape)]
-        else:
-            columns = np.sort(F, axis=1)[:, _ranks(self._quantile)].T
-        scores = [
-            d2_pinball_score(labels, column, sample_weight=weights, alpha=q)
-            for q, column in zip(np.ravel(self._quantile), columns, strict=True)
-        ]
-        return float(np.mean(scores))
+        return mean_d2(labels, F, self._quantile, weights)
 
     @on_its_device
     def predict(self, X: ArrayLike) -> Any:
@@ -823,15 +668,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         """
         F = self._values(X, "predict")
         if np.ndim(self._fitted_quantile) == 1:
-            xp = namespace(F)
-            order = xp.asarray(_ranks(self._fitted_quantile), device=device_of(F))
-            return xp.take(xp.sort(F, axis=1), order, axis=1)
+            return without_crossing(F, self._fitted_quantile)
         return F[:, 0] if self._one_dimensional else F
-
-
-def _ranks(values):
-    """Return the place of each value among all in order, ties as they come."""
-    return np.argsort(np.argsort(values, kind="stable"), kind="stable")
 
 
 class DSGClassifier(ClassificationTargets, _DoublyStochastic):
@@ -1038,29 +876,27 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         random_state: RandomState = None,
         verbose: int | bool = 0,
     ) -> None:
-        super().__init__(
-            kernel,
-            bandwidth=bandwidth,
-            algorithm=algorithm,
-            loss=loss,
-            alpha=alpha,
-            block_size=block_size,
-            batch_size=batch_size,
-            n_new=n_new,
-            n_old=n_old,
-            step_size=step_size,
-            max_features=max_features,
-            max_iter=max_iter,
-            tol=tol,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            cache_size=cache_size,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.algorithm = algorithm
+        self.loss = loss
+        self.alpha = alpha
+        self.block_size = block_size
+        self.batch_size = batch_size
+        self.n_new = n_new
+        self.n_old = n_old
+        self.step_size = step_size
+        self.max_features = max_features
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
         self.class_weight = class_weight
+        self.cache_size = cache_size
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
 
     def _as_indicators(self, F):
         """Return values with a column a class, on the scale of targets 0 and 1."""

@@ -10,6 +10,7 @@ from ..backend.transfer import move_what_fits
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
 from ..solvers.doubly_stochastic import Expansion, Rows
+from ..tuning.doubly_stochastic import N_SAMPLED, longest_step
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -33,6 +34,14 @@ class Start(NamedTuple):
     offset: Any
     target_scale: np.ndarray
     constant: np.ndarray
+
+    @classmethod
+    def of(cls, fitted):
+        """Return that of a fitted model, of its attributes."""
+        names = "target_scale_", "intercept_", "feature_mean_"
+        scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
+        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"]
+        return cls(*rest, scale, sum(parts))
 
 
 class FourierProblem(Problem):
@@ -88,12 +97,10 @@ class FourierProblem(Problem):
         if start is None:
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data.every_row)
             start = self._choose(kernel, X, Y, w, numbers)
-        else:
-            dtype = move(start.offset, self.xp, self.device).dtype
-            X = self.xp.astype(X, dtype, copy=False)
+        self._offset = move(start.offset, self.xp, self.device)
+        X = self.xp.astype(X, self._offset.dtype, copy=False)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
-        self._offset = move(start.offset, self.xp, self.device)
         self._target_scale, constant = start.target_scale, start.constant
         # A loss of numbers depends on y - f alone: they are shifted by the constant,
         # and scaled so that its threshold means the same in every unit.
@@ -103,19 +110,12 @@ class FourierProblem(Problem):
             constant = np.zeros_like(constant)
         self.targets, self._constant = self.array(Y), self.array(constant)
         self.rows = Rows(X, _by_columns(self.targets), self.weights)
-        self._held_out = None
         if held_out is not None:
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
             self._held_out_targets = data.targets[held_out], w
-        self.features = FourierBlocks(
-            self.kernel,
-            start.seed,
-            block_size,
-            X,
-            self._offset,
-            cache_bytes=frequency_bytes,
-        )
+        given = self.kernel, start.seed, block_size, X, self._offset
+        self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
 
     def _choose(self, kernel, X, Y, w, numbers):
         """Return the `Start` for the training rows."""
@@ -137,23 +137,30 @@ class FourierProblem(Problem):
         """Return the model that is the constant alone."""
         return Expansion(self._constant, self.xp.zeros_like(self._constant))
 
-    def coef_of(self, coef, feature_mean, block_sums, n_steps):
+    def coef_of(self, fitted):
         """Return the expansion of a fitted model, of its attributes."""
         scale = self.array(self._target_scale)
-        coef = move(coef, self.xp, self.device)
+        coef = move(fitted["coef_"], self.xp, self.device)
         return Expansion(
             self._constant,
-            move(feature_mean, self.xp, self.device) / scale,
+            move(fitted["feature_mean_"], self.xp, self.device) / scale,
             [coef[k, :, :] / scale for k in range(coef.shape[0])],
-            list(to_numpy(block_sums).astype(np.float64)),
-            n_steps=n_steps,
+            list(to_numpy(fitted["block_sums_"]).astype(np.float64)),
+            n_steps=fitted["t_"],
+        )
+
+    def longest_step(self, batch_size, n, alpha):
+        """Return what `longest_step` measures on a random sample of the rows."""
+        index = self.rng.permutation(self.rows.X.shape[0])[:N_SAMPLED]
+        rows, weights = take(self.rows.X, index), take(self.weights, index)
+        curvature, F = self.loss_function.curvature, self.features.block_size
+        return longest_step(
+            self.kernel, rows, weights, curvature, F, batch_size, n, alpha
         )
 
     def _values(self, X, expansion):
         """Return f on some rows."""
-        blocks, n_columns = range(len(expansion.coef)), self.targets.shape[1]
-        product = self.features.product(X, blocks, expansion.coef, n_columns)
-        return product * expansion.scale + expansion.intercept
+        return expansion.values(expansion.product(self.features, X))
 
     def validation_values(self, coef):
         """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
@@ -179,11 +186,8 @@ class FourierProblem(Problem):
         """Return the attributes that prediction and further steps need."""
         xp, n_blocks, n_columns = self.xp, len(coef.coef), self.targets.shape[1]
         scale = self.array(self._target_scale)
-        blocks = xp.zeros(
-            (n_blocks, 2 * self.features.block_size, n_columns),
-            dtype=self.dtype,
-            device=self.device,
-        )
+        shape = n_blocks, 2 * self.features.block_size, n_columns
+        blocks = xp.zeros(shape, **self.features.array_options)
         for k, A in enumerate(coef.coef):
             blocks[k, :, :] = coef.scale * scale * A
         constant = to_numpy(coef.constant) * self._target_scale + self._shift

@@ -8,10 +8,11 @@ gradients of the loss in f(x_i), one row each, and a block k ::
     A_k <- A_k - gamma (phi_k(X_b) - mu)' G / B,   mu = mean of phi_k(X_b)
     b   <- b - gamma_b (mean of G) / (mean of the loss's second derivative)
 
-DSG takes a new block in every step; UDSG an old one, drawn at random, in U of G + U
-steps; CDSG an old one whenever `checked_step` finds one for which that is no worse.
+DSG (algorithm 1 of the paper) takes a new block in every step; UDSG (3) an old one,
+drawn at random, in U of G + U steps; CDSG (4) an old one whenever `checked_step` finds
+one for which that is no worse. f(x_i), the paper's algorithm 2, is of `RunningValues`.
 
-Without mu and the last line this is the algorithm of the papers. The features' mean
+Without mu and the last line these are the steps of the papers. The features' mean
 makes a constant function the top eigenvector of the kernel, with an eigenvalue of some
 ten times the next one: it alone would limit the step.
 
@@ -21,6 +22,7 @@ gradients", NeurIPS 2014 (arXiv:1407.5599).
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,15 @@ class Expansion:
         """What to add to the sum over blocks, shape (l,)."""
         return self.constant - self.scale * self.mean
 
+    def product(self, features, X):
+        """Return sum_k phi_k(X)' A_k over `scale`, shape (m, l)."""
+        n_blocks, n_columns = len(self.coef), self.constant.shape[0]
+        return features.product(X, range(n_blocks), self.coef, n_columns)
+
+    def values(self, product):
+        """Return f on some rows, of their `product`."""
+        return product * self.scale + self.intercept
+
     def copy(self):
         """Return a copy that does not change with this one."""
         return replace(self, coef=list(self.coef), sums=list(self.sums))
@@ -124,15 +135,12 @@ class RunningValues:
     ----------
     features : FourierBlocks
     expansion : Expansion
-    n_columns : int
-        l.
     keep : bool
         Whether to keep values at all; without, every visit evaluates every block.
     """
 
-    def __init__(self, features, expansion, n_columns, keep):
-        self._features, self._expansion = features, expansion
-        self._n_columns, self.keep = n_columns, keep
+    def __init__(self, features, expansion, keep):
+        self._features, self._expansion, self.keep = features, expansion, keep
         self.forget()
 
     def forget(self):
@@ -156,12 +164,10 @@ class RunningValues:
         """Return the values over the scale on one batch, known by `key`, (m, l)."""
         values = self._values.get(key)
         if values is None:
-            coef = self._expansion.coef
-            blocks, n_columns = range(len(coef)), self._n_columns
-            values = self._features.product(X, blocks, coef, n_columns)
+            values = self._expansion.product(self._features, X)
         elif self._seen[key] < self._n_dropped + len(self._log):
             blocks, coef = self._changes_since(self._seen[key])
-            values += self._features.product(X, blocks, coef, self._n_columns)
+            values += self._features.product(X, blocks, coef, values.shape[1])
         if self.keep:
             self._values[key] = values
             self._seen[key] = self._n_dropped + len(self._log)
@@ -362,14 +368,13 @@ def doubly_stochastic(
     """
     xp, n = features.xp, rows.X.shape[0]
     # A last batch of one row joins the one before: it has no features less their mean.
-    starts = np.arange(0, max(n - 1, 1), batch_size)
-    stops = {int(start): min(int(start) + batch_size, n) for start in starts}
-    stops[int(starts[-1])] = n
+    bounds = [*range(0, max(n - 1, 1), batch_size), n]
+    batches = [slice(start, stop) for start, stop in pairwise(bounds)]
     zeros = xp.broadcast_to(expansion.constant[None, :], rows.targets.shape)
     zero_losses = rows.weights * loss.value(rows.targets, zeros)
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
-    values = RunningValues(features, expansion, rows.targets.shape[1], keep_values)
+    values = RunningValues(features, expansion, keep_values)
     iteration = Iteration(
         features, rows, loss, expansion, values, alpha, batch_size, steps, blocks, rng
     )
@@ -377,9 +382,9 @@ def doubly_stochastic(
     def epoch():
         total = baseline = 0.0
         diverged = Epoch(None, np.full(1, np.nan), np.nan, 0)
-        order = np.tile(starts, n_passes)
-        for start in rng.permutation(order) if shuffle else order:
-            b = slice(int(start), stops[int(start)])
+        order = np.tile(np.arange(len(batches)), n_passes)
+        for i in rng.permutation(order) if shuffle else order:
+            b = batches[i]
             V = values.at(rows.X[b, :], b.start)
             batch_loss, G, *moments = iteration.gradients(b, V)
             total += batch_loss
@@ -419,8 +424,7 @@ def doubly_stochastic(
 class Iteration:
     """One step on a batch, and the losses before and after it.
 
-    The attributes are those of `doubly_stochastic`, and the `RunningValues` of the
-    expansion.
+    The attributes are what `doubly_stochastic` knows.
     """
 
     features: Any
@@ -439,21 +443,16 @@ class Iteration:
 
         The others are what `gradients` returns, and what the guard makes of the step.
         """
-        xp, m, expansion, steps = (
-            self.features.xp,
-            G.shape[0],
-            self.expansion,
-            self.steps,
-        )
+        xp, m, expansion = self.features.xp, G.shape[0], self.expansion
         sums = xp.sum(G, axis=0)
         total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
         if total_weight == 0.0:
             return
-        gamma = factor * steps.at(expansion.n_steps + 1)
+        gamma = factor * self.steps.at(expansion.n_steps + 1)
         gamma *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
         noise = squares / (8.0 * self.features.block_size * m**2)
         k, gamma = self.blocks.choose(
-            expansion, mean_gradient, noise, gamma, steps.longest, self.rng
+            expansion, mean_gradient, noise, gamma, self.steps.longest, self.rng
         )
         expansion.scale *= 1.0 - gamma * self.alpha
         rate = -gamma / expansion.scale
@@ -467,7 +466,7 @@ class Iteration:
         # That is a loss only where they save time: with kept values a new one costs no
         # more.
         quick = self.loss.moves_constant and not self.values.keep
-        rate = constant_rate(self.batch_size, quick) * gamma / steps.longest
+        rate = constant_rate(self.batch_size, quick) * gamma / self.steps.longest
         rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
@@ -475,13 +474,11 @@ class Iteration:
 
     def total_loss(self, b, V):
         """Return the loss of a batch of rows, of the values V of `RunningValues`."""
-        xp, loss = self.features.xp, self.loss
-        intercept, scale = self.expansion.intercept, self.expansion.scale
         Y, w = self.rows.targets[b, :], self.rows.weights[b]
 
         def task(tile):
-            losses = loss.value(Y[tile, :], V[tile, :] * scale + intercept)
-            return float(xp.sum(w[tile] * losses))
+            losses = self.loss.value(Y[tile, :], self.expansion.values(V[tile, :]))
+            return float(self.features.xp.sum(w[tile] * losses))
 
         return sum(self.features.map_tiles(task, V.shape[0], V.shape[1]))
 
@@ -499,14 +496,13 @@ class Iteration:
             Sum of the second derivatives.
         """
         xp, loss = self.features.xp, self.loss
-        intercept, scale = self.expansion.intercept, self.expansion.scale
         Y, W = self.rows.targets[b, :], self.rows.weights[b]
         # One row an output: losses sum over few columns.
         G = xp.empty((V.shape[1] + 1, V.shape[0]), **self.features.array_options).T
 
         def task(tile):
-            F, w, Y_t = V[tile, :] * scale + intercept, W[tile], Y[tile, :]
-            value, gradient = loss.value_and_gradient(Y_t, F)
+            F, w = self.expansion.values(V[tile, :]), W[tile]
+            value, gradient = loss.value_and_gradient(Y[tile, :], F)
             second = w[:, None] * loss.second_derivative(gradient)
             G[tile, -1] = w
             G[tile, :-1] = gradient = w[:, None] * gradient

@@ -1,11 +1,19 @@
-"""What "auto" means for doubly stochastic gradients: blocks, batches and the step."""
+"""What "auto" means for doubly stochastic gradients: blocks, batches, lambda, steps."""
 
 import numpy as np
 
+from ..backend.array import namespace
 from ..backend.linalg import largest_eigenvalues
 from ..operators.tiled import TiledKernel
+from ..solvers.doubly_stochastic import Steps
+from .penalty import auto_ridge
 from .step import SAFETY
 
+# lambda where nothing chooses it, and the least that is chosen.
+ALPHA = 1e-6
+# Rows that lambda is chosen by, at most, and their largest residual, in standard
+# deviations.
+_N_RIDGE, _OUTLIER = 20_000, 3.0
 # Rows and features of a step that evaluates every block anew, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: below, calls of NumPy cost as much.
@@ -13,7 +21,7 @@ _STEP_WORK = 2e6
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
 # Rows that the largest eigenvalue of the kernel is measured on.
-N_MEASURED = 2000
+N_SAMPLED = 2000
 
 
 def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
@@ -44,8 +52,30 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     return block_size, min(batch_size, n)
 
 
-def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n):
-    """Return the longest safe step, and by how much 1 / step has to grow in a step.
+def auto_alpha(kernel, X, y, weights, *, robust):
+    """Return the lambda that predicts new rows best in kernel ridge regression.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : array of shape (n, d)
+        Rows in random order.
+    y : array of shape (n, l)
+        Their targets, in standard deviations.
+    weights : array of shape (n,)
+        With mean 1.
+    robust : bool
+        Whether outliers, which the loss bears, decide nothing.
+    """
+    n = y.shape[0]
+    y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
+    y = y - weights @ y / n
+    ridge = auto_ridge(TiledKernel(kernel, X[: min(n, _N_RIDGE), :]), y, weights)
+    return max(ridge / n, ALPHA)
+
+
+def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n, alpha):
+    """Return the longest safe step, and c of its decay 1 / (1 + c t).
 
     With the largest eigenvalue lambda_1 and the trace beta of the centered kernel, both
     over the number of rows, and the curvature L of the loss, a step gamma on F features
@@ -62,7 +92,7 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n):
     ----------
     kernel : Kernel
     rows : array of shape (m, d)
-        A random sample of `N_MEASURED` rows, or all.
+        A random sample of `N_SAMPLED` rows, or all.
     weights : array of shape (m,)
     curvature : float
         L.
@@ -70,6 +100,8 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n):
         F and B.
     n : int or None
         Rows that are visited in turn; None: ever new ones.
+    alpha : float
+        lambda: a step shrinks f by gamma lambda, which is half of it at most.
     """
     operator, m = TiledKernel(kernel, rows), rows.shape[0]
     xp = operator.xp
@@ -91,6 +123,26 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n):
     noise = curvature / (6.0 * block_size * beta)
     stable = top + beta / (2.0 * block_size) + heaviest * beta / batch_size
     inverse = 0.5 * curvature * stable
-    if n is None:
-        return 1.0 / inverse, noise
-    return 1.0 / (inverse + noise * (n / batch_size - 1.0)), 0.0
+    if n is not None:
+        inverse, noise = inverse + noise * (n / batch_size - 1.0), 0.0
+    longest = 1.0 / inverse
+    if alpha > 0:
+        longest = min(longest, 0.5 / alpha)
+    return longest, longest * (alpha + noise)
+
+
+def make_steps(step_size, longest, decay):
+    """Return the `Steps` that the parameter `step_size` means.
+
+    Parameters
+    ----------
+    step_size : float, "auto" or tuple
+    longest, decay : float
+        As of `longest_step`; a number is its own longest step, and does not decay.
+    """
+    if not isinstance(step_size, tuple | list):
+        return Steps(lambda t: longest / (1.0 + decay * t), longest)
+    constant = float(step_size[1])
+    if step_size[0] == "theta/t":
+        return Steps(lambda t: constant / t, longest)
+    return Steps(lambda t: 1.0 / (1.0 + constant * t), longest)
