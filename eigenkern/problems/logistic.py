@@ -10,7 +10,7 @@ from ..backend.machine import machine_of
 from ..losses import LogLoss
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
-from ..operators.matrix import Matrix
+from ..operators.stacked import StackedRows
 from ..solvers.logistic import Logistic, Preconditioner
 from .centers import CenterProblem
 from .problem import take
@@ -199,46 +199,3 @@ class LogisticProblem(CenterProblem):
         return super().fitted_attributes(coef[:-1, :]) | {
             "intercept_": self.to_source(intercept)
         }
-
-
-class StackedRows(Matrix):
-    """Some matrices with the same columns, one below the other.
-
-    Parameters
-    ----------
-    matrices : list of Matrix
-    """
-
-    def __init__(self, matrices):
-        first = matrices[0]
-        for name in ("xp", "device", "dtype", "itemsize", "in_memory", "n_workers"):
-            setattr(self, name, getattr(first, name))
-        n_rows = [matrix.shape[0] for matrix in matrices]
-        self.shape = sum(n_rows), first.shape[1]
-        self._matrices = matrices
-        self._starts = np.cumsum([0, *n_rows[:-1]]).tolist()
-
-    def gram(self, T, weights=None, *, transform=None):
-        """Return C' W C and C' W T in float64, C = K."""
-        sums = []
-        for matrix, rows in self._parts():
-            sums.append(matrix.gram(T[rows, :], weights[rows], transform=transform))
-        grams, crosses = zip(*sums, strict=True)
-        return sum(grams[1:], grams[0]), sum(crosses[1:], crosses[0])
-
-    def adjoint_of(self, V, function):
-        """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
-        found = [
-            matrix.adjoint_of(V, _from(rows.start, function))
-            for matrix, rows in self._parts()
-        ]
-        return sum(found[1:], found[0])
-
-    def _parts(self):
-        for start, matrix in zip(self._starts, self._matrices, strict=True):
-            yield matrix, slice(start, start + matrix.shape[0])
-
-
-def _from(start, function):
-    """Return a function of rows that are counted from `start`."""
-    return lambda rows, F: function(slice(rows.start + start, rows.stop + start), F)
