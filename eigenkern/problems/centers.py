@@ -18,8 +18,8 @@ from ..operators.given import GivenMatrix
 from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from .least_squares import LeastSquares
-from .problem import scatter, shuffled, take
+from .least_squares import LeastSquares, products
+from .problem import shuffled, take
 
 # Rows, of those that are not in memory, that tell what each center stands for.
 _N_WEIGHED = 20_000
@@ -161,12 +161,10 @@ class CenterProblem(LeastSquares):
         Before all linear algebra: the threads of BLAS go on spinning after it, and slow
         a kernel's tiles.
         """
-        given = [self.matrix_of(rows) for rows in self.parts[1:]]
+        matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
         return [
             Moments.of(matrix, rows.targets, rows.weights, self.whitening)
-            for matrix, rows in zip(
-                [self._training_matrix, *given], self.parts, strict=True
-            )
+            for matrix, rows in zip(matrices, self.parts, strict=True)
         ]
 
     @property
@@ -185,14 +183,12 @@ class CenterProblem(LeastSquares):
 
     def orthonormal(self, width):
         xp, rows, spectrum = self.xp, self.train, self.training.spectrum
-        matrix = self._training_matrix
         inside, e = spectrum.inside, spectrum.values
         scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
         scale = xp.where(inside, scale, xp.zeros_like(scale))
         R_V = self.expand(spectrum.vectors * scale)
-        for block in blocks(matrix.shape[0], matrix.shape[1] + width):
-            K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
-            yield block, xp.sqrt(rows.weights[block])[:, None] * large_product(K, R_V)
+        for block, F in products(self._training_matrix, R_V, width):
+            yield block, xp.sqrt(rows.weights[block])[:, None] * F
 
     def without(self, sets, L, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
@@ -218,13 +214,6 @@ class CenterProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
-        """Return the attributes that variances of predictions need.
-
-        Parameters
-        ----------
-        factor : Factor
-            Of `everything`.
-        """
         xp, equations, L = self.xp, self.everything, self.whitening.L
         able = np.flatnonzero(self._able_to_leave_out())
         n = n_left_out(len(self.all.index), 1 / 8)
@@ -253,11 +242,7 @@ class CenterProblem(LeastSquares):
         """Return R b, the coefficients of the centers that are kept."""
         return self.whitening.expand(b)
 
-    def dual_coef(self, coef):
-        """Return the coefficients of all centers, or of all rows of X."""
-        return scatter(self.checked(self.expand(coef)), *self._dual_index())
-
-    def _dual_index(self):
+    def places(self, coef=None):
         """Return the rows of `dual_coef_` of the kept centers, and how many it has."""
         used = self.whitening.kept
         if self.kernel is None:
@@ -267,21 +252,19 @@ class CenterProblem(LeastSquares):
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
         centers = None if self._centers is None else self.to_source(self._centers)
-        indices = self.to_source_or_none(self.center_indices)
-        dual_coef = self.dual_coef(coef)
-        return self.kernel_attributes(dual_coef, self.intercept, centers) | {
-            "center_indices_": indices
-        }
+        dual_coef, indices = self.dual_coef(coef), self.center_indices
+        attributes = self.kernel_attributes(dual_coef, self.intercept, centers)
+        return attributes | {"center_indices_": self.to_source_or_none(indices)}
 
     def suits(self, dual_coef, centers, indices):
         """Whether fitted attributes are of a model with these centers and outputs."""
-        shape = self._dual_index()[1], self.targets.shape[1]
+        shape = self.places()[1], self.targets.shape[1]
         same = _same(self._centers, centers) and _same(self.center_indices, indices)
         return same and tuple(dual_coef.shape) == shape
 
     def kept_coef(self, dual_coef):
         """Return the coefficients of the centers that are kept, of `dual_coef_`."""
-        dual_coef = take(self.to_compute(dual_coef), self._dual_index()[0])
+        dual_coef = take(self.to_compute(dual_coef), self.places()[0])
         return self.xp.astype(dual_coef, self.xp.float64)
 
     def weights_of_centers(self, rows=None):

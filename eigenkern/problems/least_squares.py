@@ -7,17 +7,18 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..backend.lazy import is_lazy
+from ..backend.linalg import large_product
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
 from ..nystrom.moments import nearest_factor
-from ..nystrom.plan import NystromPlan
+from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
-from .problem import Problem, take
+from .problem import Problem, scatter, take
 
 # Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
 # 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
@@ -57,6 +58,16 @@ def standard_error(losses, weights, n_distinct):
     w = weights / xp.sum(weights)
     variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
     return (variance / n_distinct) ** 0.5
+
+
+def products(matrix, coefs, width):
+    """Yield ranges of rows of a matrix, and their product with coefficients.
+
+    With `width` numbers more a row they fit a block.
+    """
+    for block in blocks(matrix.shape[0], matrix.shape[1] + width):
+        K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
+        yield block, large_product(K, coefs)
 
 
 class Rows(NamedTuple):
@@ -121,7 +132,8 @@ class LeastSquares(Problem):
     Coefficients are those b of the features phi(x), see `eigenkern.nystrom`. A subclass
     says what the features are:
 
-    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
+    - ``expand(b)``: the coefficients of the centers (or rows) themselves, and
+      ``places(b)``: the rows of `dual_coef_` where they stand, and how many it has;
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
       ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
@@ -133,8 +145,8 @@ class LeastSquares(Problem):
       norm 1; with `width` numbers more a row they fit a block;
     - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
       `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
-    - ``dual_coef(b)``: the fitted attribute, on the device that computes;
-    - ``variance_attributes(factor)``: those that variances of predictions need.
+    - ``variance_attributes(factor)``: the attributes that variances of predictions
+      need, of a `Factor` of ``everything``.
 
     Parameters
     ----------
@@ -222,8 +234,8 @@ class LeastSquares(Problem):
             self.validation = self.all.part(len(train), len(order))
         elif data.validation is not None:
             self.validation = self._given_rows(*data.validation)
-        given = [] if self.validation is None else [self.validation]
-        self.parts = [self.train, *given]
+        both = self.train, self.validation
+        self.parts = [rows for rows in both if rows is not None]
 
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
@@ -492,12 +504,7 @@ class LeastSquares(Problem):
     def descent(self, rows, matrix):
         """Return gradient descent on some rows, which starts at their mean.
 
-        Parameters
-        ----------
-        rows : Rows
-            `train` or `all`.
-        matrix : Matrix
-            ``matrix_of(rows)``, or an operator that keeps it.
+        With their ``matrix_of(rows)``, or an operator that keeps it.
         """
         weight = float(self.xp.sum(rows.weights))
 
@@ -525,6 +532,17 @@ class LeastSquares(Problem):
         F = self.values(self.matrix_of_validation(coef), coef)
         return to_numpy(F) + self.intercept
 
+    def dual_coef(self, coef):
+        """Return `dual_coef_`, on the device that computes, in the data type of X."""
+        index, n = self.places(coef)
+        coef = self.xp.astype(self.expand(coef), self.dtype, copy=False)
+        if not bool(self.xp.all(self.xp.isfinite(coef))):
+            raise ValueError(
+                "the coefficients are not finite: scale y, X or sample_weight, or pass "
+                "a larger alpha or another kernel"
+            )
+        return scatter(coef, index, n)
+
     def dual_coef_path(self, spectrum, path):
         """Return `dual_coef_` of the models of a path, (k, p, l), where X lives."""
         pieces = []
@@ -542,19 +560,9 @@ class LeastSquares(Problem):
     def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
         """Return attributes of variances, arrays where X lives.
 
-        Parameters
-        ----------
-        found : tuple
-            Residuals of rows left out, and the factors of their variances.
-        diagonal : array of shape (m,)
-            Their k(x, x).
-        factor : Factor
-        L : array of shape (p, p)
-            That of `factor`, of the full kernel W^-1/2 L.
-        index : ndarray of shape (p,)
-            Centers that it is of.
-        features : array of shape (p, p), default=None
-            L of their phi(x) = L^-1 K(Z, x); None for the full kernel.
+        Of residuals of rows left out and the factors of their variances, `found`, their
+        k(x, x), M of the centers of an index (of the full kernel W^-1/2 M), and L of
+        the `features` L^-1 K(Z, x), if they are not those of the full kernel.
         """
         largest = float(self.xp.mean(diagonal))
         prior, noise = scales(*found, factor.ridge, largest)
@@ -569,13 +577,3 @@ class LeastSquares(Problem):
     def to_source_or_none(self, values):
         """Return values of the host where X lives, or None for None."""
         return None if values is None else self.to_source(np.asarray(values))
-
-    def checked(self, coef):
-        """Return coefficients in the data type of X, if they are finite in it."""
-        coef = self.xp.astype(coef, self.dtype, copy=False)
-        if not bool(self.xp.all(self.xp.isfinite(coef))):
-            raise ValueError(
-                "the coefficients are not finite: scale y, X or sample_weight, or pass "
-                "a larger alpha or another kernel"
-            )
-        return coef

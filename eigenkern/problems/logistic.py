@@ -114,15 +114,14 @@ class LogisticProblem(Problem):
     def objective(self, rows):
         """Return the objective on the training rows, or these and those held out."""
         matrices = self._matrices[0]
-        matrix = matrices[0]
-        if len(rows.index) > matrix.shape[0]:
-            matrix = StackedRows(matrices)
-        expand = self._features.expand
-        return Logistic(matrix, rows.targets, rows.weights, expand, self._whitened)
-
-    def _whitened(self, g):
-        """Return R' g."""
-        return solve_triangular(self._features.whitening.L, g)
+        several = len(rows.index) > len(self.train.index)
+        return Logistic(
+            StackedRows(matrices) if several else matrices[0],
+            rows.targets,
+            rows.weights,
+            self._features.expand,
+            partial(solve_triangular, self._features.whitening.L),
+        )
 
     def preconditioner(self, objective, rows, *, of_centers=False):
         """Return what solves for a Newton step, nearly.
@@ -136,14 +135,14 @@ class LogisticProblem(Problem):
             Whether the centers stand for the rows, which where all rows are centers
             is exact.
         """
-        whitening = self._features.whitening
+        L, R = self._features.whitening.L, self._features.whitening.R
         of_centers = of_centers or self._features.center_of_row is not None
         if of_centers:
             weights = self._features.weights_of_centers(rows)
-            sums = partial(objective.sums_of_centers, L=whitening.L, weights=weights)
+            sums = partial(objective.sums_of_centers, L=L, weights=weights)
         else:
-            R = whitening.R
-            sums = partial(objective.sums, transform=R, whiten=self._whitened)
+            whiten = partial(solve_triangular, L)
+            sums = partial(objective.sums, transform=R, whiten=whiten)
         return Preconditioner(objective, sums, self._patience(rows, of_centers))
 
     def _patience(self, rows, of_centers):

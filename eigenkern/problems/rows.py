@@ -5,15 +5,15 @@ from functools import cached_property
 import numpy as np
 
 from ..backend.array import to_numpy
-from ..backend.linalg import inverse_squares, large_product
+from ..backend.linalg import inverse_squares
 from ..nystrom.moments import Factor, WeightedKernel
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import left_out_of_kernel, n_left_out
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
-from .least_squares import LeastSquares, rounding
-from .problem import scatter, take
+from .least_squares import LeastSquares, products, rounding
+from .problem import take
 
 
 class RowProblem(LeastSquares):
@@ -64,16 +64,9 @@ class RowProblem(LeastSquares):
         return self._weighted_kernel(self.all) if self.refits else self.training
 
     def validation_errors(self, spectrum, filters):
-        """Return the errors of filters of the training spectrum, (k,)."""
         rows, coefs = self.validation, self.expand(spectrum.vectors)
         matrix, Y = self.matrix_of_validation(coefs), rows.targets - self.training.mean
-        width = matrix.shape[1] + 2 * Y.shape[1] * filters.shape[1]
-
-        def features(block):
-            K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
-            return block, large_product(K, coefs)
-
-        parts = map(features, blocks(matrix.shape[0], width))
+        parts = products(matrix, coefs, 2 * Y.shape[1] * filters.shape[1])
         return prediction_errors(spectrum, filters, parts, Y, rows.weights)
 
     def orthonormal(self, width):
@@ -109,14 +102,7 @@ class RowProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
-        """Return the attributes that variances of predictions need.
-
-        Parameters
-        ----------
-        factor : Factor
-            Of `everything`. The rows left out are the last ones: they should be a
-            sample of all.
-        """
+        # The last rows are left out: they should be a sample of all.
         rows, equations, L = self.all, self.everything, factor.L
         first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)
@@ -141,14 +127,12 @@ class RowProblem(LeastSquares):
         """Return the coefficients of the rows, W^1/2 b."""
         return self.xp.sqrt(self._part(b).weights)[:, None] * b
 
-    def dual_coef(self, coef):
-        """Return the coefficients of all rows of X."""
-        index = self._part(coef).index
-        return scatter(self.checked(self.expand(coef)), index, self._X.shape[0])
+    def places(self, coef):
+        """Return the rows of `dual_coef_` that b belongs to, and how many it has."""
+        return self._part(coef).index, self._X.shape[0]
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
         dual_coef = self.dual_coef(coef)
-        return self.kernel_attributes(dual_coef, self.intercept, self._X) | {
-            "center_indices_": None
-        }
+        attributes = self.kernel_attributes(dual_coef, self.intercept, self._X)
+        return attributes | {"center_indices_": None}
