@@ -166,7 +166,7 @@ class LeastSquares(Problem):
     n_columns : int, default=None
         Centers that the kernel matrix has. None: all rows.
     centered : bool, default=True
-        Whether there is an intercept.
+        Whether targets are less their mean.
 
     Attributes
     ----------
@@ -185,8 +185,8 @@ class LeastSquares(Problem):
     refits : bool
         Whether rows are held out, with which the selected model is fitted in the end.
     intercept : ndarray of shape (l,)
-        Weighted mean of all targets, on the host. All targets are less it, so that sums
-        of squares are accurate.
+        Weighted mean of all targets, or zero, on the host. All targets are less it, so
+        that sums of squares are accurate.
     dtype : data type
         Of the kernel's values.
     """
@@ -216,8 +216,8 @@ class LeastSquares(Problem):
             X = take(X, order)
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
-            sized = X[: min(_N_SIZED, len(train)), :]
-            if alpha > 0 and self._drowns(alpha, sized, n_columns or len(train)):
+            n = len(train)
+            if alpha > 0 and self._drowns(alpha, X, n, n_columns or n):
                 self.dtype, same = self.xp.float64, X is self._X
                 X = _double(X)
                 self._X = X if same else _double(self._X)
@@ -260,11 +260,12 @@ class LeastSquares(Problem):
             kernel, bandwidth, X, self.rng, targets, weights, data.every_row
         )
 
-    def _drowns(self, alpha, X, n_columns):
-        """Whether float32 values of the kernel, of rows X, drown a penalty."""
+    def _drowns(self, alpha, X, n_rows, n_columns):
+        """Whether float32 values of the kernel of the first rows drown a penalty."""
         if self.dtype == self.xp.float64 or is_lazy(X):
             return False
-        size = float(self.xp.mean(self.kernel.diagonal(self.to_compute(X))))
+        rows = self.to_compute(X[: min(_N_SIZED, n_rows), :])
+        size = float(self.xp.mean(self.kernel.diagonal(rows)))
         return alpha <= rounding(self.xp, self.dtype, n_columns) * size
 
     def _rows(self, X, targets, weights, index):
