@@ -9,8 +9,8 @@ from ..backend.lazy import check_in_memory, is_lazy, rows_at
 from ..backend.linalg import large_product, solve_triangular
 from ..centers import choose, masses, uniform_indices
 from ..nystrom.moments import Moments
-from ..nystrom.plan import NystromPlan, blocks
-from ..nystrom.posterior import left_out_of_centers, n_left_out, scales
+from ..nystrom.plan import blocks
+from ..nystrom.posterior import left_out_of_centers, n_left_out
 from ..nystrom.selection import validation_errors
 from ..nystrom.whitening import Whitening
 from ..operators.cached import kept
@@ -18,13 +18,11 @@ from ..operators.given import GivenMatrix
 from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from .least_squares import LeastSquares
-from .problem import scatter, shuffled, take
+from .least_squares import LeastSquares, products
+from .problem import shuffled, take
 
 # Rows, of those that are not in memory, that tell what each center stands for.
 _N_WEIGHED = 20_000
-# Rows that are no centers, where these alone are left out.
-_FEWEST = 50
 
 
 class CenterProblem(LeastSquares):
@@ -32,23 +30,27 @@ class CenterProblem(LeastSquares):
 
     Parameters
     ----------
-    device, data, train, held_out, kernel, bandwidth, alpha
+    device, data, train, held_out
         As for `LeastSquares`.
     n_centers : int or None
-        At most that many of the distinct training rows; None where centers are given.
+        At most that many of the distinct training rows; None where centers are given,
+        or for all distinct rows: those held out too, which changes nothing while they
+        have no weight.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
         MB for the kernel matrix of the training rows.
     n_passes : int, default=1
         How often that matrix is used in closed form.
+    **options
+        `kernel` and the others of `LeastSquares`.
 
     Attributes
     ----------
     n_centers : int
         p, before some are left out.
-    center_indices : ndarray of shape (p,) or None
-        Rows of X that are centers; None where centers are no rows.
+    center_of_row : ndarray of shape (n,) or None
+        The center that each of all rows equals, where all distinct rows are centers.
     """
 
     def __init__(
@@ -58,32 +60,25 @@ class CenterProblem(LeastSquares):
         train,
         held_out,
         *,
-        kernel,
-        bandwidth,
         n_centers,
         centers,
-        alpha=0.0,
         cache_size=0,
         n_passes=1,
+        **options,
     ):
-        super().__init__(
-            device,
-            data,
-            train,
-            held_out,
-            kernel=kernel,
-            bandwidth=bandwidth,
-            alpha=alpha,
-            n_columns=min(n_centers or len(train), len(train))
-            if isinstance(centers, str)
-            else centers.shape[0],
-        )
+        n, given = len(train), not isinstance(centers, str)
+        n_columns = centers.shape[0] if given else min(n_centers or n, n)
+        options["n_columns"] = n_columns
+        super().__init__(device, data, train, held_out, **options)
         self._cache_size, self._n_passes = cache_size, n_passes
-        self._centers = self.center_indices = self._center_weights = None
-        if not isinstance(centers, str):
+        self._centers = self._center_weights = self.center_of_row = None
+        if given:
             centers = self.to_compute(centers)
             self._centers = self.xp.astype(centers, self.dtype, copy=True)
-            self.n_centers = centers.shape[0]
+            self.n_centers = n_columns
+        elif n_centers is None:
+            first, self.center_of_row = data.distinct(self.all.index)
+            self._take_centers(first)
         else:
             self._choose_centers(n_centers, centers)
 
@@ -108,11 +103,13 @@ class CenterProblem(LeastSquares):
             return
         if alike or self.kernel is None:
             self._center_weights = totals[chosen]
-        self.center_indices = self.train.index[first[chosen]]
-        self.n_centers = len(chosen)
+        self._take_centers(first[chosen])
+
+    def _take_centers(self, position):
+        """Have the rows of `all` at some positions as centers."""
+        self.center_indices, self.n_centers = self.all.index[position], len(position)
         if self.kernel is not None:
-            rows = take(self.train.X, first[chosen])
-            self._centers = self.to_compute(rows)
+            self._centers = self.to_compute(take(self.all.X, position))
 
     @property
     def n_coefs(self):
@@ -122,18 +119,16 @@ class CenterProblem(LeastSquares):
     @cached_property
     def whitening(self):
         """R of the centers; computed once the memory for it has been checked."""
-        K_mm = self._center_matrix()
-        check_finite(K_mm)
-        return Whitening.of(K_mm, self.dtype)
-
-    def _center_matrix(self):
-        """Return K(Z, Z) in float64."""
         xp = self.xp
         if self.kernel is None:
             K = take(self._X, self.center_indices)
             K = self.to_compute(take(K, self.center_indices, axis=1))
-            return xp.astype(K, xp.float64)
-        return TiledKernel(self.kernel, xp.astype(self._centers, xp.float64)).block()
+            K = xp.astype(K, xp.float64)
+        else:
+            centers = xp.astype(self._centers, xp.float64)
+            K = TiledKernel(self.kernel, centers).block()
+        check_finite(K)
+        return Whitening.of(K, self.dtype)
 
     def matrix_of(self, rows):
         """Return K(X, Z) of some rows and the centers that are kept."""
@@ -157,25 +152,6 @@ class CenterProblem(LeastSquares):
             return matrix
         return kept([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
 
-    def plan(self, path, n_kept=0):
-        """Return the memory of a fit in closed form.
-
-        Parameters
-        ----------
-        path : bool
-            Whether eigenvectors are computed.
-        n_kept : int, default=0
-            Candidates whose coefficients are kept.
-        """
-        (n, n_outputs), p = self.all.targets.shape, self.n_centers
-        return NystromPlan.make(
-            "path" if path else "ridge",
-            p,
-            n,
-            validated=self.validation is not None,
-            n_kept=3 * p * n_kept * n_outputs,
-        )
-
     # Normal equations
 
     @cached_property
@@ -185,14 +161,11 @@ class CenterProblem(LeastSquares):
         Before all linear algebra: the threads of BLAS go on spinning after it, and slow
         a kernel's tiles.
         """
-        found = [self._moments_of(self._training_matrix, self.train)]
-        if self.validation is not None:
-            matrix = self.matrix_of(self.validation)
-            found.append(self._moments_of(matrix, self.validation))
-        return found
-
-    def _moments_of(self, matrix, rows):
-        return Moments.of(matrix, rows.targets, rows.weights, self.whitening)
+        matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
+        return [
+            Moments.of(matrix, rows.targets, rows.weights, self.whitening)
+            for matrix, rows in zip(matrices, self.parts, strict=True)
+        ]
 
     @property
     def training(self):
@@ -204,22 +177,20 @@ class CenterProblem(LeastSquares):
         """The sums over the training rows and those held out."""
         return sum(self._moments[1:], self.training) if self.refits else self.training
 
-    def _validation_errors(self, spectrum, filters):
+    def validation_errors(self, spectrum, filters):
         training, validation = self._moments
         return validation_errors(spectrum, filters, validation, training.mean)
 
-    def _scores(self, width):
+    def orthonormal(self, width):
         xp, rows, spectrum = self.xp, self.train, self.training.spectrum
-        matrix = self._training_matrix
         inside, e = spectrum.inside, spectrum.values
         scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
         scale = xp.where(inside, scale, xp.zeros_like(scale))
         R_V = self.expand(spectrum.vectors * scale)
-        for block in blocks(matrix.shape[0], matrix.shape[1] + width):
-            K = matrix.block(block.start, block.stop, dtype=R_V.dtype)
-            yield block, xp.sqrt(rows.weights[block])[:, None] * large_product(K, R_V)
+        for block, F in products(self._training_matrix, R_V, width):
+            yield block, xp.sqrt(rows.weights[block])[:, None] * F
 
-    def _without(self, sets, L, solutions):
+    def without(self, sets, L, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
         matrix = self.matrix_of(self.all.part_at(one_of_each))
         F, h = [], []
@@ -236,27 +207,21 @@ class CenterProblem(LeastSquares):
         left = np.maximum(1.0 - h, float(self.xp.finfo(self.dtype).eps) ** 0.5)
         return (F[:, :-1] - sets.targets) / left[:, None], (1.0 - F[:, -1]) / left
 
-    def _gradient(self, matrix, rows, b, Y):
+    def gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)
         return solve_triangular(self.whitening.L, g)
 
     # Models
 
     def variance_attributes(self, factor):
-        """Return the attributes that variances of predictions need.
-
-        Parameters
-        ----------
-        factor : Factor
-            Of `everything`.
-        """
-        xp, rows, equations = self.xp, self.all, self.everything
-        chosen = self._to_leave_out()
-        rows = rows.part_at(chosen)
+        xp, equations, L = self.xp, self.everything, self.whitening.L
+        able = np.flatnonzero(self._able_to_leave_out())
+        n = n_left_out(len(self.all.index), 1 / 8)
+        rows = self.all.part_at(np.sort(shuffled(able)[:n]))
         K = self.matrix_of(rows).block(dtype=xp.float64)
-        P = solve_triangular(self.whitening.L, K.T)
+        P = solve_triangular(L, K.T)
         diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
-        residuals, unseen, noise = left_out_of_centers(
+        found = left_out_of_centers(
             P,
             solve_triangular(factor.L, P),
             equations.solve(factor),
@@ -265,27 +230,8 @@ class CenterProblem(LeastSquares):
             equations.weight,
             diagonal,
         )
-        top = float(xp.mean(diagonal))
-        prior, noise = scales(residuals, unseen, noise, factor.ridge, top)
-        used, L = self.whitening.kept, self.whitening.L
-        return self._variance_attributes(prior, noise, factor.L, used, L)
-
-    def _to_leave_out(self):
-        """Return which of all rows are left out to tell the scale of variances.
-
-        New rows are no centers. That a center stays without its row is another thing,
-        which happens to none of them: what is left has next to nothing to tell its
-        coefficient by where the penalty is small.
-        """
-        able, n = self._able_to_leave_out(), len(self.all.index)
-        rows = np.arange(n) if able is None else np.flatnonzero(able)
-        return np.sort(shuffled(rows)[: n_left_out(n, 1 / 8)])
-
-    def _able_to_leave_out(self):
-        if self.center_indices is None:
-            return None
-        able = ~np.isin(self.all.index, self.center_indices)
-        return able if np.sum(able) >= _FEWEST else None
+        used = self.whitening.kept
+        return self._variance_attributes(found, diagonal, factor, factor.L, used, L)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
@@ -296,14 +242,7 @@ class CenterProblem(LeastSquares):
         """Return R b, the coefficients of the centers that are kept."""
         return self.whitening.expand(b)
 
-    def _rows_of(self, coef):
-        return self.train, self.matrix_of(self.train)
-
-    def dual_coef(self, coef):
-        """Return the coefficients of all centers, or of all rows of X."""
-        return scatter(self.checked(self.expand(coef)), *self._dual_index())
-
-    def _dual_index(self):
+    def places(self, coef=None):
         """Return the rows of `dual_coef_` of the kept centers, and how many it has."""
         used = self.whitening.kept
         if self.kernel is None:
@@ -313,39 +252,46 @@ class CenterProblem(LeastSquares):
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
         centers = None if self._centers is None else self.to_source(self._centers)
-        indices = self.to_source_or_none(self.center_indices)
-        dual_coef = self.dual_coef(coef)
-        return self.kernel_attributes(dual_coef, self.intercept, centers) | {
-            "center_indices_": indices
-        }
+        dual_coef, indices = self.dual_coef(coef), self.center_indices
+        attributes = self.kernel_attributes(dual_coef, self.intercept, centers)
+        return attributes | {"center_indices_": self.to_source_or_none(indices)}
 
     def suits(self, dual_coef, centers, indices):
         """Whether fitted attributes are of a model with these centers and outputs."""
-        shape = self._dual_index()[1], self.targets.shape[1]
+        shape = self.places()[1], self.targets.shape[1]
         same = _same(self._centers, centers) and _same(self.center_indices, indices)
         return same and tuple(dual_coef.shape) == shape
 
     def kept_coef(self, dual_coef):
         """Return the coefficients of the centers that are kept, of `dual_coef_`."""
-        dual_coef = take(self.to_compute(dual_coef), self._dual_index()[0])
+        dual_coef = take(self.to_compute(dual_coef), self.places()[0])
         return self.xp.astype(dual_coef, self.xp.float64)
 
-    def weights_of_centers(self):
+    def weights_of_centers(self, rows=None):
         """Return what each of the centers that are kept stands for.
 
         The weight of the rows that are equal to it; or, where centers are no uniform
         sample of the rows, and rows have distances, of those that are nearest to it.
+
+        Parameters
+        ----------
+        rows : Rows, default=None
+            `all`, where all distinct rows are centers. None: `train`.
         """
-        used = self.whitening.kept
-        if self._center_weights is None:
-            X, weights = self.train.X, to_numpy(self.train.weights)
+        used, rows = self.whitening.kept, self.train if rows is None else rows
+        weights = to_numpy(rows.weights)
+        if self.center_of_row is not None:
+            center = self.center_of_row[: len(weights)]
+            found = np.bincount(center, weights, self.n_centers)[used]
+        elif self._center_weights is not None:
+            found = self._center_weights[used]
+        else:
+            X = rows.X
             if is_lazy(X):
                 chosen = shuffled(len(weights))[:_N_WEIGHED]
                 X, weights = rows_at(X, chosen), weights[chosen]
             centers = take(self._centers, used)
             found = masses(X, move(centers, namespace(X), device_of(X)), weights)
-        else:
-            found = self._center_weights[used]
         return self.xp.asarray(found, device=self.device)
 
 

@@ -7,15 +7,18 @@ import numpy as np
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..backend.lazy import is_lazy
+from ..backend.linalg import large_product
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
 from ..nystrom.moments import nearest_factor
+from ..nystrom.plan import NystromPlan, blocks
+from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
-from .problem import Problem, take
+from .problem import Problem, scatter, take
 
 # Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
 # 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
@@ -23,8 +26,8 @@ from .problem import Problem, take
 _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 300, 500
 # Rows that are held out together, where no factor leaves out single ones.
 _MOST_HELD_OUT = 2000
-
-
+# Rows that are no centers, where these alone are left out.
+_FEWEST = 50
 # Rows that tell the mean of k(x, x).
 _N_SIZED = 1000
 
@@ -43,9 +46,28 @@ def _double(X):
     return namespace(X).astype(X, namespace(X).float64)
 
 
-def n_sets_left_out(n_rows):
-    """Return how many of the distinct rows are left out, one at a time."""
-    return min(n_rows, max(_LEAST_LEFT_OUT, min(n_rows // 20, _MOST_LEFT_OUT)))
+def weighted_mean(losses, weights):
+    """Return the weighted mean of the losses of some rows."""
+    xp = namespace(weights)
+    return float(xp.sum(weights * losses)) / float(xp.sum(weights))
+
+
+def standard_error(losses, weights, n_distinct):
+    """Return the standard error of that mean, of rows of which some are distinct."""
+    xp = namespace(weights)
+    w = weights / xp.sum(weights)
+    variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
+    return (variance / n_distinct) ** 0.5
+
+
+def products(matrix, coefs, width):
+    """Yield ranges of rows of a matrix, and their product with coefficients.
+
+    With `width` numbers more a row they fit a block.
+    """
+    for block in blocks(matrix.shape[0], matrix.shape[1] + width):
+        K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
+        yield block, large_product(K, coefs)
 
 
 class Rows(NamedTuple):
@@ -69,10 +91,7 @@ class Rows(NamedTuple):
 
     def part(self, start, stop):
         """Return the rows [start:stop]."""
-        if is_lazy(self.X):
-            X = self.X.part(start, stop)
-        else:
-            X = self.X[start:stop, ...]
+        X = self.X.part(start, stop) if is_lazy(self.X) else self.X[start:stop, ...]
         return Rows(X, *(values[start:stop, ...] for values in self[1:]))
 
     def part_at(self, position):
@@ -95,6 +114,8 @@ class Sets(NamedTuple):
         Of the sets.
     targets : ndarray of shape (G, l)
         Their weighted means.
+    stands_for : ndarray of shape (G,)
+        How many sets of its class each stands for.
     """
 
     position: np.ndarray
@@ -102,6 +123,7 @@ class Sets(NamedTuple):
     row_weights: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
+    stands_for: np.ndarray
 
 
 class LeastSquares(Problem):
@@ -110,14 +132,21 @@ class LeastSquares(Problem):
     Coefficients are those b of the features phi(x), see `eigenkern.nystrom`. A subclass
     says what the features are:
 
-    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
+    - ``expand(b)``: the coefficients of the centers (or rows) themselves, and
+      ``places(b)``: the rows of `dual_coef_` where they stand, and how many it has;
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
       ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
       these with the rows held out (the same object, where there are none);
-    - ``dual_coef(b)``: the fitted attribute, on the device that computes;
-    - ``variance_attributes(factor)``: those that variances of predictions need;
-    - ``plan(path, n_kept)``: the memory of a fit in closed form.
+    - ``gradient(matrix, rows, b, Y)``: Phi' W (Phi b - Y), or for Y None Phi' W Phi b;
+    - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
+      training spectrum;
+    - ``orthonormal(width)``: ranges of training rows and their W^1/2 Phi V, columns of
+      norm 1; with `width` numbers more a row they fit a block;
+    - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
+      `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
+    - ``variance_attributes(factor)``: the attributes that variances of predictions
+      need, of a `Factor` of ``everything``.
 
     Parameters
     ----------
@@ -136,6 +165,8 @@ class LeastSquares(Problem):
         rows are taken, and the model is, in float64.
     n_columns : int, default=None
         Centers that the kernel matrix has. None: all rows.
+    centered : bool, default=True
+        Whether targets are less their mean.
 
     Attributes
     ----------
@@ -143,20 +174,24 @@ class LeastSquares(Problem):
         None for "precomputed".
     train, validation, all : Rows
         `all` are train and held-out rows; `validation` may be None.
+    parts : list of Rows
+        `train`, and `validation` if there is one.
     n_centers : int or None
         None where all rows are centers of their full kernel matrix.
+    center_indices : ndarray of shape (n_centers,) or None
+        Rows of X that are centers; None where centers are no rows, or all of them.
     n_coefs : int
         Coefficients of an output: of the rows, or of the centers that are kept.
     refits : bool
         Whether rows are held out, with which the selected model is fitted in the end.
     intercept : ndarray of shape (l,)
-        Weighted mean of all targets, on the host. All targets are less it, so that sums
-        of squares are accurate.
+        Weighted mean of all targets, or zero, on the host. All targets are less it, so
+        that sums of squares are accurate.
     dtype : data type
         Of the kernel's values.
     """
 
-    n_centers = None
+    n_centers = center_indices = None
 
     def __init__(
         self,
@@ -169,48 +204,38 @@ class LeastSquares(Problem):
         bandwidth,
         alpha=0.0,
         n_columns=None,
+        centered=True,
     ):
         super().__init__(device, data.X)
-        self._data, self.rng = data, data.rng
+        self._data, self.rng, self.kernel = data, data.rng, None
         X = self.to_compute_if_small(data.X)
         self.dtype = self.to_compute(X[:0, :]).dtype
         self.refits = held_out is not None
         order = np.concatenate([train, held_out]) if self.refits else train
         if not np.array_equal(order, np.arange(X.shape[0])):
             X = take(X, order)
+        if not data.precomputed:
+            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+            n = len(train)
+            if alpha > 0 and self._drowns(alpha, X, n, n_columns or n):
+                self.dtype, same = self.xp.float64, X is self._X
+                X = _double(X)
+                self._X = X if same else _double(self._X)
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         targets, weights = data.targets[order], weights[order] / weights[order].mean()
-        self.intercept = self._intercept_of(targets, weights)
+        self.intercept = np.zeros(targets.shape[1])
+        if centered:
+            self.intercept = np.average(targets, axis=0, weights=weights)
         self.all = self._rows(X, targets, weights, order)
         self.train = self.all.part(0, len(train))
         self.targets, self.weights = self.train.targets, self.train.weights
-        self.validation = self._validation_rows()
-        self.kernel = None
-        if not data.precomputed:
-            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
-            if alpha > 0 and self._drowns(alpha, n_columns or len(train)):
-                self._go_on_in_double_precision()
-
-    def _drowns(self, alpha, n_columns):
-        """Whether float32 values of the kernel drown a penalty."""
-        xp, X = self.xp, self.train.X
-        if self.dtype == xp.float64 or is_lazy(X):
-            return False
-        rows = self.to_compute(X[: min(_N_SIZED, X.shape[0]), :])
-        size = float(xp.mean(self.kernel.diagonal(rows)))
-        return alpha <= rounding(xp, self.dtype, n_columns) * size
-
-    def _go_on_in_double_precision(self):
-        """Take all rows in float64."""
-        self.dtype = self.xp.float64
-        X, same = _double(self.all.X), self.all.X is self._X
-        self._X, self.all = X if same else _double(self._X), self.all._replace(X=X)
-        self.train = self.all.part(0, len(self.train.index))
-        self.validation = self._validation_rows()
-
-    @staticmethod
-    def _intercept_of(targets, weights):
-        return np.average(targets, axis=0, weights=weights)
+        self.validation = None
+        if self.refits:
+            self.validation = self.all.part(len(train), len(order))
+        elif data.validation is not None:
+            self.validation = self._given_rows(*data.validation)
+        both = self.train, self.validation
+        self.parts = [rows for rows in both if rows is not None]
 
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
@@ -235,19 +260,22 @@ class LeastSquares(Problem):
             kernel, bandwidth, X, self.rng, targets, weights, data.every_row
         )
 
+    def _drowns(self, alpha, X, n_rows, n_columns):
+        """Whether float32 values of the kernel of the first rows drown a penalty."""
+        if self.dtype == self.xp.float64 or is_lazy(X):
+            return False
+        rows = self.to_compute(X[: min(_N_SIZED, n_rows), :])
+        size = float(self.xp.mean(self.kernel.diagonal(rows)))
+        return alpha <= rounding(self.xp, self.dtype, n_columns) * size
+
     def _rows(self, X, targets, weights, index):
         xp = self.xp
         options = {"dtype": xp.float64, "device": self.device}
         targets = xp.asarray(targets - self.intercept, **options)
         return Rows(X, targets, xp.asarray(weights, **options), index)
 
-    def _validation_rows(self):
-        """Return the rows held out, or those that were given, or None."""
-        if self.refits:
-            return self.all.part(len(self.train.index), len(self.all.index))
-        if self._data.validation is None:
-            return None
-        X, targets, weights = self._data.validation
+    def _given_rows(self, X, targets, weights):
+        """Return validation rows that are not among those of X."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         if not is_lazy(X):
             X = self.xp.astype(self.to_compute(X), self.dtype)
@@ -262,6 +290,24 @@ class LeastSquares(Problem):
         return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
 
     # Memory
+
+    def plan(self, path, n_kept=0):
+        """Return the memory of a fit in closed form.
+
+        Parameters
+        ----------
+        path : bool
+            Whether eigenvectors are computed.
+        n_kept : int, default=0
+            Candidates whose coefficients are kept.
+        """
+        n, n_outputs = self.all.targets.shape
+        kind, p = "path" if path else "ridge", self.n_centers
+        if p is None:
+            kept = 3 * n * n_kept * n_outputs
+            return NystromPlan.make(f"full {kind}", n, n, n_kept=kept)
+        validated, kept = self.validation is not None, 3 * p * n_kept * n_outputs
+        return NystromPlan.make(kind, p, n, validated=validated, n_kept=kept)
 
     def has_memory(self, plan):
         """Whether the free memory holds a `NystromPlan`."""
@@ -309,47 +355,32 @@ class LeastSquares(Problem):
         """
         rows = self.train
         if selection == "holdout":
-            return self._validation_errors(spectrum, path.filters(spectrum))
+            return self.validation_errors(spectrum, path.filters(spectrum))
         if selection == "gcv":
             n = self.n_distinct(rows)
             return gcv_errors(spectrum, path.kept(spectrum, n), n)
         left = path.kept(spectrum)
-        scores = self._scores(3 * (rows.targets.shape[1] + 1) * left.shape[1])
+        parts = self.orthonormal(3 * (rows.targets.shape[1] + 1) * left.shape[1])
         Y = rows.targets - self.training.mean
-        return loo_errors(spectrum, left, scores, Y, rows.weights)
-
-    def _validation_errors(self, spectrum, filters):
-        """Return the errors of filters of the training spectrum, (k,)."""
-        raise NotImplementedError
-
-    def _scores(self, width):
-        """Yield ranges of training rows and their W^1/2 Phi V, columns of norm 1.
-
-        With `width` numbers more a row they fit a block.
-        """
-        raise NotImplementedError
+        return loo_errors(spectrum, left, parts, Y, rows.weights)
 
     def validation_error(self, matrix, coef, mean):
         """Return the mean squared error of b, with an intercept, on validation rows."""
-        weights = self.validation.weights
         squares = self._squares(matrix, coef, mean)
-        return float(self.xp.sum(weights * squares)) / float(self.xp.sum(weights))
+        return weighted_mean(squares, self.validation.weights)
 
     def validation_deviation(self, coef):
         """Return the standard error of the validation error of b of training rows."""
-        xp, rows = self.xp, self.validation
-        matrix = self.matrix_of_validation(coef)
+        matrix, rows = self.matrix_of_validation(coef), self.validation
         squares = self._squares(matrix, coef, self.training.mean)
-        w = rows.weights / xp.sum(rows.weights)
-        variance = float(xp.sum(w * (squares - xp.sum(w * squares)) ** 2))
-        return (variance / self.n_distinct(rows)) ** 0.5
+        return standard_error(squares, rows.weights, self.n_distinct(rows))
 
     def _squares(self, matrix, coef, mean):
         """Return the squared errors on the validation rows, mean over outputs."""
-        residual = self._values(matrix, coef) - (self.validation.targets - mean)
+        residual = self.values(matrix, coef) - (self.validation.targets - mean)
         return self.xp.mean(residual**2, axis=1)
 
-    def _values(self, matrix, coef, n_rows=None):
+    def values(self, matrix, coef, n_rows=None):
         """Return f less the intercept on the first rows of an operator, or on all."""
         coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
         F, _ = matrix.product(coef, stop=n_rows)
@@ -382,67 +413,59 @@ class LeastSquares(Problem):
             ``everything.factor(alpha)``; None: of the least lambda that has one.
         among : ndarray of bool, shape (n,), default=None
             Rows of `all` to leave out, where their class has some. None: those that are
-            no centers.
+            no centers, if these suffice.
 
         Returns
         -------
         OutOfSample
         """
-        equations, rows = self.everything, self.all
+        equations = self.everything
         if factor is None:
             factor = nearest_factor(equations, alpha)
-        first, which = self._data.distinct(rows.index)
-        codes = self._data.groups[rows.index]
-        weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
-        of_class = np.bincount(
-            which * (codes.max() + 1) + codes,
-            weights,
-            len(first) * (int(codes.max()) + 1),
-        ).reshape(len(first), -1)
-        classes, able = of_class.argmax(axis=1), np.ones(len(first), dtype=bool)
-        among = self._able_to_leave_out() if among is None else among
-        if among is not None:
-            able = among[first] | ~np.isin(classes, classes[among[first]])
-        chosen, stands_for = sample_of_classes(
-            classes[able], n_sets_left_out(len(first)), self.rng
-        )
-        n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
-        chosen = np.flatnonzero(able)[chosen]
-        stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
-        # Positions of all rows of the sets that are chosen, and which set they are of.
-        place = np.full(len(first), -1)
-        place[chosen] = np.arange(len(chosen))
-        position = np.flatnonzero(place[which] >= 0)
-        which = place[which[position]]
-        weights, targets = weights[position], targets[position]
-        w = np.bincount(which, weights)
-        y = np.stack([np.bincount(which, weights * t) for t in targets.T], axis=1)
-        y /= w[:, None]
-        sets = Sets(position, which, weights, w, y)
-        residual, ones = self._without(sets, factor.L, equations.solve(factor))
+        sets = self._sets(self._able_to_leave_out() if among is None else among)
+        residual, ones = self.without(sets, factor.L, equations.solve(factor))
+        w, y, which = sets.weights, sets.targets, sets.which
         rest = equations.weight - w
         moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
         values = y + residual + ones[:, None] * moved
-        return self._out_of_sample(
-            rows.part_at(position), values[which], stands_for[which]
-        )
-
-    def _without(self, sets, L, solutions):
-        """Return (f - y) / (1 - h) and (1 - s) / (1 - h) of `left_out`.
-
-        Parameters
-        ----------
-        sets : Sets
-        L : array of shape (p, p)
-            ``everything.factor(alpha).L``.
-        solutions : array of shape (p, l + 1)
-            ``everything.solve(factor)``.
-        """
-        raise NotImplementedError
+        rows = self.all.part_at(sets.position)
+        return self._out_of_sample(rows, values[which], sets.stands_for[which])
 
     def _able_to_leave_out(self):
-        """Return which rows of `all` may be left out, bool (n,), or None: all."""
-        return None
+        """Return which of all rows may be left out: those that are no centers, or all.
+
+        New rows are no centers. That a center stays without its row is another thing,
+        which happens to none of them: what is left has next to nothing to tell its
+        coefficient by where the penalty is small.
+        """
+        everything = np.ones(len(self.all.index), dtype=bool)
+        if self.center_indices is None:
+            return everything
+        able = ~np.isin(self.all.index, self.center_indices)
+        return able if np.sum(able) >= _FEWEST else everything
+
+    def _sets(self, among):
+        """Return the sets of equal rows that `left_out` takes."""
+        rows = self.all
+        first, which = self._data.distinct(rows.index)
+        codes = self._data.groups[rows.index]
+        weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
+        n, n_classes = len(first), int(codes.max()) + 1
+        of_class = np.bincount(which * n_classes + codes, weights, n * n_classes)
+        classes = of_class.reshape(n, n_classes).argmax(axis=1)
+        able = among[first] | ~np.isin(classes, classes[among[first]])
+        n_taken = min(n, max(_LEAST_LEFT_OUT, min(n // 20, _MOST_LEFT_OUT)))
+        chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
+        chosen = np.flatnonzero(able)[chosen]
+        n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
+        stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
+        position = np.flatnonzero(np.isin(which, chosen))
+        which = np.searchsorted(chosen, which[position])
+        weights, targets = weights[position], targets[position]
+        w = np.bincount(which, weights)
+        sums = [np.bincount(which, weights * column) for column in targets.T]
+        means = np.stack(sums, axis=1) / w[:, None]
+        return Sets(position, which, weights, w, means, stands_for)
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows, no copies of which are left."""
@@ -468,7 +491,7 @@ class LeastSquares(Problem):
         else:
             rows = self.all.part_at(position)
             matrix = self.matrix_of(rows)
-        values = to_numpy(self._values(matrix, coef) + mean)
+        values = to_numpy(self.values(matrix, coef) + mean)
         return self._out_of_sample(rows, values, 1.0)
 
     def _out_of_sample(self, rows, values, stands_for):
@@ -482,17 +505,12 @@ class LeastSquares(Problem):
     def descent(self, rows, matrix):
         """Return gradient descent on some rows, which starts at their mean.
 
-        Parameters
-        ----------
-        rows : Rows
-            `train` or `all`.
-        matrix : Matrix
-            ``matrix_of(rows)``, or an operator that keeps it.
+        With their ``matrix_of(rows)``, or an operator that keeps it.
         """
         weight = float(self.xp.sum(rows.weights))
 
         def gradient(b, Y):
-            return self._gradient(matrix, rows, b, Y) / weight
+            return self.gradient(matrix, rows, b, Y) / weight
 
         noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
         Y = rows.targets - self.mean(rows)
@@ -502,28 +520,29 @@ class LeastSquares(Problem):
         """Return the weighted mean of the targets of some rows, shape (l,)."""
         return rows.weights @ rows.targets / float(self.xp.sum(rows.weights))
 
-    def _gradient(self, matrix, rows, b, Y):
-        """Return Phi' W (Phi b - Y), or for Y None Phi' W Phi b."""
-        raise NotImplementedError
-
     # Models
 
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first training rows, or of all."""
-        rows, matrix = self._rows_of(coef)
-        rows = rows.part(0, n_rows)
-        squares = (self._values(matrix, coef, n_rows) - rows.targets) ** 2
-        losses = self.xp.mean(squares, axis=1)
-        return float(rows.weights @ losses) / float(self.xp.sum(rows.weights))
-
-    def _rows_of(self, coef):
-        """Return the rows that b is trained with, and their operator."""
-        raise NotImplementedError
+        rows, matrix = self.train.part(0, n_rows), self.matrix_of(self.train)
+        squares = (self.values(matrix, coef, n_rows) - rows.targets) ** 2
+        return weighted_mean(self.xp.mean(squares, axis=1), rows.weights)
 
     def validation_values(self, coef):
         """Return f on the validation rows in the unit of y, on the host, (m, l)."""
-        F = self._values(self.matrix_of_validation(coef), coef)
+        F = self.values(self.matrix_of_validation(coef), coef)
         return to_numpy(F) + self.intercept
+
+    def dual_coef(self, coef):
+        """Return `dual_coef_`, on the device that computes, in the data type of X."""
+        index, n = self.places(coef)
+        coef = self.xp.astype(self.expand(coef), self.dtype, copy=False)
+        if not bool(self.xp.all(self.xp.isfinite(coef))):
+            raise ValueError(
+                "the coefficients are not finite: scale y, X or sample_weight, or pass "
+                "a larger alpha or another kernel"
+            )
+        return scatter(coef, index, n)
 
     def dual_coef_path(self, spectrum, path):
         """Return `dual_coef_` of the models of a path, (k, p, l), where X lives."""
@@ -539,24 +558,19 @@ class LeastSquares(Problem):
         found = [self.to_source(self.dual_coef(b)) for b in coefs]
         return namespace(found[0]).stack(found)
 
-    def _variance_attributes(self, prior, noise, factor, index, features=None):
+    def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
         """Return attributes of variances, arrays where X lives.
 
-        Parameters
-        ----------
-        prior, noise : ndarrays of shape (l,)
-            s^2 and sigma^2 of the outputs.
-        factor : array of shape (p, p)
-            M, of the full kernel W^-1/2 M.
-        index : ndarray of shape (p,)
-            Centers that it is of.
-        features : array of shape (p, p), default=None
-            L of their phi(x) = L^-1 K(Z, x); None for the full kernel.
+        Of residuals of rows left out and the factors of their variances, `found`, their
+        k(x, x), M of the centers of an index (of the full kernel W^-1/2 M), and L of
+        the `features` L^-1 K(Z, x), if they are not those of the full kernel.
         """
+        largest = float(self.xp.mean(diagonal))
+        prior, noise = scales(*found, factor.ridge, largest)
         return {
             "prior_variance_": self.to_source(prior),
             "noise_variance_": self.to_source(noise),
-            "_posterior_factor": self.to_source(factor),
+            "_posterior_factor": self.to_source(L),
             "_posterior_centers": self.to_source(index),
             "_feature_factor": None if features is None else self.to_source(features),
         }
@@ -564,13 +578,3 @@ class LeastSquares(Problem):
     def to_source_or_none(self, values):
         """Return values of the host where X lives, or None for None."""
         return None if values is None else self.to_source(np.asarray(values))
-
-    def checked(self, coef):
-        """Return coefficients in the data type of X, if they are finite in it."""
-        coef = self.xp.astype(coef, self.dtype, copy=False)
-        if not bool(self.xp.all(self.xp.isfinite(coef))):
-            raise ValueError(
-                "the coefficients are not finite: scale y, X or sample_weight, or pass "
-                "a larger alpha or another kernel"
-            )
-        return coef

@@ -1,4 +1,4 @@
-"""Kernel logistic regression on centers."""
+"""Kernel logistic regression on the features of centers."""
 
 from functools import cached_property, partial
 
@@ -10,16 +10,17 @@ from ..backend.machine import machine_of
 from ..losses import LogLoss
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept
-from ..operators.matrix import Matrix
+from ..operators.stacked import StackedRows
 from ..solvers.logistic import Logistic, Preconditioner
 from .centers import CenterProblem
-from .problem import take
+from .least_squares import standard_error, weighted_mean
+from .problem import Problem
 
 # The frequency of a class without weight, which would have no finite intercept.
 _RARE = 1e-6
 
 
-class LogisticProblem(CenterProblem):
+class LogisticProblem(Problem):
     """Logistic regression on centers, or on all distinct rows.
 
     The features are those of `CenterProblem`; coefficients are (p + 1, l), with the
@@ -27,57 +28,55 @@ class LogisticProblem(CenterProblem):
 
     Parameters
     ----------
-    device, data, train, held_out, kernel, bandwidth, centers, alpha
+    device, data, train, held_out, kernel, bandwidth, n_centers, centers, alpha
         As for `CenterProblem`.
-    n_centers : int or None
-        None where centers are given, or for all rows: rows held out are centers then
-        too, which changes nothing while they have no weight.
     cache_size : "auto" or float
         MB for the kernel matrices of the rows and the centers.
     n_passes : int
         Products with each of them that are to come, some.
+
+    Attributes
+    ----------
+    train, validation, all, refits
+        As of `CenterProblem`.
+    targets : array of shape (n, l)
+        Of the training rows, as `LogLoss` takes them.
     """
 
-    def __init__(self, *args, n_passes, **options):
-        self._places = None
-        super().__init__(*args, n_passes=n_passes, **options)
+    def __init__(
+        self, device, data, train, held_out, *, cache_size, n_passes, **options
+    ):
+        super().__init__(device, data.X)
+        self._features = CenterProblem(
+            device, data, train, held_out, centered=False, **options
+        )
+        self.train, self.validation = self._features.train, self._features.validation
+        self.all, self.refits = self._features.all, self._features.refits
+        self.targets = self.train.targets
+        self._cache_size, self._n_passes = cache_size, n_passes
         self._loss = LogLoss(self.targets.shape[1])
 
-    @staticmethod
-    def _intercept_of(targets, weights):
-        return np.zeros(targets.shape[1])
-
-    def _choose_centers(self, n_centers, method):
-        if n_centers is not None:
-            super()._choose_centers(n_centers, method)
-            return
-        first, self._places = self._data.distinct(self.all.index)
-        self.center_indices, self.n_centers = self.all.index[first], len(first)
-        if self.kernel is not None:
-            self._centers = self.to_compute(take(self.all.X, first))
+    @property
+    def n_coefs(self):
+        """Centers that are kept."""
+        return self._features.n_coefs
 
     @property
     def constant(self):
         """Whether rows of one class alone have weight."""
-        Y = self.train.targets
-        return bool(self.xp.all(Y == Y[:1, :]))
+        return bool(self.xp.all(self.targets == self.targets[:1, :]))
 
     @cached_property
     def start(self):
         """The constant model: logarithms of the odds, or of the frequencies."""
-        rows = self.train
-        mean = to_numpy(self.mean(rows))
+        mean = to_numpy(self._features.mean(self.train))
         if len(mean) == 1:
             mean = 0.5 * (1.0 + mean)
         mean = np.clip(mean, _RARE, 1.0 - _RARE)
         c = np.log(mean / (1.0 - mean)) if len(mean) == 1 else np.log(mean)
         c = c - c.mean() if len(c) > 1 else c
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)
-        return self.xp.concat([super().initial_coef(), c])
-
-    def initial_coef(self):
-        """Return the coefficients of the constant model."""
-        return self.start
+        return self.xp.concat([self._features.initial_coef(), c])
 
     def plan(self, kind):
         """Return the memory of a fit.
@@ -89,18 +88,19 @@ class LogisticProblem(CenterProblem):
         n, n_outputs = self.all.targets.shape
         # Targets, values, curvature and two gradients of every row.
         n_kept = 8 * n * n_outputs
-        return NystromPlan.make(kind, self.n_centers, n, n_kept=n_kept)
+        return NystromPlan.make(kind, self._features.n_centers, n, n_kept=n_kept)
+
+    def check_memory(self, plan):
+        """Raise a ValueError unless the free memory holds a `NystromPlan`."""
+        self._features.check_memory(plan)
 
     # Objectives
 
     @cached_property
     def _matrices(self):
         """K(X, Z) of the training rows and of the validation rows, and MB kept."""
-        rows = (
-            [self.train] if self.validation is None else [self.train, self.validation]
-        )
         return kept(
-            [self.matrix_of(part) for part in rows],
+            [self._features.matrix_of(rows) for rows in self._features.parts],
             self._cache_size,
             self._n_passes,
             self.n_features,
@@ -114,14 +114,14 @@ class LogisticProblem(CenterProblem):
     def objective(self, rows):
         """Return the objective on the training rows, or these and those held out."""
         matrices = self._matrices[0]
-        matrix = matrices[0]
-        if len(rows.index) > matrix.shape[0]:
-            matrix = StackedRows(matrices)
-        return Logistic(matrix, rows.targets, rows.weights, self.expand, self._whitened)
-
-    def _whitened(self, g):
-        """Return R' g."""
-        return solve_triangular(self.whitening.L, g)
+        several = len(rows.index) > len(self.train.index)
+        return Logistic(
+            StackedRows(matrices) if several else matrices[0],
+            rows.targets,
+            rows.weights,
+            self._features.expand,
+            partial(solve_triangular, self._features.whitening.L),
+        )
 
     def preconditioner(self, objective, rows, *, of_centers=False):
         """Return what solves for a Newton step, nearly.
@@ -135,23 +135,15 @@ class LogisticProblem(CenterProblem):
             Whether the centers stand for the rows, which where all rows are centers
             is exact.
         """
-        of_centers = of_centers or self._places is not None
+        L, R = self._features.whitening.L, self._features.whitening.R
+        of_centers = of_centers or self._features.center_of_row is not None
         if of_centers:
-            weights = self._center_weights_of(rows)
-            L = self.whitening.L
+            weights = self._features.weights_of_centers(rows)
             sums = partial(objective.sums_of_centers, L=L, weights=weights)
         else:
-            R = self.whitening.R
-            sums = partial(objective.sums, transform=R, whiten=self._whitened)
+            whiten = partial(solve_triangular, L)
+            sums = partial(objective.sums, transform=R, whiten=whiten)
         return Preconditioner(objective, sums, self._patience(rows, of_centers))
-
-    def _center_weights_of(self, rows):
-        if self._places is None:
-            return self.weights_of_centers()
-        weights = to_numpy(rows.weights)
-        places = self._places[: len(weights)]
-        totals = np.bincount(places, weights=weights, minlength=self.n_centers)
-        return self.xp.asarray(totals[self.whitening.kept], device=self.device)
 
     def _patience(self, rows, of_centers):
         """Return how many passes over the rows cost as much as a preconditioner."""
@@ -171,74 +163,32 @@ class LogisticProblem(CenterProblem):
 
     def validation_losses(self, coef):
         """Return the log loss of every validation row, (m,)."""
-        matrix = self._matrices[0][1]
-        F = self._values(matrix, coef[:-1, :]) + coef[-1, :]
+        F = self._features.values(self._matrices[0][1], coef[:-1, :]) + coef[-1, :]
         return self._loss.value(self.validation.targets, F)
 
     def validation_loss(self, losses):
         """Return their weighted mean."""
-        weights = self.validation.weights
-        return float(self.xp.sum(weights * losses)) / float(self.xp.sum(weights))
+        return weighted_mean(losses, self.validation.weights)
 
     def deviation(self, losses):
         """Return the standard error of that mean."""
-        xp, rows = self.xp, self.validation
-        w = rows.weights / xp.sum(rows.weights)
-        variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-        return (variance / self.n_distinct(rows)) ** 0.5
+        n = self._features.n_distinct(self.validation)
+        return standard_error(losses, self.validation.weights, n)
+
+    def suits(self, *attributes):
+        """Whether `CenterProblem.suits` fitted attributes."""
+        return self._features.suits(*attributes)
 
     def kept_coef(self, dual_coef, intercept):
         """Return the coefficients of fitted attributes."""
-        coef = large_product(self.whitening.L.T, super().kept_coef(dual_coef))
+        features = self._features
+        coef = large_product(features.whitening.L.T, features.kept_coef(dual_coef))
         c = self.xp.astype(self.to_compute(intercept), self.xp.float64)
         return self.xp.concat([coef, c[None, :]])
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        intercept = self.xp.astype(coef[-1, :], self.dtype)
-        return super().fitted_attributes(coef[:-1, :]) | {
+        intercept = self.xp.astype(coef[-1, :], self._features.dtype)
+        return self._features.fitted_attributes(coef[:-1, :]) | {
             "intercept_": self.to_source(intercept)
         }
-
-
-class StackedRows(Matrix):
-    """Some matrices with the same columns, one below the other.
-
-    Parameters
-    ----------
-    matrices : list of Matrix
-    """
-
-    def __init__(self, matrices):
-        first = matrices[0]
-        for name in ("xp", "device", "dtype", "itemsize", "in_memory", "n_workers"):
-            setattr(self, name, getattr(first, name))
-        n_rows = [matrix.shape[0] for matrix in matrices]
-        self.shape = sum(n_rows), first.shape[1]
-        self._matrices = matrices
-        self._starts = np.cumsum([0, *n_rows[:-1]]).tolist()
-
-    def gram(self, T, weights=None, *, transform=None):
-        """Return C' W C and C' W T in float64, C = K."""
-        sums = []
-        for matrix, rows in self._parts():
-            sums.append(matrix.gram(T[rows, :], weights[rows], transform=transform))
-        grams, crosses = zip(*sums, strict=True)
-        return sum(grams[1:], grams[0]), sum(crosses[1:], crosses[0])
-
-    def adjoint_of(self, V, function):
-        """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
-        found = [
-            matrix.adjoint_of(V, _from(rows.start, function))
-            for matrix, rows in self._parts()
-        ]
-        return sum(found[1:], found[0])
-
-    def _parts(self):
-        for start, matrix in zip(self._starts, self._matrices, strict=True):
-            yield matrix, slice(start, start + matrix.shape[0])
-
-
-def _from(start, function):
-    """Return a function of rows that are counted from `start`."""
-    return lambda rows, F: function(slice(rows.start + start, rows.stop + start), F)

@@ -1,19 +1,19 @@
 """Least squares on the full kernel of all rows."""
 
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from ..backend.array import to_numpy
-from ..backend.linalg import inverse_squares, large_product
+from ..backend.linalg import inverse_squares
 from ..nystrom.moments import Factor, WeightedKernel
-from ..nystrom.plan import NystromPlan, blocks
-from ..nystrom.posterior import left_out_of_kernel, n_left_out, scales
+from ..nystrom.plan import blocks
+from ..nystrom.posterior import left_out_of_kernel, n_left_out
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
-from .least_squares import LeastSquares, rounding
-from .problem import scatter, take
+from .least_squares import LeastSquares, products, rounding
+from .problem import take
 
 
 class RowProblem(LeastSquares):
@@ -31,46 +31,27 @@ class RowProblem(LeastSquares):
         """Return the rows that b belongs to."""
         return self.all.part(0, coef.shape[0])
 
-    def _matrix(self, centers, rows=None):
-        """Return K(X, X) of the rows `centers`, or of other rows and them."""
+    def matrix_of(self, rows, others=None):
+        """Return K(X, X) of some rows, or of other rows and them."""
         if self.kernel is None:
-            X = (centers if rows is None else rows).X
-            return GivenMatrix(self.to_compute(take(X, centers.index, axis=1)))
-        X = None if rows is None else rows.X
-        return kernel_operator(self.kernel, centers.X, self.devices, X)
-
-    def matrix_of(self, rows):
-        """Return K(X, X) of some rows."""
-        return self._matrix(rows)
+            X = (rows if others is None else others).X
+            return GivenMatrix(self.to_compute(take(X, rows.index, axis=1)))
+        X = None if others is None else others.X
+        return kernel_operator(self.kernel, rows.X, self.devices, X)
 
     def matrix_of_validation(self, coef):
         """Return K of the validation rows and those that b belongs to."""
-        return self._matrix(self._part(coef), self.validation)
-
-    def plan(self, path, n_kept=0):
-        """Return the memory of a fit in closed form.
-
-        Parameters
-        ----------
-        path : bool
-            Whether eigenvectors are computed.
-        n_kept : int, default=0
-            Candidates whose coefficients are kept.
-        """
-        n, n_outputs = self.all.targets.shape
-        kind = "full path" if path else "full ridge"
-        return NystromPlan.make(kind, n, n, n_kept=3 * n * n_kept * n_outputs)
+        return self.matrix_of(self._part(coef), self.validation)
 
     # Normal equations
 
     def _weighted_kernel(self, rows):
-        matrix = partial(self._new_array, rows)
+        def matrix():
+            """Return K(X, X) in float64, in an array of its own."""
+            return self.matrix_of(rows).block(dtype=self.xp.float64)
+
         error = rounding(self.xp, self.dtype, self.n_coefs)
         return WeightedKernel(matrix, rows.targets, rows.weights, error)
-
-    def _new_array(self, rows):
-        """Return K(X, X) of some rows in float64, in an array of its own."""
-        return self._matrix(rows).block(dtype=self.xp.float64)
 
     @cached_property
     def training(self):
@@ -82,28 +63,18 @@ class RowProblem(LeastSquares):
         """The training rows and those held out."""
         return self._weighted_kernel(self.all) if self.refits else self.training
 
-    def _validation_errors(self, spectrum, filters):
-        rows = self.validation
-        Y = rows.targets - self.training.mean
-        width = 2 * Y.shape[1] * filters.shape[1]
-        parts = self._validation_features(spectrum.vectors, width)
+    def validation_errors(self, spectrum, filters):
+        rows, coefs = self.validation, self.expand(spectrum.vectors)
+        matrix, Y = self.matrix_of_validation(coefs), rows.targets - self.training.mean
+        parts = products(matrix, coefs, 2 * Y.shape[1] * filters.shape[1])
         return prediction_errors(spectrum, filters, parts, Y, rows.weights)
 
-    def _validation_features(self, vectors, width):
-        """Yield ranges of validation rows and their phi(x)' V."""
-        matrix = self.matrix_of_validation(vectors)
-        vectors = self.expand(vectors)
-        for block in blocks(matrix.shape[0], matrix.shape[1] + width):
-            K = matrix.block(block.start, block.stop, dtype=vectors.dtype)
-            yield block, large_product(K, vectors)
-
-    def _scores(self, width):
+    def orthonormal(self, width):
         spectrum = self.training.spectrum
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
-        for block in blocks(U.shape[0], width):
-            yield block, U[block, :]
+        return ((block, U[block, :]) for block in blocks(U.shape[0], width))
 
-    def _without(self, sets, L, solutions):
+    def without(self, sets, L, solutions):
         # With M = L L' = W^1/2 K W^1/2 + c I and u = w^1/2 on the rows of a set, which
         # sum to w: 1 - h = c u' M^-1 u / w, and f - y = -c u' b / w. Both have c.
         root = np.sqrt(sets.row_weights)
@@ -113,15 +84,15 @@ class RowProblem(LeastSquares):
         over = np.stack(sums, axis=1) / left[:, None]
         return -over[:, :-1], over[:, -1]
 
-    def _gradient(self, matrix, rows, b, Y):
-        F = self._values(matrix, b)
+    def gradient(self, matrix, rows, b, Y):
+        F = self.values(matrix, b)
         F = F if Y is None else F - Y
         return self.xp.sqrt(rows.weights)[:, None] * F
 
     def residual(self, b, alpha):
         """Return the largest |(B + lambda) b - q| / |q| of the outputs."""
         xp, rows = self.xp, self._part(b)
-        g = self._gradient(self._matrix(rows), rows, b, rows.targets)
+        g = self.gradient(self.matrix_of(rows), rows, b, rows.targets)
         g = g + alpha * float(xp.sum(rows.weights)) * b
         q = xp.sqrt(rows.weights)[:, None] * rows.targets
         norms = xp.linalg.vector_norm(q, axis=0)
@@ -131,31 +102,22 @@ class RowProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
-        """Return the attributes that variances of predictions need.
-
-        Parameters
-        ----------
-        factor : Factor
-            Of `everything`. The rows left out are the last ones: they should be a
-            sample of all.
-        """
-        rows, equations = self.all, self.everything
+        # The last rows are left out: they should be a sample of all.
+        rows, equations, L = self.all, self.everything, factor.L
         first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)
         found = left_out_of_kernel(
-            Factor(factor.L[first:, first:], factor.ridge),
+            Factor(L[first:, first:], factor.ridge),
             equations.solve(factor)[first:, :],
             last.targets - equations.mean,
             last.weights,
             equations.weight,
         )
         X = self.xp.astype(self.to_compute(last.X), self.xp.float64)
-        largest = float(self.xp.mean(self.kernel.diagonal(X)))
-        prior, noise = scales(*found, factor.ridge, largest)
-        L = factor.L
         if not bool(self.xp.all(rows.weights == 1)):
             L = L / self.xp.sqrt(rows.weights)[:, None]
-        return self._variance_attributes(prior, noise, L, rows.index)
+        diagonal = self.kernel.diagonal(X)
+        return self._variance_attributes(found, diagonal, factor, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
@@ -165,18 +127,12 @@ class RowProblem(LeastSquares):
         """Return the coefficients of the rows, W^1/2 b."""
         return self.xp.sqrt(self._part(b).weights)[:, None] * b
 
-    def _rows_of(self, coef):
-        rows = self._part(coef)
-        return rows, self._matrix(rows)
-
-    def dual_coef(self, coef):
-        """Return the coefficients of all rows of X."""
-        index = self._part(coef).index
-        return scatter(self.checked(self.expand(coef)), index, self._X.shape[0])
+    def places(self, coef):
+        """Return the rows of `dual_coef_` that b belongs to, and how many it has."""
+        return self._part(coef).index, self._X.shape[0]
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
         dual_coef = self.dual_coef(coef)
-        return self.kernel_attributes(dual_coef, self.intercept, self._X) | {
-            "center_indices_": None
-        }
+        attributes = self.kernel_attributes(dual_coef, self.intercept, self._X)
+        return attributes | {"center_indices_": None}
