@@ -59,7 +59,7 @@ def _location(device, X):
     if device == "auto":
         return location_of(X)
     if device == "cpu":
-        return Location(array_api_compat.array_namespace(np.empty(0)), "cpu")
+        return location_of(np.empty(0))
     name, _, index = str(device).partition(":")
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(
