@@ -7,7 +7,7 @@ import numpy as np
 
 from . import memory
 from .array import device_of, is_cupy, is_numpy, move, namespace, to_numpy
-from .lazy import is_lazy
+from .lazy import is_lazy, rows_at
 from .machine import PINNED_BYTES
 from .memory import n_bytes
 
@@ -91,9 +91,7 @@ class StreamedRows:
         """Return a range of rows where they are."""
         if self._order is None:
             return self._X[start:stop, :]
-        xp = namespace(self._X)
-        index = xp.asarray(self._order[start:stop], device=device_of(self._X))
-        return xp.take(self._X, index, axis=0)
+        return rows_at(self._X, self._order[start:stop])
 
 
 class _CopiesToGpu:
