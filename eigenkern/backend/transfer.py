@@ -6,7 +6,7 @@ import array_api_compat
 import numpy as np
 
 from . import memory
-from .array import device_of, is_cupy, is_numpy, move, namespace, to_numpy
+from .array import is_cupy, is_numpy, location_of, move, to_numpy
 from .lazy import is_lazy, rows_at
 from .machine import PINNED_BYTES
 from .memory import n_bytes
@@ -20,7 +20,7 @@ def move_what_fits(X, xp, device):
     MemoryError
         If the free memory of a device that they are moved to does not hold both.
     """
-    if is_numpy(xp) or (namespace(X), device_of(X)) == (xp, device):
+    if is_numpy(xp) or location_of(X) == (xp, device):
         return move(X, xp, device)
     needed, free = 2.0 * n_bytes(X), memory.available(xp, device)
     if needed > free:
