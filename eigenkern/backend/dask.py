@@ -297,12 +297,6 @@ class DaskRows(LazyRows):
                 c = chunk_of[position[0]]
                 yield c, index[position] - bounds[c], position
 
-    def group_sizes(self):
-        """Return the rows of each chunk of each group."""
-        if self._index is None:
-            return np.diff(self._bounds)[np.argsort(self._group_of, kind="stable")]
-        return [len(places) for group in self.groups for places in group.places]
-
     def run(self, function, *args, by_row=()):
         """Return handles of ``function(*args, *parts, places, *chunks)``, by group.
 
@@ -403,8 +397,9 @@ class MadeRows(DaskRows):
         self.shape, groups = (rows.shape[0], width), rows.groups
         self._names = [group.place for group in groups]
         self._group_of = np.repeat(np.arange(len(groups)), [len(g[1]) for g in groups])
-        self._bounds = np.concatenate([[0], np.cumsum(rows.group_sizes())])
-        self._index = np.argsort(np.concatenate([group.position for group in groups]))
+        positions = [position for *_, position in rows._rows_by_chunk()]
+        self._bounds = np.cumsum([0, *map(len, positions)])
+        self._index = np.argsort(np.concatenate(positions))
         self.forget()
 
     def take(self, index):
