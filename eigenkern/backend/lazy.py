@@ -120,7 +120,7 @@ def extremes_of(blocks):
 
 
 def _last_two(kept, key, read):
-    """Return what is kept of `key`, or ``read()``; of the last two keys it is kept."""
+    """Return the value of `key`, kept or read now; those of the last two are kept."""
     value = kept.pop(key, None)
     while len(kept) > 1:
         del kept[next(iter(kept))]

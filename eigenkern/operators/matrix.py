@@ -216,9 +216,8 @@ class Matrix:
         c = xp.zeros((size, T.shape[1]), **options)
         n_rows = self.gram_rows()
         # One buffer: touching new memory takes as long as computing what goes there.
-        buffer = None
-        if not self.in_memory:
-            buffer = xp.empty((n_rows, self.shape[1]), **options)
+        shape = n_rows, self.shape[1]
+        buffer = None if self.in_memory else xp.empty(shape, **options)
         for rows in slices(self.shape[0], n_rows):
             C = self.block(rows.start, rows.stop, dtype=xp.float64, out=buffer)
             if transform is not None:
