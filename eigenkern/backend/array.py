@@ -13,27 +13,6 @@ from array_api_compat import device as device_of
 from array_api_compat import is_cupy_namespace as is_cupy
 from array_api_compat import is_numpy_namespace as is_numpy
 
-__all__ = [
-    "Location",
-    "as_random_state",
-    "clipped",
-    "cut_off_at_zero",
-    "detached",
-    "device_of",
-    "floating",
-    "has_vector_math",
-    "in_place",
-    "is_cupy",
-    "is_numpy",
-    "location_of",
-    "matmul",
-    "move",
-    "namespace",
-    "run_cuda",
-    "slices",
-    "to_numpy",
-]
-
 
 def to_numpy(x):
     """Return `x` as a NumPy array on the host, without a copy where possible."""
@@ -95,9 +74,10 @@ def as_random_state(random_state):
         ) from error
 
 
-def _writes_in_place(xp):
-    """Whether functions of `xp` take `out=`."""
-    return is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
+def _into(xp, out):
+    """Return the option that lets functions of `xp` write to `out`, or none."""
+    takes_it = is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
+    return {"out": out} if takes_it else {}
 
 
 def slices(n, size=4096):
@@ -106,10 +86,15 @@ def slices(n, size=4096):
         yield slice(start, min(start + size, n))
 
 
+def joined(parts):
+    """Return arrays one below the other; a single one is not copied."""
+    parts = list(parts)
+    return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
+
+
 def in_place(xp, name, x):
     """Apply the elementwise function `name` to `x`, in `x` itself where `xp` can."""
-    function = getattr(xp, name)
-    return function(x, out=x) if _writes_in_place(xp) else function(x)
+    return getattr(xp, name)(x, **_into(xp, x))
 
 
 def has_vector_math(xp):
@@ -135,24 +120,19 @@ def cut_off_at_zero(xp, T):
     """Return max(T, 0), in `T` itself where `xp` can."""
     # A row of zeros, not a scalar: NumPy's loop is vectorized for it, twice as fast.
     zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
-    if _writes_in_place(xp):
-        return xp.maximum(T, zeros, out=T)
-    return xp.maximum(T, zeros)
+    return xp.maximum(T, zeros, **_into(xp, T))
 
 
 def clipped(xp, T, least, most):
     """Return T between two arrays of its shape, in `T` itself where `xp` can."""
     # In NumPy twice as fast as its clip of arrays.
-    if _writes_in_place(xp):
-        return xp.minimum(xp.maximum(T, least, out=T), most, out=T)
-    return xp.minimum(xp.maximum(T, least), most)
+    in_T = _into(xp, T)
+    return xp.minimum(xp.maximum(T, least, **in_T), most, **in_T)
 
 
 def matmul(xp, A, B, out=None):
     """Return `A @ B`, written to `out` where `xp` can."""
-    if out is None or not _writes_in_place(xp):
-        return xp.matmul(A, B)
-    return xp.matmul(A, B, out=out)
+    return xp.matmul(A, B, **_into(xp, out))
 
 
 def run_cuda(operation, T):
@@ -161,8 +141,7 @@ def run_cuda(operation, T):
     `operation` sets ``k`` from ``t``, both of the array's type T. One kernel reads and
     writes the array once; a chain of functions would once each.
     """
-    kernel = _cuda_kernel(operation)
-    return kernel(T, T)
+    return _cuda_kernel(operation)(T, T)
 
 
 @cache

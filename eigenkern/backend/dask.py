@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 import time
+from collections import Counter
 from concurrent.futures import CancelledError
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -18,8 +19,8 @@ import numpy as np
 import psutil
 
 from . import memory
-from .array import namespace
-from .lazy import LazyRows, check_finite_rows, rows_at
+from .array import joined, namespace
+from .lazy import LazyRows, check_finite_rows, extremes_of, rows_at
 
 # Bytes from which values are sent to the workers directly, and once, not with a task.
 _SCATTERED_BYTES = 2**18
@@ -37,46 +38,40 @@ _OF_DASK, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
-    """A cluster of one: this process, where there is no client."""
+    """A cluster of one: this process, where there is no client.
+
+    Its methods are those of `Workers`; handles are values.
+    """
 
     n_workers, message_seconds = 1, 0.0
 
     def compute_chunks(self, X):
-        """Return the chunks of a Dask array, in order."""
         import dask
 
         return list(dask.compute(*X.to_delayed().reshape(-1)))
 
     def places(self, chunks):
-        """Return where each chunk is."""
         return ["here"] * len(chunks)
 
     def n_threads(self, place):
-        """Return how many functions run at once."""
         return 1
 
     def send(self, value):
-        """Return a handle of a value, which functions get the value of."""
+        return value
+
+    def send_to(self, place, value):
         return value
 
     def submit(self, function, *args):
-        """Return a handle of ``function(*args)``."""
         return function(*args)
 
     def gather(self, handles):
-        """Return the values of handles."""
         return handles
 
-    def send_to(self, place, value):
-        """Return a handle of a value for functions that run at a place."""
-        return value
-
     def attempt(self, step, forget=None):
-        """Return ``step()``."""
         return step()
 
     def room(self):
-        """Return the bytes that may be kept at each place."""
         return {"here": _PART_OF_LIMIT * memory.available(np, "cpu")}
 
 
@@ -233,7 +228,7 @@ class DaskRows(LazyRows):
         self.cluster = cluster()
         self._chunks = self.cluster.compute_chunks(X.astype(dtype))
         self._group_chunks()
-        self._index = self._made = None
+        self._made = None
         self._parts = []  # (array, handles of its parts) of the last ones
         like = self.cluster.submit(_first_row, self._chunks[0])
         self.like = self.cluster.gather([like])[0]
@@ -243,15 +238,12 @@ class DaskRows(LazyRows):
 
     def _group_chunks(self):
         """Share out the chunks: a thread of a worker uses its own together."""
-        places, names, groups = self.cluster.places(self._chunks), [], []
-        n_seen = dict.fromkeys(places, 0)
-        for place in places:
+        n_seen, number, groups = Counter(), {}, []
+        for place in self.cluster.places(self._chunks):
             name = place, n_seen[place] % self.cluster.n_threads(place)
             n_seen[place] += 1
-            if name not in names:
-                names.append(name)
-            groups.append(names.index(name))
-        self._names = [place for place, _ in names]
+            groups.append(number.setdefault(name, len(number)))
+        self._names = [place for place, _ in number]
         self._group_of = np.array(groups)
 
     def __array_namespace__(self, api_version=None):
@@ -270,52 +262,40 @@ class DaskRows(LazyRows):
 
     def take(self, index):
         """Return other rows."""
-        other = object.__new__(DaskRows)
-        vars(other).update(vars(self))
+        other = super().take(index)
         vars(other).pop("groups", None)
         other._parts = []
-        index = np.asarray(index)
-        other._index = index if self._index is None else self._index[index]
-        other.shape = len(index), self.shape[1]
         return other
 
     @cached_property
     def groups(self):
         """The rows on each worker."""
-        bounds, index = self._bounds, self._index
-        if index is None:
-            found = []
-            for k, name in enumerate(self._names):
-                own = np.flatnonzero(self._group_of == k)
-                position = [np.arange(*bounds[c : c + 2]) for c in own]
-                chunks = [self._chunks[c] for c in own]
-                places = [None] * len(own)
-                found.append(Group(name, chunks, places, np.concatenate(position)))
-            return found
-        chunk_of = np.searchsorted(bounds, index, "right") - 1
-        # In the order of groups, and of chunks: what belongs together is a range.
-        order = np.lexsort((chunk_of, self._group_of[chunk_of]))
-        ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
-        by_group = [([], [], []) for _ in self._names]
-        for position in np.split(order, ends) if len(order) else []:
-            c = chunk_of[position[0]]
-            chunks, places, positions = by_group[self._group_of[c]]
-            chunks.append(self._chunks[c])
-            places.append(index[position] - bounds[c])
-            positions.append(position)
+        found = [Group(place, [], [], []) for place in self._names]
+        for c, places, position in self._rows_by_chunk():
+            group = found[self._group_of[c]]
+            group.chunks.append(self._chunks[c])
+            group.places.append(places)
+            group.position.append(position)
         return [
-            Group(name, chunks, places, np.concatenate(positions))
-            for name, (chunks, places, positions) in zip(
-                self._names, by_group, strict=True
-            )
-            if chunks
+            group._replace(position=np.concatenate(group.position))
+            for group in found
+            if group.chunks
         ]
 
-    def group_sizes(self):
-        """Return the rows of each chunk of each group."""
-        if self._index is None:
-            return np.diff(self._bounds)[np.argsort(self._group_of, kind="stable")]
-        return [len(places) for group in self.groups for places in group.places]
+    def _rows_by_chunk(self):
+        """Yield chunks, their rows (None: all) and positions, group after group."""
+        bounds, index, group_of = self._bounds, self._index, self._group_of
+        if index is None:
+            for c in np.argsort(group_of, kind="stable"):
+                yield c, None, np.arange(*bounds[c : c + 2])
+        elif len(index):
+            chunk_of = np.searchsorted(bounds, index, "right") - 1
+            # What belongs together is a range.
+            order = np.lexsort((chunk_of, group_of[chunk_of]))
+            ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
+            for position in np.split(order, ends):
+                c = chunk_of[position[0]]
+                yield c, index[position] - bounds[c], position
 
     def run(self, function, *args, by_row=()):
         """Return handles of ``function(*args, *parts, places, *chunks)``, by group.
@@ -365,9 +345,7 @@ class DaskRows(LazyRows):
         if not parts:
             raise ValueError("there are no rows")
         order = np.argsort(np.concatenate([group.position for group in self.groups]))
-        xp = namespace(parts[0])
-        joined = xp.concat(parts) if len(parts) > 1 else parts[0]
-        return rows_at(joined, order)
+        return rows_at(joined(parts), order)
 
     def total(self, handles):
         """Return the sum of the values of handles, by a tree of sums."""
@@ -383,9 +361,7 @@ class DaskRows(LazyRows):
         if start >= stop:
             return self.like[:0, key[1]]
         rows = self.part(start, stop)
-        fetch = self.cluster.attempt
-        parts = fetch(lambda: self.cluster.gather(rows.run(rows_of_chunks)))
-        return rows.arranged(parts)[:, key[1]]
+        return rows.arranged(rows._run_all(rows_of_chunks))[:, key[1]]
 
     def by_rows(self, function):
         """Return a function of the rows, a row of each, as an array of the host."""
@@ -421,15 +397,16 @@ class MadeRows(DaskRows):
         self.shape, groups = (rows.shape[0], width), rows.groups
         self._names = [group.place for group in groups]
         self._group_of = np.repeat(np.arange(len(groups)), [len(g[1]) for g in groups])
-        self._bounds = np.concatenate([[0], np.cumsum(rows.group_sizes())])
-        self._index = np.argsort(np.concatenate([group.position for group in groups]))
+        positions = [position for *_, position in rows._rows_by_chunk()]
+        self._bounds = np.cumsum([0, *map(len, positions)])
+        self._index = np.argsort(np.concatenate(positions))
         self.forget()
 
     def take(self, index):
         """Return other rows, made again with these."""
-        other = super().take(index)
-        other._made = self
-        return other
+        other = object.__new__(DaskRows)
+        vars(other).update(vars(self), _made=self)
+        return other.take(index)
 
     @cached_property
     def groups(self):
@@ -464,11 +441,10 @@ def pieces(places, chunks):
 
 def rows_of_chunks(places, *chunks):
     """Return the rows of a group as one array."""
-    parts = [
+    return joined(
         chunk if place is None else rows_at(chunk, place)
         for place, chunk in zip(places, chunks, strict=True)
-    ]
-    return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
+    )
 
 
 @cache
@@ -500,8 +476,7 @@ def _sum(one, other):
 
 
 def _of_rows(function, places, *chunks):
-    parts = [function(rows) for _, rows in pieces(places, chunks)]
-    return np.concatenate(parts)
+    return np.concatenate([function(rows) for _, rows in pieces(places, chunks)])
 
 
 def _first_row(chunk):
@@ -514,11 +489,4 @@ def _check_finite(places, *chunks):
 
 
 def _extremes(places, *chunks):
-    ends = [
-        (float(xp.min(rows)), float(xp.max(rows)))
-        for _, rows in pieces(places, chunks)
-        for xp in (namespace(rows),)
-        if rows.shape[0]
-    ]
-    low, high = zip(*ends, strict=True)
-    return min(low), max(high)
+    return extremes_of(rows for _, rows in pieces(places, chunks) if rows.shape[0])

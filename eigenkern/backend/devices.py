@@ -46,12 +46,12 @@ def compute_devices(device, X):
         raise ValueError(
             f"device must not mix 'cpu' and GPUs in a list; got {device!r}"
         )
-    if array_api_compat.is_cupy_array(X) and is_cupy(devices[0][0]):
-        if X.device != devices[0][1]:
-            raise ValueError(
-                f"device must be 'auto' or begin with the GPU that X is on, "
-                f"{X.device}; got {device!r}"
-            )
+    xp, first = devices[0]
+    if array_api_compat.is_cupy_array(X) and is_cupy(xp) and X.device != first:
+        raise ValueError(
+            f"device must be 'auto' or begin with the GPU that X is on, {X.device}; "
+            f"got {device!r}"
+        )
     return devices
 
 
@@ -59,7 +59,7 @@ def _location(device, X):
     if device == "auto":
         return location_of(X)
     if device == "cpu":
-        return Location(array_api_compat.array_namespace(np.empty(0)), "cpu")
+        return location_of(np.empty(0))
     name, _, index = str(device).partition(":")
     if name != "cuda" or (index and not index.isdigit()):
         raise ValueError(

@@ -1,11 +1,12 @@
 """Rows that are not in memory: in files, or on the workers of a cluster."""
 
 import threading
+from copy import copy
 
 import array_api_compat
 import numpy as np
 
-from .array import namespace
+from .array import namespace, slices
 
 # Bytes of a block of rows that is read at once: some 30 ms from a disk, and beside it
 # the seek and the call are nothing; three or four are in memory. Bytes of a section,
@@ -19,16 +20,23 @@ class LazyRows:
     """Rows that are fetched when they are asked for.
 
     A subclass defines ``rows[start:stop, columns]``, an array in memory,
-    ``take(index)``, the same of other rows, ``by_rows(function)`` and ``extremes()``.
+    ``by_rows(function)`` and ``extremes()``.
 
     Attributes
     ----------
     shape : tuple (n, d)
     dtype : data type
         float32 or float64.
+    n_machines : int
+        That compute with the rows.
+    message_seconds : float
+        That a step waits for the machines.
     """
 
     device = "cpu"
+    n_machines, message_seconds = 1, 0.0
+    # Which rows these are of those that are stored; None: all.
+    _index = None
 
     def __array_namespace__(self, api_version=None):
         """Return the namespace of the rows that are fetched."""
@@ -37,19 +45,16 @@ class LazyRows:
     def __len__(self):
         return self.shape[0]
 
-    @property
-    def n_machines(self):
-        """Machines that compute with the rows."""
-        return 1
-
-    @property
-    def message_seconds(self):
-        """Seconds that a step waits for the machines."""
-        return 0.0
-
     def to_device(self, device, stream=None):
         """Return the rows where they are: they move when they are used."""
         return self
+
+    def take(self, index):
+        """Return other rows."""
+        other, index = copy(self), np.asarray(index)
+        other._index = index if self._index is None else self._index[index]
+        other.shape = len(index), self.shape[1]
+        return other
 
     def part(self, start=0, stop=None):
         """Return a range of the rows, not fetched yet."""
@@ -104,6 +109,25 @@ def rows_at(X, index):
     return xp.take(X, index, axis=0)
 
 
+def extremes_of(blocks):
+    """Return the least and the largest number of blocks of rows."""
+    ends = []
+    for rows in blocks:
+        xp = namespace(rows)
+        ends.append((float(xp.min(rows)), float(xp.max(rows))))
+    low, high = zip(*ends, strict=True)
+    return min(low), max(high)
+
+
+def _last_two(kept, key, read):
+    """Return the value of `key`, kept or read now; those of the last two are kept."""
+    value = kept.pop(key, None)
+    while len(kept) > 1:
+        del kept[next(iter(kept))]
+    kept[key] = read() if value is None else value
+    return kept[key]
+
+
 def check_finite_rows(X):
     """Raise a ValueError if rows hold NaN or infinity."""
     xp = namespace(X)
@@ -112,7 +136,7 @@ def check_finite_rows(X):
 
 
 class StoredRows(LazyRows):
-    """Rows of a file, in the order of an index: a memory map, HDF5 or Zarr.
+    """Rows of a file: a memory map, HDF5 or Zarr.
 
     Blocks are read whole, and the last two are kept: rows that are asked for in the
     order of the file are read once.
@@ -123,32 +147,20 @@ class StoredRows(LazyRows):
         What ``source[start:stop]`` reads rows of.
     dtype : data type
         Of the rows that are fetched.
-    index : ndarray of shape (m,), default=None
-        The rows; None: all.
     block_size : int, default=None
         Rows to read at once; None: some 32 MB, in whole chunks of the file.
     """
 
-    def __init__(self, source, dtype, index=None, block_size=None):
-        self._source, self._index, self.dtype = source, index, np.dtype(dtype)
-        n, d = source.shape
-        self.shape = (n if index is None else len(index)), d
-        row_bytes = d * self.dtype.itemsize
+    def __init__(self, source, dtype, block_size=None):
+        self._source, self.shape, self.dtype = source, source.shape, np.dtype(dtype)
+        row_bytes = self.shape[1] * self.dtype.itemsize
         # Whole chunks of the file: each is read, and perhaps decompressed, once.
         chunk = (getattr(source, "chunks", None) or (1,))[0]
         if block_size is None:
             block_size = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
         self.block_size = block_size
+        self._section = max(_SECTION_BYTES // row_bytes // block_size, 1) * block_size
         self._blocks, self._lock = {}, threading.Lock()
-
-    def take(self, index):
-        """Return other rows of the file."""
-        index = np.asarray(index)
-        other = StoredRows.__new__(StoredRows)
-        vars(other).update(vars(self))
-        other._index = index if self._index is None else self._index[index]
-        other.shape = len(index), self.shape[1]
-        return other
 
     def in_order(self, order):
         """Return the rows in an order of `shuffled`, to read in ranges."""
@@ -167,12 +179,6 @@ class StoredRows(LazyRows):
         order = rng.permutation(len(parts))
         rest = [rng.permutation(parts[i]) for i in order]
         return np.concatenate([rows[first], *rest])
-
-    @property
-    def _section(self):
-        """Rows of a section."""
-        row_bytes = self.shape[1] * self.dtype.itemsize
-        return max(_SECTION_BYTES // row_bytes // self.block_size, 1) * self.block_size
 
     def _places(self, start, stop):
         """Return the places in the file of a range of rows."""
@@ -196,21 +202,19 @@ class StoredRows(LazyRows):
 
     def _read(self, block):
         """Return a block of rows of the file, one of the last two or read anew."""
+
+        def read():
+            start = block * self.block_size
+            rows = np.asarray(self._source[start : start + self.block_size])
+            rows = rows.astype(self.dtype, copy=False)
+            check_finite_rows(rows)
+            return rows
+
         with self._lock:
-            rows = self._blocks.pop(block, None)
-            while len(self._blocks) > 1:
-                del self._blocks[next(iter(self._blocks))]
-            if rows is None:
-                start = block * self.block_size
-                rows = np.asarray(self._source[start : start + self.block_size])
-                rows = rows.astype(self.dtype, copy=False)
-                check_finite_rows(rows)
-            self._blocks[block] = rows
-        return rows
+            return _last_two(self._blocks, block, read)
 
     def _in_blocks(self):
-        for start in range(0, self.shape[0], self.block_size):
-            yield self[start : start + self.block_size, :]
+        return (self[rows, :] for rows in slices(self.shape[0], self.block_size))
 
     def by_rows(self, function):
         """Return a function of blocks of the rows, as one array of the host."""
@@ -219,8 +223,7 @@ class StoredRows(LazyRows):
     def extremes(self):
         """Return the least and the largest number, reading in the order of the file."""
         rows = self if self._index is None else self.take(np.argsort(self._index))
-        low, high = zip(*((b.min(), b.max()) for b in rows._in_blocks()), strict=True)
-        return float(min(low)), float(max(high))
+        return extremes_of(rows._in_blocks())
 
 
 class _ShuffledRows(LazyRows):
@@ -254,9 +257,7 @@ class _ShuffledRows(LazyRows):
 
     def extremes(self):
         """Return the least and the largest number."""
-        sections = map(self._section, range(len(self._bounds) - 1))
-        low, high = zip(*((s.min(), s.max()) for s in sections), strict=True)
-        return float(min(low)), float(max(high))
+        return extremes_of(map(self._section, range(len(self._bounds) - 1)))
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
@@ -273,14 +274,8 @@ class _ShuffledRows(LazyRows):
         """Return the rows of a section."""
         if section == 0:
             return self._first
-        rows = self._sections.pop(section, None)
-        if rows is None:
-            begin, end = self._bounds[section : section + 2]
-            while len(self._sections) > 1:
-                del self._sections[next(iter(self._sections))]
-            rows = self._rows[begin:end, :]
-        self._sections[section] = rows
-        return rows
+        begin, end = self._bounds[section : section + 2]
+        return _last_two(self._sections, section, lambda: self._rows[begin:end, :])
 
     def shuffled_ranges(self, starts, rng):
         """Return the starts of ranges in random order, those of a section together."""

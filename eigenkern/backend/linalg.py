@@ -8,7 +8,7 @@ import array_api_compat
 import numpy as np
 import scipy.linalg
 
-from .array import device_of, is_numpy, namespace, to_numpy
+from .array import device_of, is_cupy, is_numpy, namespace, slices, to_numpy
 from .machine import CPU, SHARED_SECONDS
 from .threads import (
     Team,
@@ -76,20 +76,18 @@ def large_gram(A):
     team, K = Team(n_blas_threads()), np.empty((m, m), dtype=A.dtype)
     width = max(-(-m // (4 * team.n_workers)), _PIECE)
 
-    def task(start):
-        stop = min(start + width, m)
-        np.matmul(A[start:stop, :], A[:stop, :].T, out=K[start:stop, :stop])
+    def task(rows):
+        np.matmul(A[rows, :], A[: rows.stop, :].T, out=K[rows, : rows.stop])
 
-    def reflect(start):
-        stop = min(start + width, m)
-        K[:start, start:stop] = K[start:stop, :start].T
-        square = K[start:stop, start:stop]  # a product, symmetric to rounding alone
+    def reflect(rows):
+        K[: rows.start, rows] = K[rows, : rows.start].T
+        square = K[rows, rows]  # a product, symmetric to rounding alone
         square[...] = np.tril(square) + np.tril(square, -1).T
 
     # The longest rows first, so that the threads end together.
-    starts = [(start,) for start in range(0, m, width)][::-1]
-    run_on_threads(team, task, starts, seconds)
-    run_on_threads(team, reflect, starts, m * m * A.itemsize / CPU.read_one)
+    tasks = [(rows,) for rows in slices(m, width)][::-1]
+    run_on_threads(team, task, tasks, seconds)
+    run_on_threads(team, reflect, tasks, m * m * A.itemsize / CPU.read_one)
     return K
 
 
@@ -192,14 +190,11 @@ def _orthonormal(B, *, accurate=False):
     """
     xp = namespace(B)
     B_64 = xp.astype(B, xp.float64, copy=False)
-    try:
-        with _linalg_errors(xp):
-            # Not SciPy's: its threads and those of NumPy wait for each other.
-            L = xp.linalg.cholesky(B_64.T @ B_64)
-    except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
-        return xp.linalg.qr(B)[0]
-    pivots = xp.linalg.diagonal(L)
-    ratio = float(xp.min(pivots) / xp.max(pivots))
+    # Not SciPy's: its threads and those of NumPy wait for each other.
+    L, ratio = _library_cholesky(B_64.T @ B_64), 0.0
+    if L is not None:
+        pivots = xp.linalg.diagonal(L)
+        ratio = float(xp.min(pivots) / xp.max(pivots))
     if not ratio > _SMALLEST_PIVOT:
         return xp.linalg.qr(B)[0]
     Q = xp.astype(B_64 @ _triangular_inverse(L).T, B.dtype)
@@ -319,17 +314,29 @@ def cholesky(K):
     """
     xp = namespace(K)
     if is_numpy(xp):
+        factor = _blocked_cholesky if K.shape[0] > _LARGEST_POTRF else _potrf_in_place
         with _lapack_threads(K.shape[0]):
-            L, failed = _numpy_cholesky(K)
+            L = factor(K)
     else:
-        try:
-            with _linalg_errors(xp):
-                L, failed = xp.linalg.cholesky(K), 0
-        except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
-            return None
+        L = _library_cholesky(K)
     # Some say nothing of NaN.
-    finite = bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
-    return L if finite and not failed else None
+    if L is None or not bool(xp.all(xp.isfinite(xp.linalg.diagonal(L)))):
+        return None
+    return L
+
+
+def _library_cholesky(K):
+    """Return the factor that the array library finds, or None where it fails."""
+    xp, errors = namespace(K), nullcontext()
+    if is_cupy(xp):  # which does not tell by itself
+        import cupyx
+
+        errors = cupyx.errstate(linalg="raise")
+    try:
+        with errors:
+            return xp.linalg.cholesky(K)
+    except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
+        return None
 
 
 def shifted_cholesky(K, shift):
@@ -357,8 +364,8 @@ def shifted_cholesky(K, shift):
         return cholesky(plus_diagonal(K, shift)), None
     diagonal = K.diagonal().copy()
     with _lapack_threads(K.shape[0]):
-        L, failed = _potrf_in_place(plus_diagonal(K, shift), clean=False)
-    if failed or not np.all(np.isfinite(L.diagonal())):
+        L = _potrf_in_place(plus_diagonal(K, shift), clean=False)
+    if L is None or not np.all(np.isfinite(L.diagonal())):
         return None, None
     return L, partial(_other_triangle_product, L, diagonal)
 
@@ -369,88 +376,60 @@ def _other_triangle_product(L, diagonal, V):
     In tiles, whose short sums have less rounding errors than those of BLAS's symv.
     """
     n, product = L.shape[0], diagonal[:, None] * V
-    slices = [slice(start, start + _TILE) for start in range(0, n, _TILE)]
     with _lapack_threads(n):
-        for i, j in combinations_with_replacement(slices, 2):
+        for i, j in combinations_with_replacement(slices(n, _TILE), 2):
             tile = np.triu(L[i, i], 1) if i == j else L[i, j]
             product[i] += tile @ V[j]
             product[j] += tile.T @ V[i]
     return product
 
 
-def _numpy_cholesky(K):
-    """Return the lower factor of K, in its place, and whether it failed."""
-    if K.shape[0] > _LARGEST_POTRF:
-        return _blocked_cholesky(K)
-    return _potrf_in_place(K, clean=True)
-
-
-def _potrf_in_place(K, clean):
-    """Return the lower factor of K in its place, and whether it failed.
+def _potrf_in_place(K, clean=True):
+    """Return the lower factor of K in its place, None if it failed.
 
     Its upper triangle is zero if `clean`, and that of K otherwise.
     """
+    potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
     # The transpose is in LAPACK's order: no copy, and half the memory.
-    L, failed = _potrf(K)(K.T, lower=0, clean=clean, overwrite_a=1)
-    return L.T, failed
-
-
-def _potrf(K):
-    """Return LAPACK's Cholesky factor in the precision of K."""
-    return scipy.linalg.get_lapack_funcs("potrf", (K,))
-
-
-def _linalg_errors(xp):
-    """Return a context in which a factorization that fails raises: CuPy's do not."""
-    if not array_api_compat.is_cupy_namespace(xp):
-        return nullcontext()
-    import cupyx
-
-    return cupyx.errstate(linalg="raise")
+    L, failed = potrf(K.T, lower=0, clean=clean, overwrite_a=1)
+    return None if failed else L.T
 
 
 def _blocked_cholesky(K):
-    """Return the lower factor of K in its place, and whether it failed."""
-    for start in range(0, K.shape[0], _PANEL):
-        rows = slice(start, min(start + _PANEL, K.shape[0]))
+    """Return the lower factor of K in its place, None if it failed."""
+    potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
+    for rows in slices(K.shape[0], _PANEL):
+        start = rows.start
         K[start:, rows] -= K[start:, :start] @ K[rows, :start].T
-        L, failed = _potrf(K)(K[rows, rows].T, lower=0, clean=1)
+        L, failed = potrf(K[rows, rows].T, lower=0, clean=1)
         if failed:
-            return K, failed
+            return None
         K[rows, rows] = L.T
         below = K[rows.stop :, rows]
         below[...] = scipy.linalg.solve_triangular(
             L, below.T, trans=1, check_finite=False
         ).T
         K[:start, rows] = 0.0
-    return K, 0
+    return K
 
 
 def solve_triangular(L, B, *, transposed=False):
     """Return L^-1 B, or L'^-1 B if `transposed`, for a lower triangular L."""
-    xp = namespace(L)
+    xp, A = namespace(L), L.T if transposed else L
+    options = {"lower": True, "trans": int(transposed), "check_finite": False}
     if is_numpy(xp):
-        return _numpy_solve_triangular(L, B, transposed)
-    if array_api_compat.is_torch_namespace(xp):
-        A = L.T if transposed else L
-        return xp.linalg.solve_triangular(A, B, upper=transposed)
-    if array_api_compat.is_cupy_namespace(xp):
+        # Of many columns LAPACK gives each thread some.
+        seconds = CPU.product_seconds(0.5 * L.size * B.shape[1], B.itemsize, 1)
+        many = B.shape[1] >= 2 * _PIECE and seconds >= 2 * SHARED_SECONDS
+        with single_threaded_blas.lifted(n_blas_threads() if many else 1):
+            return scipy.linalg.solve_triangular(L, B, **options)
+    if is_cupy(xp):
         from cupyx.scipy.linalg import solve_triangular
 
-        return solve_triangular(
-            L, B, lower=True, trans=int(transposed), check_finite=False
-        )
-    return xp.linalg.solve(L.T if transposed else L, B)
-
-
-def _numpy_solve_triangular(L, B, transposed):
-    """Return L^-1 B or L'^-1 B; of many columns LAPACK gives each thread some."""
-    seconds = CPU.product_seconds(0.5 * L.size * B.shape[1], B.itemsize, 1)
-    many = B.shape[1] >= 2 * _PIECE and seconds >= 2 * SHARED_SECONDS
-    with single_threaded_blas.lifted(n_blas_threads() if many else 1):
-        return scipy.linalg.solve_triangular(
-            L, B, lower=True, trans=int(transposed), check_finite=False
-        )
+        return solve_triangular(L, B, **options)
+    if array_api_compat.is_torch_namespace(xp):
+        return xp.linalg.solve_triangular(A, B, upper=transposed)
+    return xp.linalg.solve(A, B)
 
 
 def inverse_squares(L, index, column, values):

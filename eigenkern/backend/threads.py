@@ -129,19 +129,15 @@ class _SingleThreadedBlas:
         They are those of the process: calls of other threads run on as many.
         """
         with self:
-            self._allow(n_threads)
+            self.allow(n_threads)
             try:
                 yield
             finally:
                 if threading.get_ident() in self._depths:
-                    self._allow(1)
+                    self.allow(1)
 
-    def limit_thread(self):
-        """Limit BLAS in this thread, where the limit is not one of the process."""
-        with self._lock:
-            self._set([n and 1 for n in self._before])
-
-    def _allow(self, n_threads):
+    def allow(self, n_threads):
+        """Limit BLAS in the process, or in this thread where the limit is one of it."""
         with self._lock:
             self._set([n and min(n, n_threads) for n in self._before])
 
@@ -356,7 +352,7 @@ _this_thread = threading.local()
 def _help(work):
     """Do a part of the work, in a thread where BLAS runs one thread too."""
     if not hasattr(_this_thread, "is_limited"):  # the limit may be one of the thread
-        single_threaded_blas.limit_thread()
+        single_threaded_blas.allow(1)
         _this_thread.is_limited = True
     work()
 

@@ -6,8 +6,8 @@ import array_api_compat
 import numpy as np
 
 from . import memory
-from .array import device_of, is_cupy, is_numpy, move, namespace, to_numpy
-from .lazy import is_lazy
+from .array import is_cupy, is_numpy, location_of, move, to_numpy
+from .lazy import is_lazy, rows_at
 from .machine import PINNED_BYTES
 from .memory import n_bytes
 
@@ -20,7 +20,7 @@ def move_what_fits(X, xp, device):
     MemoryError
         If the free memory of a device that they are moved to does not hold both.
     """
-    if is_numpy(xp) or (namespace(X), device_of(X)) == (xp, device):
+    if is_numpy(xp) or location_of(X) == (xp, device):
         return move(X, xp, device)
     needed, free = 2.0 * n_bytes(X), memory.available(xp, device)
     if needed > free:
@@ -91,9 +91,7 @@ class StreamedRows:
         """Return a range of rows where they are."""
         if self._order is None:
             return self._X[start:stop, :]
-        xp = namespace(self._X)
-        index = xp.asarray(self._order[start:stop], device=device_of(self._X))
-        return xp.take(self._X, index, axis=0)
+        return rows_at(self._X, self._order[start:stop])
 
 
 class _CopiesToGpu:

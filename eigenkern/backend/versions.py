@@ -90,21 +90,17 @@ def _blas():
         if library["user_api"] != "blas":
             continue
         kernel = library.get("architecture", "unknown")
-        lines.append(
-            (
-                library["internal_api"],
-                f"{library['version']}, kernel {kernel}, "
-                f"{library['num_threads']} threads ({library['filepath']})",
-            )
+        told = (
+            f"{library['version']}, kernel {kernel}, "
+            f"{library['num_threads']} threads ({library['filepath']})"
         )
+        lines.append((library["internal_api"], told))
         if kernel == "Haswell" and "avx512f" in _cpu_flags():
-            lines.append(
-                (
-                    "advice",
-                    "this CPU has AVX-512, which OpenBLAS did not recognize: set "
-                    "OPENBLAS_CORETYPE=SKYLAKEX before Python starts",
-                )
+            advice = (
+                "this CPU has AVX-512, which OpenBLAS did not recognize: set "
+                "OPENBLAS_CORETYPE=SKYLAKEX before Python starts"
             )
+            lines.append(("advice", advice))
     return lines
 
 

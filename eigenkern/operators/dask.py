@@ -1,8 +1,10 @@
 """Matrices of rows in a Dask array: products are made where the rows are."""
 
-from functools import partial
+from collections import Counter
+from functools import partial, reduce
+from operator import add, itemgetter
 
-from ..backend.array import move, namespace
+from ..backend.array import joined, move
 from ..backend.dask import DaskRows, MadeRows, pieces, reuse_freed_memory
 from ..backend.devices import on_gpu
 from .given import GivenMatrix
@@ -27,28 +29,25 @@ class DaskMatrix(Matrix):
     rows : DaskRows
     remote : list, default=None
         The handle of `local` where it was sent already.
+
+    Attributes
+    ----------
+    lazy_rows : DaskRows
+        X, not fetched.
     """
 
     can_be_cached = in_core = False
 
     def __init__(self, local, rows, remote=None):
-        self.xp, self.device, self.dtype = local.xp, local.device, local.dtype
-        self.itemsize, self.row_width = local.itemsize, local.row_width
-        self.feature_work = local.feature_work
-        self.kernel, self.factored = getattr(local, "kernel", None), local.factored
-        self.budget = local.budget
+        names = "row_width", "feature_work", "kernel", "factored", "budget"
+        self._describe_as(local, *names)
         self.shape = rows.shape[0], local.shape[1]
-        self._local, self._rows = local, rows
+        self._local, self._rows, self.lazy_rows = local, rows, rows
         self._remote = [] if remote is None else remote
 
     @property
     def _cluster(self):
         return self._rows.cluster
-
-    @property
-    def lazy_rows(self):
-        """The rows, not fetched."""
-        return self._rows
 
     def part(self, start, stop):
         """Return a range of the rows."""
@@ -62,10 +61,9 @@ class DaskMatrix(Matrix):
 
     def bytes_at(self):
         """Return the bytes of the matrix on each worker."""
-        found = {}
+        found = Counter()
         for group in self._rows.groups:
-            size = len(group.position) * self.shape[1] * self.itemsize
-            found[group.place] = found.get(group.place, 0) + size
+            found[group.place] += len(group.position) * self.shape[1] * self.itemsize
         return found
 
     def rows(self, X):
@@ -75,8 +73,15 @@ class DaskMatrix(Matrix):
     def _of(self, rows):
         return DaskMatrix(self._local, rows, self._remote)
 
-    def _attempt(self, step, rows):
-        """Return ``step()``, begun anew with all that was sent where some was lost."""
+    def _run(self, finish, rows, function, *values, by_row=()):
+        """Return ``finish(handles)`` of the values of a function on each worker.
+
+        It is begun anew with all that was sent where some was lost.
+        """
+
+        def step():
+            sent = map(self._cluster.send, values)
+            return finish(rows.run(function, self._operator(), *sent, by_row=by_row))
 
         def forget():
             self._remote.clear()
@@ -87,37 +92,29 @@ class DaskMatrix(Matrix):
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         rows = self._rows.part(start, stop)
-
-        def step():
-            sent = self._cluster.send(A)
-            return self._cluster.gather(
-                rows.run(_product, self._operator(), sent, n_kept)
-            )
-
-        F, kept = zip(*self._attempt(step, rows), strict=True)
-        return rows.arranged(list(F)), rows.arranged(list(kept))
+        product = partial(_product, n_kept=n_kept)
+        parts = self._run(self._cluster.gather, rows, product, A)
+        F, kept = zip(*parts, strict=True)
+        return rows.arranged(F), rows.arranged(kept)
 
     def gradient(self, A, targets, weights, rates):
         """Return K A - targets, and K' G of G = rates W (K A - targets)."""
         rows = self._rows
 
-        def step():
-            sent = map(self._cluster.send, (A, rates))
-            parts = rows.run(
-                _gradient, self._operator(), *sent, by_row=(targets, weights)
-            )
+        def finish(parts):
             if len(parts) * A.shape[0] * A.shape[1] <= _FEW:
                 errors, images = zip(*self._cluster.gather(parts), strict=True)
-                return errors, _total(images)
+                return errors, reduce(add, images)
             # Of many workers, or coefficients, a tree adds up the second ones.
             errors, images = (
-                [self._cluster.submit(pick, part) for part in parts]
-                for pick in (_first, _second)
+                [self._cluster.submit(itemgetter(i), part) for part in parts]
+                for i in (0, 1)
             )
             return self._cluster.gather(errors), rows.total(images)
 
-        errors, image = self._attempt(step, rows)
-        return rows.arranged(list(errors)), image
+        by_row = targets, weights
+        errors, image = self._run(finish, rows, _gradient, A, rates, by_row=by_row)
+        return rows.arranged(errors), image
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K as an array."""
@@ -125,13 +122,8 @@ class DaskMatrix(Matrix):
         if rows.shape[0] == 0:
             width = len(range(self.shape[1])[first:last])
             return self.xp.empty((0, width), dtype=dtype, device=self.device)
-        parts = self._attempt(
-            lambda: self._cluster.gather(
-                rows.run(_block, self._operator(), first, last, dtype)
-            ),
-            rows,
-        )
-        found = rows.arranged(parts)
+        block = partial(_block, first=first, last=last, dtype=dtype)
+        found = rows.arranged(self._run(self._cluster.gather, rows, block))
         if out is None:
             return found
         out[: found.shape[0], :] = found
@@ -151,32 +143,23 @@ class DaskMatrix(Matrix):
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
         rows = self._rows.part(start, stop)
-        return self._sum(rows, _adjoint, by_row=(G,))
+        return self._run(rows.total, rows, _adjoint, by_row=(G,))
 
     def gram(self, T, weights=None, *, transform=None):
         """Return C' W C and C' W T in float64, C = K or K @ transform."""
-        return self._sum(self._rows, _gram, transform, by_row=(T, weights))
+        rows = self._rows
+        return self._run(rows.total, rows, _gram, transform, by_row=(T, weights))
 
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets) in float64."""
-        return self._sum(self._rows, _normal_product, V, by_row=(targets, weights))
+        rows, by_row = self._rows, (targets, weights)
+        return self._run(rows.total, rows, _normal_product, V, by_row=by_row)
 
     def adjoint_of(self, V, function):
         """Raise a ValueError: functions of values stay here."""
         raise ValueError(
             "loss must be 'squared_error' for rows in a Dask array; got 'log_loss'"
         )
-
-    def _sum(self, rows, function, *values, by_row):
-        """Return the sum over the workers of a function of their rows."""
-
-        def step():
-            sent = map(self._cluster.send, values)
-            return rows.total(
-                rows.run(function, self._operator(), *sent, by_row=by_row)
-            )
-
-        return self._attempt(step, rows)
 
 
 class KeptDaskMatrix(DaskMatrix):
@@ -189,10 +172,12 @@ class KeptDaskMatrix(DaskMatrix):
     """
 
     def __init__(self, source):
+        block = partial(_block, first=0, last=None, dtype=source.dtype)
+
         def make():
             source._remote.clear()  # it may be lost
             return [
-                source._cluster.submit(_made, source._operator(), places, chunk)
+                source._cluster.submit(block, source._operator(), [places], chunk)
                 for group in source._rows.groups
                 for places, chunk in zip(group.places, group.chunks, strict=True)
             ]
@@ -200,8 +185,7 @@ class KeptDaskMatrix(DaskMatrix):
         self._source = source
         rows = MadeRows(source._rows, source.shape[1], make)
         super().__init__(GivenRows(source._local), rows)
-
-    lazy_rows = property(lambda self: self._source.lazy_rows)
+        self.lazy_rows = source.lazy_rows
 
     def rows(self, X):
         """Return the matrix of other rows, which is not kept."""
@@ -218,8 +202,7 @@ class GivenRows(Matrix):
     """
 
     def __init__(self, source):
-        for name in ("xp", "device", "dtype", "itemsize", "shape", "factored"):
-            setattr(self, name, getattr(source, name))
+        self._describe_as(source, "shape", "factored")
 
     def without_rows(self):
         """Return what to send."""
@@ -271,14 +254,16 @@ def _pays(matrix, auto, n_products, n_features):
     return not auto or cache_pays(n_products, n_features, matrix)
 
 
-# What runs on a worker: functions of an operator without rows, values, rows.
+# What runs on a worker: functions of an operator without rows, values, values of each
+# row, and rows.
 
 
-def _operators(local, places, chunks):
-    """Yield ranges of the rows of a group, and operators of them."""
+def _operators(local, by_row, places, chunks):
+    """Yield operators of rows of a group, and the values of these rows."""
     reuse_freed_memory()
+    by_row = _here(local, *by_row)
     for rows, X in pieces(places, chunks):
-        yield rows, local.rows(X)
+        yield local.rows(X), [v if v is None else v[rows, ...] for v in by_row]
 
 
 def _here(local, *values):
@@ -286,82 +271,40 @@ def _here(local, *values):
     return [v if v is None else move(v, local.xp, local.device) for v in values]
 
 
-def _made(local, places, chunk):
-    return _block(local, 0, None, local.dtype, [places], chunk)
+def _block(local, places, *chunks, first, last, dtype):
+    operators = _operators(local, (), places, chunks)
+    return joined(K.block(first=first, last=last, dtype=dtype) for K, _ in operators)
 
 
-def _joined(parts):
-    return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
-
-
-def _product(local, A, n_kept, places, *chunks):
+def _product(local, A, places, *chunks, n_kept):
     (A,) = _here(local, A)
-    found = [K.product(A, n_kept=n_kept) for _, K in _operators(local, places, chunks)]
-    F, kept = zip(*found, strict=True)
-    return _joined(list(F)), _joined(list(kept))
-
-
-def _block(local, first, last, dtype, places, *chunks):
-    return _joined(
-        [
-            K.block(first=first, last=last, dtype=dtype)
-            for _, K in _operators(local, places, chunks)
-        ]
-    )
+    operators = _operators(local, (), places, chunks)
+    F, kept = zip(*(K.product(A, n_kept=n_kept) for K, _ in operators), strict=True)
+    return joined(F), joined(kept)
 
 
 def _adjoint(local, G, places, *chunks):
-    (G,) = _here(local, G)
-    return _total(
-        K.adjoint(G[rows, :]) for rows, K in _operators(local, places, chunks)
+    return reduce(
+        add, (K.adjoint(*own) for K, own in _operators(local, (G,), places, chunks))
     )
 
 
 def _gram(local, transform, T, weights, places, *chunks):
-    T, weights, transform = _here(local, T, weights, transform)
-    found = [
-        K.gram(
-            T[rows, :],
-            None if weights is None else weights[rows],
-            transform=transform,
-        )
-        for rows, K in _operators(local, places, chunks)
-    ]
-    return tuple(_total(parts) for parts in zip(*found, strict=True))
+    (transform,) = _here(local, transform)
+    operators = _operators(local, (T, weights), places, chunks)
+    found = [K.gram(*own, transform=transform) for K, own in operators]
+    return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
 
 
 def _normal_product(local, V, targets, weights, places, *chunks):
-    V, targets, weights = _here(local, V, targets, weights)
-    return _total(
-        K.normal_product(
-            V,
-            None if targets is None else targets[rows, :],
-            None if weights is None else weights[rows],
-        )
-        for rows, K in _operators(local, places, chunks)
-    )
+    (V,) = _here(local, V)
+    operators = _operators(local, (targets, weights), places, chunks)
+    return reduce(add, (K.normal_product(V, *own) for K, own in operators))
 
 
 def _gradient(local, A, rates, targets, weights, places, *chunks):
-    A, rates, targets, weights = _here(local, A, rates, targets, weights)
-    found = [
-        K.gradient(A, targets[rows, :], weights[rows], rates)
-        for rows, K in _operators(local, places, chunks)
-    ]
+    A, rates = _here(local, A, rates)
+    operators = _operators(local, (targets, weights), places, chunks)
+    found = [K.gradient(A, *own, rates) for K, own in operators]
     errors, images = zip(*found, strict=True)
-    return _joined(list(errors)), _total(images)
-
-
-def _first(pair):
-    return pair[0]
-
-
-def _second(pair):
-    return pair[1]
-
-
-def _total(parts):
-    total = None
-    for part in parts:
-        total = part if total is None else total + part
-    return total
+    return joined(errors), reduce(add, images)

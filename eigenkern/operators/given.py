@@ -31,13 +31,11 @@ class GivenMatrix(Matrix):
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
-        K = self._K[start : self.shape[0] if stop is None else stop, :]
+        K = self._K[start:stop, :]
         return large_product(K, A), K[:, :n_kept]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K: a view, in its type."""
-        stop = self.shape[0] if stop is None else stop
-        last = self.shape[1] if last is None else last
         K = self._K[start:stop, first:last]
         return K if dtype is None else self.xp.astype(K, dtype, copy=False)
 

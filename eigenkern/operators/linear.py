@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import namespace, slices, to_numpy
+from ..backend.array import joined, namespace, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
@@ -40,37 +40,27 @@ class CenteredFeatures(Matrix):
         if varies is not None and scipy.sparse.issparse(X):
             X, mean = X @ scipy.sparse.diags_array(varies), varies * mean
         self._X, self._mean, self._varies = X, mean, varies
-
-    @property
-    def in_core(self):
-        """Whether the rows are in memory."""
-        return not is_lazy(self._X)
-
-    @property
-    def is_dense(self):
-        """Whether the rows are dense."""
-        return not scipy.sparse.issparse(self._X)
+        self.in_core, self.is_dense = not is_lazy(X), not scipy.sparse.issparse(X)
 
     @property
     def width(self):
         """Sparse rows take longer by number, and have fewer."""
         n, d = self.shape
-        if not scipy.sparse.issparse(self._X):
+        if self.is_dense:
             return d
         return min(max(int(_SPARSE_SLOWNESS * self._X.nnz / max(n, 1)), 1), d)
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
         A = self._of_varying(A)
-        parts = [large_product(X, A) for _, X in self._read(start, stop)]
-        F = parts[0] if len(parts) == 1 else self.xp.concat(parts)
+        F = joined(large_product(X, A) for _, X in self._read(start, stop))
         F = F - self._mean @ A
         return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of X - mean as an array."""
         block = self._X[start:stop, first:last]
-        if scipy.sparse.issparse(block):
+        if not self.is_dense:
             block = block.toarray()
         block = block - self._mean[first:last]
         if self._varies is not None:
@@ -84,16 +74,15 @@ class CenteredFeatures(Matrix):
     def _read(self, start, stop):
         """Yield ranges of the rows [start:stop], and the rows; of a file not all."""
         start, stop, _ = slice(start, stop).indices(self.shape[0])
-        size = _READ_ROWS if is_lazy(self._X) else max(stop - start, 1)
+        size = max(stop - start, 1) if self.in_core else _READ_ROWS
         for rows in slices(max(stop - start, 1), size):
             end = min(start + rows.stop, stop)
             yield rows, self._X[start + rows.start : end, :]
 
     def shuffled_ranges(self, starts, rng):
         """Return the starts of ranges of the rows in random order."""
-        if is_lazy(self._X):
-            return self._X.shuffled_ranges(starts, rng)
-        return rng.permutation(starts)
+        source = super() if self.in_core else self._X
+        return source.shuffled_ranges(starts, rng)
 
     def rows(self, X):
         """Return the matrix of other rows."""
@@ -120,21 +109,19 @@ class CenteredFeatures(Matrix):
             for rows, X in self._read(0, None)
         ]
         errors, images = zip(*found, strict=True)
-        return self.xp.concat(list(errors)), sum_of(images)
+        return joined(errors), sum_of(images)
 
     def row_gram(self, stop, last):
         """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
         X, mean = self._X, self._mean
-        if scipy.sparse.issparse(X):
+        if not self.is_dense:
             products = (X[:stop, :] @ X[:last, :].T).toarray()
             along = np.asarray(X[:stop, :] @ mean).reshape(-1)
             return products - along[:, None] - along[:last] + mean @ mean
         columns = self.block(0, last).T
-        return self.xp.concat(
-            [
-                large_product(self.block(rows.start, rows.stop), columns)
-                for rows in slices(stop)
-            ]
+        return joined(
+            large_product(self.block(rows.start, rows.stop), columns)
+            for rows in slices(stop)
         )
 
     def row_kernel(self, start, stop):
@@ -146,14 +133,14 @@ class CenteredFeatures(Matrix):
         if dtype == self.dtype:
             return self
         mean = self.xp.astype(self._mean, dtype)
-        if scipy.sparse.issparse(self._X):
+        if not self.is_dense:
             return CenteredFeatures(self._X.astype(dtype), mean)
         # A mean beside which the rows are small would be all that rounding leaves.
         return CenteredFeatures(self.block(dtype=dtype), self.xp.zeros_like(mean))
 
     def row_squares(self):
         """Return the squared norm of every row of X - mean."""
-        if not scipy.sparse.issparse(self._X):
+        if self.is_dense:
             rows = self.block()
             return self.xp.vecdot(rows, rows)
         squares = np.asarray(self._X.multiply(self._X).sum(axis=1)).reshape(-1)

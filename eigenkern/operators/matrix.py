@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from ..backend.array import device_of, namespace
+from ..backend.array import device_of, namespace, slices
 from ..backend.linalg import large_product
 from ..backend.machine import CPU
 from ..backend.threads import run_on_threads, single_threaded_blas
@@ -16,9 +16,10 @@ class Matrix:
     A subclass for every kind of storage: `GivenMatrix` is an array, `TiledKernel`
     computes its entries tile by tile, `CachedTriangle` has computed them once,
     `ShardedKernel` has its columns on several devices, `CenteredFeatures` is a matrix
-    of features. Each calls `_describe` and sets `shape` when it is made, and defines
-    `product` and `block`; those on kernels also `rows`, those that a kernel machine
-    starts from `plus_diagonal`, those with a pool `whole_rows`.
+    of features. Each calls `_describe` or `_describe_as` and sets `shape` when it is
+    made, and defines `product` and `block`; those on kernels also `rows`, those that a
+    kernel machine starts from `plus_diagonal`, those with a pool
+    ``write_rows(K, start)``, which computes rows from `start` on in this thread alone.
 
     Attributes
     ----------
@@ -31,10 +32,12 @@ class Matrix:
         Threads that a product runs on.
     pool : Team or None
         None: the array library does as it likes.
+    kernel : Kernel or None
+        None where K is kept, given or of features.
     """
 
     symmetric = False
-    n_workers, pool = 1, None
+    n_workers, pool, kernel = 1, None, None
     #: Whether `block` returns a view, and needs no memory.
     in_memory = False
     #: Whether its rows are in memory, of this machine, and whether they are dense.
@@ -59,6 +62,11 @@ class Matrix:
         """Take namespace, device and data type of an array."""
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
         self.itemsize = self.xp.finfo(like.dtype).bits // 8
+
+    def _describe_as(self, other, *names):
+        """Take namespace, device and data type of an operator, and other attributes."""
+        for name in ("xp", "device", "dtype", "itemsize", *names):
+            setattr(self, name, getattr(other, name))
 
     def product(self, A, start=0, stop=None, n_kept=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K.
@@ -91,6 +99,16 @@ class Matrix:
         """
         raise NotImplementedError
 
+    def _target(self, start, stop, first, last, dtype, out):
+        """Return `stop` and `last` of a block that is asked for, and where to write."""
+        stop = self.shape[0] if stop is None else stop
+        last = self.shape[1] if last is None else last
+        if out is None:
+            dtype = self.dtype if dtype is None else dtype
+            shape = stop - start, last - first
+            out = self.xp.empty(shape, dtype=dtype, device=self.device)
+        return stop, last, out[: stop - start, :]
+
     def rows(self, X):
         """Return the matrix of other rows: K(X, Z), where this one is of a kernel."""
         raise ValueError("a matrix that is given has no kernel to compare rows with")
@@ -108,10 +126,10 @@ class Matrix:
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l), block by block."""
         stop = self.shape[0] if stop is None else stop
-        size, total = self.gram_rows(), 0.0
-        for i in range(start, stop, size):
-            end = min(i + size, stop)
-            total = total + self.block(i, end).T @ G[i - start : end - start, :]
+        total = 0.0
+        for rows in slices(stop - start, self.gram_rows()):
+            block = self.block(start + rows.start, start + rows.stop)
+            total = total + block.T @ G[rows, :]
         return total
 
     def shuffled_ranges(self, starts, rng):
@@ -189,7 +207,7 @@ class Matrix:
         gram : array of shape (p, p), or (r, r)
         cross : array of shape (p, l), or (r, l)
         """
-        xp, m = self.xp, self.shape[0]
+        xp = self.xp
         if weights is not None and bool(xp.all(weights == 1)):
             weights = None
         size = self.shape[1] if transform is None else transform.shape[1]
@@ -198,17 +216,15 @@ class Matrix:
         c = xp.zeros((size, T.shape[1]), **options)
         n_rows = self.gram_rows()
         # One buffer: touching new memory takes as long as computing what goes there.
-        buffer = None
-        if not self.in_memory:
-            buffer = xp.empty((n_rows, self.shape[1]), **options)
-        for i in range(0, m, n_rows):
-            end = min(i + n_rows, m)
-            C = self.block(i, end, dtype=xp.float64, out=buffer)
+        shape = n_rows, self.shape[1]
+        buffer = None if self.in_memory else xp.empty(shape, **options)
+        for rows in slices(self.shape[0], n_rows):
+            C = self.block(rows.start, rows.stop, dtype=xp.float64, out=buffer)
             if transform is not None:
                 C = large_product(C, transform)
-            T_b = T[i:end, :]
+            T_b = T[rows, :]
             if weights is not None:
-                root = xp.sqrt(weights[i:end])[:, None]
+                root = xp.sqrt(weights[rows])[:, None]
                 C, T_b = C * root, T_b * root
             self._add_gram(G, c, C, T_b)
         if self.pool is not None:  # `_add_gram` filled the lower triangle
@@ -229,7 +245,7 @@ class Matrix:
 
         # Wide panels are fast; as many as workers at least, so that they end together.
         width = max(min(512, -(-len(G) // self.n_workers)), 64)
-        panels = [slice(i, min(i + width, len(G))) for i in range(0, len(G), width)]
+        panels = list(slices(len(G), width))
         tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
         # On the diagonal half the work suffices: these fill up at the end.
         tasks += [(a, a) for a in panels]
@@ -253,7 +269,12 @@ class Matrix:
         weights : array of shape (m,), default=None
             Diagonal of W; None: ones.
         """
-        return self.adjoint_of(V, residual_of(targets, weights))
+
+        def residual(rows, F):
+            F = F if targets is None else F - targets[rows, :]
+            return F if weights is None else F * weights[rows, None]
+
+        return self.adjoint_of(V, residual)
 
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows.
@@ -271,19 +292,18 @@ class Matrix:
         xp, (m, p) = self.xp, self.shape
         n_rows = max(-(-m // self.n_workers), 1)
         if self.pool is not None:  # what stays in a core's cache between the products
-            n_rows = min(n_rows, max(int(CPU.core_cache_bytes // (8 * p)), 16))
+            most = CPU.core_cache_bytes // (8 * p)
         else:
-            row_bytes = 8 * p + 5 * self.row_width * self.itemsize
-            n_rows = min(n_rows, max(int(0.5 * self.budget // row_bytes), 16))
+            most = 0.5 * self.budget // (8 * p + 5 * self.row_width * self.itemsize)
+        n_rows = min(n_rows, max(int(most), 16))
         parts = [
             xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
             for _ in range(self.n_workers)
         ]
-        starts = range(0, m, n_rows)
+        ranges = list(slices(m, n_rows))
 
         def task(part):
-            for i in starts[part :: self.n_workers]:
-                rows = slice(i, min(i + n_rows, m))
+            for rows in ranges[part :: self.n_workers]:
                 K = xp.astype(self.whole_rows(rows), xp.float64, copy=False)
                 # G' K reads K along its rows, K' G would not.
                 parts[part][...] += (function(rows, K @ V).T @ K).T
@@ -294,22 +314,14 @@ class Matrix:
     def whole_rows(self, rows):
         """Return rows of K, read or computed in this thread alone.
 
-        A subclass with a pool defines it: `block` would wait for threads of the pool in
-        one of them.
+        `block` would wait for threads of the pool in one of them.
         """
-        if self.pool is not None:
-            raise NotImplementedError("an operator with a pool defines whole_rows")
-        return self.block(rows.start, rows.stop)
-
-
-def residual_of(targets, weights):
-    """Return a function of rows and their values F: W (F - targets) of those rows."""
-
-    def residual(rows, F):
-        F = F if targets is None else F - targets[rows, :]
-        return F if weights is None else F * weights[rows, None]
-
-    return residual
+        if self.pool is None:
+            return self.block(rows.start, rows.stop)
+        shape = rows.stop - rows.start, self.shape[1]
+        K = self.xp.empty(shape, dtype=self.dtype, device=self.device)
+        self.write_rows(K, rows.start)
+        return K
 
 
 def sum_of(parts):

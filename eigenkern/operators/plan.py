@@ -90,9 +90,7 @@ def cache_budget(cache_size, operator):
     """
     if cache_size != "auto":
         return cache_size * 1e6
-    share = 1.0
-    if is_numpy(operator.xp):
-        share = min(1.0, n_blas_threads() / n_cores())
+    share = min(1.0, n_blas_threads() / n_cores()) if is_numpy(operator.xp) else 1.0
     return 0.7 * share * memory.available(operator.xp, operator.device)
 
 

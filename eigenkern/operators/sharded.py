@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from copy import copy
-from itertools import pairwise
 
 from ..backend.array import is_cupy, move
 from ..backend.dask import DaskRows
@@ -12,20 +11,14 @@ from ..backend.transfer import move_what_fits
 from .dask import DaskMatrix
 from .given import GivenMatrix
 from .matrix import Matrix
-from .tiled import TiledKernel, row_encoder
+from .tiled import TiledKernel
 
 
 def kernel_operator(kernel, centers, devices, rows=None):
-    """Return K(X, Z), computed on one device or on several.
+    """Return K(X, Z), computed on one device, on several, or where the rows are.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z, on any device.
-    devices : list of (namespace, device)
-    rows : array or LazyRows of shape (m, d), default=None
-        X, on any device. None: X = Z.
+    The parameters are those of `ShardedKernel`; one device will do, and rows may be
+    lazy.
 
     Returns
     -------
@@ -89,8 +82,7 @@ class ShardedKernel(Matrix):
 
     def __init__(self, kernel, centers, devices, rows=None):
         p, n = centers.shape[0], len(devices)
-        bounds = [p * i // n for i in range(n + 1)]
-        self._parts = [slice(*pair) for pair in pairwise(bounds)]
+        self._parts = [slice(p * i // n, p * (i + 1) // n) for i in range(n)]
         self._devices, self._device_threads = devices, ThreadPoolExecutor(n)
         frame = kernel.frame(centers)
         self._shards = []
@@ -99,39 +91,28 @@ class ShardedKernel(Matrix):
                 own = _moved(frame, location)
                 Z = move_what_fits(centers[part, :], *location)
                 self._shards.append(TiledKernel(kernel, Z, frame=own))
-        first, self._frame = self._shards[0], frame
-        self.xp, self.device, self.dtype = first.xp, first.device, first.dtype
-        self.itemsize, self.row_width = first.itemsize, first.row_width
-        self.feature_work = first.feature_work
-        self.kernel, self.factored = first.kernel, first.factored
-        self.budget = first.budget
-        self.symmetric = rows is None
-        self._set_rows(rows, p if rows is None else rows.shape[0], p)
-
-    def _set_rows(self, rows, m, p):
-        self.shape = m, p
+        names = "row_width", "feature_work", "kernel", "factored", "budget"
+        self._describe_as(self._shards[0], *names)
+        self.symmetric, self.shape = rows is None, (p, p)
         self.encoded_rows = self._encoded_centers
         if rows is not None:
-            frame = _moved(self._frame, self._devices[0])
-            self.encoded_rows = row_encoder(self.kernel, frame, rows, self)
+            self._set_rows(rows)
+
+    def _set_rows(self, rows):
+        self.shape = rows.shape[0], self.shape[1]
+        self.encoded_rows = self._shards[0].encoder(rows)
 
     def rows(self, X):
         """Return K(X, Z): the centers stay where they are."""
         other = copy(self)
         other.symmetric = False
-        other._set_rows(X, X.shape[0], self.shape[1])
+        other._set_rows(X)
         return other
 
     def plus_diagonal(self, values):
         """Return K(X, X) + diag(values), of rows that are the centers."""
-        other = copy(self)
-        with _on(self._devices[0]):
-            pass  # the values are there
-        other._shards = self._run_all(
-            lambda k: self._shards[k].plus_diagonal(
-                move(values[self._parts[k]], *self._devices[k])
-            )
-        )
+        other, parts = copy(self), self._split(values)
+        other._shards = self._run_all(lambda k: self._shards[k].plus_diagonal(parts[k]))
         return other
 
     def _encoded_centers(self, start, stop):
@@ -150,7 +131,8 @@ class ShardedKernel(Matrix):
         A_parts = self._split(A)
 
         def task(shard, k):
-            return shard.product(A_parts[k], n_kept=self._n_kept(n_kept, k))
+            own = min(max(n_kept - self._parts[k].start, 0), shard.shape[1])
+            return shard.product(A_parts[k], n_kept=own)
 
         products, columns = [], []
         for rows in self._chunks(start, stop):
@@ -159,11 +141,6 @@ class ShardedKernel(Matrix):
             columns.append(self.xp.concat(self._gathered(kept), axis=1))
         with _on(self._devices[0]):  # before the parts on other devices are freed
             return self.xp.concat(products), self.xp.concat(columns)
-
-    def _n_kept(self, n_kept, k):
-        """Return how many of the first columns of K are those of device k."""
-        part = self._parts[k]
-        return min(max(n_kept - part.start, 0), part.stop - part.start)
 
     def evaluated(self, A):
         """Return K @ A, and K, each device's part of which stays there."""
@@ -177,12 +154,7 @@ class ShardedKernel(Matrix):
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array."""
-        stop = self.shape[0] if stop is None else stop
-        last = self.shape[1] if last is None else last
-        dtype = self.dtype if dtype is None else dtype
-        if out is None:
-            shape = stop - start, last - first
-            out = self.xp.empty(shape, dtype=dtype, device=self.device)
+        stop, last, out = self._target(start, stop, first, last, dtype, out)
 
         def task(shard, k):
             part = self._parts[k]
@@ -190,7 +162,7 @@ class ShardedKernel(Matrix):
             if begin >= end:
                 return None
             columns = begin - part.start, end - part.start
-            return begin - first, shard.block(0, None, *columns, dtype=dtype)
+            return begin - first, shard.block(0, None, *columns, dtype=out.dtype)
 
         for rows in self._chunks(start, stop):
             target = slice(rows.start - start, rows.stop - start)
@@ -200,7 +172,7 @@ class ShardedKernel(Matrix):
                     if found is not None:
                         j, K = found[0], move(found[1], self.xp, self.device)
                         out[target, j : j + K.shape[1]] = K
-        return out[: stop - start, :]
+        return out
 
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
@@ -260,7 +232,7 @@ class ShardedKernel(Matrix):
         """Return the rows of A that belong to the centers of each device."""
         with _on(self._devices[0]):
             pass  # A is there
-        return self._run_all(lambda k: move(A[self._parts[k], :], *self._devices[k]))
+        return self._run_all(lambda k: move(A[self._parts[k], ...], *self._devices[k]))
 
     def _gathered(self, arrays):
         return [move(array, self.xp, self.device) for array in arrays]

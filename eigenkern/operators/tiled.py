@@ -12,7 +12,7 @@ from copy import copy
 
 import numpy as np
 
-from ..backend.array import device_of, is_numpy, namespace
+from ..backend.array import is_numpy, location_of, slices
 from ..backend.dask import DaskRows
 from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
@@ -48,19 +48,21 @@ class TiledKernel(Matrix):
         self.row_width = self._right.shape[1]
         self.kernel = kernel.adapted_to(self._right)
         self.factored, self.feature_work = kernel.factored, kernel.feature_work
-        if kernel.fused and is_numpy(self.xp):
-            self.n_workers = n_blas_threads()
-            self.pool = Team(self.n_workers)
         tile_bytes = machine_of(self).tile_bytes
-        if tile_memory is not None:
-            tile_bytes = tile_memory * 1e6
-        self.budget = tile_bytes * self.n_workers
+        self._start_pool(tile_bytes if tile_memory is None else tile_memory * 1e6)
         self._diagonal = self._added = None
         if rows is None:
             self.symmetric, self._diagonal = True, kernel.diagonal(centers)
             self._set_rows(encoded_slices(self._right), centers.shape[0], first=0)
         else:
-            self._set_rows(self._encoder(rows), rows.shape[0])
+            self._set_rows(self.encoder(rows), rows.shape[0])
+
+    def _start_pool(self, tile_bytes):
+        """Set the threads, each with tiles of so many bytes."""
+        if self.kernel.fused and is_numpy(self.xp):
+            self.n_workers = n_blas_threads()
+            self.pool = Team(self.n_workers)
+        self.budget = tile_bytes * self.n_workers
 
     def _set_rows(self, encoded_rows, m, first=None):
         """Set X; row i is center `first` + i, if that is given.
@@ -70,14 +72,23 @@ class TiledKernel(Matrix):
         self.encoded_rows, self._first = encoded_rows, first
         self.shape = m, self._right.shape[0]
 
-    def _encoder(self, rows):
-        return row_encoder(self.kernel, self._frame, rows, self)
+    def encoder(self, X):
+        """Return a function: a range of the rows X, encoded where this computes."""
+        here = self.xp, self.device
+        if not isinstance(X, StreamedRows) and location_of(X) != here:
+            X = StreamedRows(X, *here)
+
+        def encoded_rows(start, stop):
+            rows = self.xp.astype(X[start:stop, :], self.dtype, copy=False)
+            return self.kernel.encode(rows, **self._frame)
+
+        return encoded_rows
 
     def rows(self, X):
         """Return K(X, Z): the centers stay encoded, the threads are shared."""
         if isinstance(X, DaskRows):
             return DaskMatrix(self, X)
-        return self._with_rows(self._encoder(X), X.shape[0])
+        return self._with_rows(self.encoder(X), X.shape[0])
 
     def without_rows(self):
         """Return K(X, Z) of no rows, to send elsewhere and ask for `rows` there."""
@@ -95,10 +106,7 @@ class TiledKernel(Matrix):
 
     def __setstate__(self, state):
         vars(self).update(state)
-        tile_bytes, self.pool = self.budget // self.n_workers, None
-        if self.kernel.fused and is_numpy(self.xp):
-            self.n_workers = n_blas_threads()
-            self.pool, self.budget = Team(self.n_workers), tile_bytes * self.n_workers
+        self._start_pool(self.budget // self.n_workers)
         self._set_rows(encoded_slices(self._right[:0, :]), 0)
 
     def with_encoded_rows(self, E, first=None):
@@ -135,8 +143,7 @@ class TiledKernel(Matrix):
         bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
         parts = [self.xp.zeros((m, A.shape[1]), **options) for _ in range(plan.n_parts)]
 
-        def task(part, i):
-            rows = slice(i, min(i + plan.row_tile, m))
+        def task(part, rows):
             F, first, last = parts[part], bounds[part], bounds[part + 1]
             for columns, tile in self._tiles(start, rows, first, last, plan):
                 F[rows, :] += tile @ A[columns, :]
@@ -144,8 +151,8 @@ class TiledKernel(Matrix):
                     end = min(columns.stop, n_kept)
                     kept[rows, columns.start : end] = tile[:, : end - columns.start]
 
-        starts = range(0, m, plan.row_tile)
-        tasks = [(part, i) for part in range(plan.n_parts) for i in starts]
+        ranges = list(slices(m, plan.row_tile))
+        tasks = [(part, rows) for part in range(plan.n_parts) for rows in ranges]
         run_on_threads(self.pool, task, tasks, self._seconds(m * p, A.shape[1]))
         return sum_of(parts), kept
 
@@ -176,29 +183,21 @@ class TiledKernel(Matrix):
         Of the same rows and columns of a symmetric matrix only the lower triangle is
         computed.
         """
-        stop = self.shape[0] if stop is None else stop
-        last = self.shape[1] if last is None else last
-        dtype = self.dtype if dtype is None else dtype
-        m = stop - start
-        if out is None:
-            out = self.xp.empty((m, last - first), dtype=dtype, device=self.device)
-        K, plan = out[:m, :], self._plan(m)
+        stop, last, K = self._target(start, stop, first, last, dtype, out)
+        m, plan = stop - start, self._plan(stop - start)
         halved = self.symmetric and (start, stop) == (first, last)
 
-        def task(i):
-            rows = slice(i, min(i + plan.row_tile, m))
+        def task(rows):
             end = first + rows.stop if halved else last
             for columns, tile in self._tiles(start, rows, first, end, plan):
                 target = slice(columns.start - first, columns.stop - first)
-                K[rows, target] = self.xp.astype(tile, dtype, copy=False)
+                K[rows, target] = self.xp.astype(tile, K.dtype, copy=False)
 
-        def reflect(i):
-            rows = slice(i, min(i + plan.row_tile, m))
-            for j in range(0, i, plan.center_tile):
-                columns = slice(j, min(j + plan.center_tile, i))
+        def reflect(rows):
+            for columns in slices(rows.start, plan.center_tile):
                 K[columns, rows] = K[rows, columns].T
 
-        tasks = [(i,) for i in range(0, m, plan.row_tile)]
+        tasks = [(rows,) for rows in slices(m, plan.row_tile)]
         seconds = self._seconds(m * (last - first))
         reflected = m * (last - first) * self.itemsize / CPU.read_one
         if halved:  # the longest rows first, so that the workers end together
@@ -208,21 +207,10 @@ class TiledKernel(Matrix):
             run_on_threads(self.pool, task, tasks, seconds)
         return K
 
-    def whole_rows(self, rows):
-        """Return rows of K(X, Z), computed in this thread."""
-        K = self.xp.empty(
-            (rows.stop - rows.start, self.shape[1]),
-            dtype=self.dtype,
-            device=self.device,
-        )
-        self.write_rows(K, rows.start)
-        return K
-
     def write_rows(self, K, start):
         """Write rows from `start` on, and as many columns as K has, in this thread."""
-        rows, plan = slice(0, K.shape[0]), None
-        if self.pool is None:
-            plan = self._plan(K.shape[0])
+        rows = slice(0, K.shape[0])
+        plan = self._plan(K.shape[0]) if self.pool is None else None
         # Finished in a compact tile, then copied: a fifth faster than in place, where
         # every row of the tile lies on another page.
         for columns, tile in self._tiles(start, rows, 0, K.shape[1], plan):
@@ -283,16 +271,3 @@ class TiledKernel(Matrix):
 def encoded_slices(E):
     """Return a function: a range of rows that are encoded already."""
     return lambda start, stop: E[start:stop, :]
-
-
-def row_encoder(kernel, frame, X, operator):
-    """Return a function: a range of the rows X, encoded where an operator computes."""
-    if not isinstance(X, StreamedRows):
-        if (namespace(X), device_of(X)) != (operator.xp, operator.device):
-            X = StreamedRows(X, operator.xp, operator.device)
-
-    def encoded_rows(start, stop):
-        rows = operator.xp.astype(X[start:stop, :], operator.dtype, copy=False)
-        return kernel.encode(rows, **frame)
-
-    return encoded_rows
