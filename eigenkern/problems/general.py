@@ -176,9 +176,8 @@ class GeneralProblem(Problem):
     def sample(self, whiten=None):
         """Return the rows that the step is measured on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
-        return Sample(self.center_matrix, self._gather(rows), whiten), self.weights[
-            rows
-        ]
+        sample = Sample(self.center_matrix, self._gather(rows), whiten)
+        return sample, self.weights[rows]
 
     def batches(self, batch_size, rows=None):
         """Yield the batches of an epoch, of a slice of the rows, in random order."""
@@ -186,25 +185,19 @@ class GeneralProblem(Problem):
         starts = np.arange(rows.start, rows.stop, batch_size)
         starts = self._streamed.shuffled_ranges(starts, self.rng).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
-        if self._on_workers is not None:
-            yield from self._batches_on_workers(batches)
-            return
         for b, following in zip(batches, [*batches[1:], None], strict=True):
-            rows = self._gather(b)
-            if following is not None and self._rows is None:
-                self._streamed.expect(following.start, following.stop)
-            if self._matrix is None:
-                operator = self.center_matrix.rows(rows)
+            if self._on_workers is not None:
+                operator = self._on_workers.part(b.start, b.stop)
+                rows = operator.lazy_rows
             else:
-                operator = GivenMatrix(self._matrix[b, :])
+                rows = self._gather(b)
+                if following is not None and self._rows is None:
+                    self._streamed.expect(following.start, following.stop)
+                if self._matrix is None:
+                    operator = self.center_matrix.rows(rows)
+                else:
+                    operator = GivenMatrix(self._matrix[b, :])
             yield Batch(operator, rows, self.targets[b, :], self.weights[b])
-
-    def _batches_on_workers(self, batches):
-        for b in batches:
-            operator = self._on_workers.part(b.start, b.stop)
-            yield Batch(
-                operator, operator.lazy_rows, self.targets[b, :], self.weights[b]
-            )
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
