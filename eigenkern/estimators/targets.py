@@ -155,7 +155,9 @@ class ClassificationTargets(ClassifierMixin):
                 f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
-        return X, self._columns_of(codes), codes
+        if len(self.classes_) > 2:
+            return X, np.eye(len(self.classes_))[codes], codes
+        return X, (2.0 * codes - 1.0)[:, None], codes
 
     def _check_classes(self, classes):
         """Raise a ValueError unless `classes` suit this call of partial_fit."""
@@ -177,24 +179,18 @@ class ClassificationTargets(ClassifierMixin):
             classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
         self.classes_ = np.unique(classes)
 
-    def _columns_of(self, codes):
-        if len(self.classes_) <= 2:
-            return (2.0 * codes - 1.0)[:, None]
-        return np.eye(len(self.classes_))[codes]
-
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
             return None
-        if isinstance(self.class_weight, str):
-            weights = compute_sample_weight(self.class_weight, codes)
-        else:
-            weights = compute_sample_weight(self.class_weight, self.classes_)
+        by_name = isinstance(self.class_weight, str)
+        labels = codes if by_name else self.classes_
+        weights = compute_sample_weight(self.class_weight, labels)
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise ValueError(
                 "class_weight must give finite weights that are not negative, and not "
                 f"all of them zero; got {self.class_weight!r}"
             )
-        return weights if isinstance(self.class_weight, str) else weights[codes]
+        return weights if by_name else weights[codes]
 
     def _stratify(self, codes):
         return codes
@@ -219,9 +215,7 @@ class ClassificationTargets(ClassifierMixin):
             return {}
         if len(self.classes_) == 1:
             return {"calibration_": Calibration(1.0, 1.0)}
-        weights, targets = found.weights, found.targets
-        binary = targets.shape[1] == 1
-        codes = (targets[:, 0] > 0).astype(int) if binary else targets.argmax(axis=1)
+        weights, codes = found.weights, _codes_of(found.targets)
         class_weights = self._weights_of_classes(data.labels)
         if class_weights is not None:
             of_class = np.zeros(len(self.classes_))
@@ -245,8 +239,7 @@ class ClassificationTargets(ClassifierMixin):
 
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""
-        predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
-        return accuracy_score(labels, predicted.astype(np.int64), sample_weight=weights)
+        return accuracy_score(labels, _codes_of(F), sample_weight=weights)
 
     @on_its_device
     def decision_function(self, X: ArrayLike) -> Any:
@@ -284,10 +277,8 @@ class ClassificationTargets(ClassifierMixin):
         xp = namespace(F)
         if len(self.classes_) == 1:
             codes = xp.zeros(F.shape[0], dtype=xp.int64, device=device_of(F))
-        elif F.shape[1] == 1:
-            codes = xp.astype(F[:, 0] > 0, xp.int64)
         else:
-            codes = xp.argmax(F, axis=1)
+            codes = _codes_of(F)
         if is_numpy(xp) or self.classes_.dtype.kind not in "biuf":
             return self.classes_[to_numpy(codes)]
         return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
@@ -342,3 +333,9 @@ class ClassificationTargets(ClassifierMixin):
         if not self._has_log_loss:
             F = self.calibration_.scores(self._as_indicators(F))
         return LogLoss(F.shape[1]).log_probabilities(F)
+
+
+def _codes_of(F):
+    """Return the codes of the classes that values, or targets, (n, l) stand for."""
+    xp = namespace(F)
+    return xp.astype(F[:, 0] > 0, xp.int64) if F.shape[1] == 1 else xp.argmax(F, axis=1)
