@@ -161,7 +161,11 @@ class Keeper:
         }
         if found is None:
             self._manifest = made_of | {"rng": data.rng.get_state(legacy=False)}
-            self._write_first()
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._write_manifest({}, None)
+            except OSError as error:
+                raise _unusable(self._folder, "write", error) from error
         else:
             self._check(found, made_of)
             self._manifest = {name: found[name] for name in (*made_of, "rng")}
@@ -318,14 +322,6 @@ class Keeper:
             )
         self._n_epochs, self._seconds = n, time.monotonic()
 
-    def _write_first(self):
-        """Write a manifest without a state."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._write_manifest({}, None)
-        except OSError as error:
-            raise _unusable(self._folder, "write", error) from error
-
     def _write_state(self, solver, rule, over):
         encoder = _Encoder()
         tree = encoder.encode(
@@ -338,12 +334,7 @@ class Keeper:
         arrays = {f"a{i}": to_numpy(a) for i, a in enumerate(encoder.arrays)}
         numbers = [int(n) for n in re.findall(r"\d+", " ".join(self._state_files()))]
         name = f"state-{max(numbers, default=0) + 1}.npz"
-        state = {
-            "file": name,
-            "n_epochs": len(rule.losses),
-            "over": over,
-            "tree": tree,
-        }
+        state = {"file": name, "n_epochs": len(rule.losses), "over": over, "tree": tree}
         self._write(name, lambda file: np.savez(file, **arrays))
         state["checksum"] = _hash_of_file(self._folder / name)
         self._write_manifest(self._chosen, state)

@@ -431,12 +431,12 @@ class RBFNetworkFeatures(FeatureMap):
 
 def _mean(X):
     """Return the mean of the rows."""
-    xp = namespace(X)
+    xp, (n, d) = namespace(X), X.shape
     if not is_lazy(X):
         return xp.mean(X, axis=0)
-    zero = xp.zeros(X.shape[1], dtype=X.dtype, device=device_of(X))
-    each = xp.full((X.shape[0], 1), 1 / X.shape[0], dtype=X.dtype, device=device_of(X))
-    return features_of(X, zero).adjoint(each)[:, 0]
+    like_X = {"dtype": X.dtype, "device": device_of(X)}
+    each = xp.full((n, 1), 1 / n, **like_X)
+    return features_of(X, xp.zeros(d, **like_X)).adjoint(each)[:, 0]
 
 
 def _like(X, values):

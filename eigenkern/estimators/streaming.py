@@ -46,15 +46,9 @@ _N_SHORTER = 8
 
 
 class Trial(NamedTuple):
-    """What was learned from some rows.
+    """A state, the attributes of its model, and the loss of that on other rows.
 
-    Attributes
-    ----------
-    state : EpochState
-    model : dict
-        Its attributes.
-    loss : float
-        On other rows; NaN if it failed.
+    The loss is NaN where the state has failed.
     """
 
     state: Any

@@ -238,15 +238,7 @@ def choose_evenly(groups, n, rng):
 
 
 def _first_of_each(codes, counts, members):
-    """Return the first members of every class, as many as its count, or all.
-
-    Parameters
-    ----------
-    codes : ndarray of shape (m,)
-        Classes of the members.
-    counts : ndarray of shape (k,)
-    members : ndarray of shape (m,)
-    """
+    """Return the first members of every class, by their codes: its count, or all."""
     by_class, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     ranks = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return members[by_class[ranks < np.repeat(counts, sizes)]]
@@ -299,9 +291,7 @@ def hold_out(data, rows, fraction):
         Increasing.
     """
     first, which = data.distinct_with_targets(rows)
-    groups = np.zeros_like(first)
-    if data.groups is not None:
-        groups = data.groups[rows][first]
+    groups = np.zeros_like(first) if data.groups is None else data.groups[rows[first]]
     held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
     if not held.any():
         raise ValueError(

@@ -59,6 +59,8 @@ class GeneralProblem(Problem):
     weights : array of shape (n,)
         With mean 1; of more rows, relative to those of the first ones.
     intercept : ndarray of shape (l,)
+    n_machines, message_seconds : int, float
+        Machines that share a batch, and how long a step waits for them.
     cache_megabytes : float
         What is kept of K(X, Z).
     """
@@ -85,6 +87,10 @@ class GeneralProblem(Problem):
         like = self.to_compute(self._X[:0, :]) if intercept is None else centers
         self.dtype = like.dtype
         self.rng, self._train, self.kernel = data.rng, train, kernel
+        self.n_machines, self.message_seconds = 1, 0.0
+        if is_lazy(self._X):
+            self.n_machines = self._X.n_machines
+            self.message_seconds = self._X.message_seconds
         self._streamed = StreamedRows(self._X, self.xp, self.device, train)
         self._on_workers = None
         self._rows = self._matrix = None
@@ -153,16 +159,6 @@ class GeneralProblem(Problem):
     def n_rows(self):
         """Training rows."""
         return len(self._train)
-
-    @property
-    def n_machines(self):
-        """Machines that share a batch."""
-        return self._X.n_machines if is_lazy(self._X) else 1
-
-    @property
-    def message_seconds(self):
-        """Seconds that a step waits for them."""
-        return self._X.message_seconds if is_lazy(self._X) else 0.0
 
     @property
     def n_coefficients(self):
