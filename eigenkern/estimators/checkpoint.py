@@ -218,7 +218,7 @@ class Keeper:
     def _check(self, found, made_of):
         """Raise a ValueError unless a checkpoint is of this fit."""
 
-        def compare(name, there, here):
+        def check_same(name, there, here):
             if there != here:
                 raise ValueError(
                     f"checkpoint={str(self._folder)!r} is of another fit: {name} is "
@@ -226,13 +226,13 @@ class Keeper:
                     "another folder"
                 )
 
-        compare("the format of its files", found["format"], made_of["format"])
-        compare("the version of eigenkern", found["eigenkern"], made_of["eigenkern"])
-        compare("the estimator", found["estimator"], made_of["estimator"])
+        check_same("the format of its files", found["format"], made_of["format"])
+        check_same("the version of eigenkern", found["eigenkern"], made_of["eigenkern"])
+        check_same("the estimator", found["estimator"], made_of["estimator"])
         for kind in ("parameters", "data"):
             there, here = found[kind], made_of[kind]
             for name in sorted({*there, *here}):
-                compare(name, there.get(name), here.get(name))
+                check_same(name, there.get(name), here.get(name))
 
     def _read_arrays(self):
         """Return the arrays of the state."""

@@ -92,11 +92,7 @@ class Memory(NamedTuple):
     def is_due(self, unlike, bad, loss):
         """Whether a model is to begin anew, after a piece and the loss that it led to.
 
-        Parameters
-        ----------
-        unlike, bad : bool
-            Whether the piece was unlike the rows so far, and the loss is too large.
-        loss : float
+        The piece may have been unlike the rows so far, and the loss too large.
         """
         early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
         grown = self.kept.n_seen >= (_GROWTH if early else 2) * self.n_chose

@@ -22,14 +22,8 @@ class RegressionTargets(RegressorMixin):
     def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
         """Return (X, Y, y): validated data, float64 targets (n, l), y on the host.
 
-        Parameters
-        ----------
-        X, y : arrays
-        reset : bool, default=True
-            Whether these rows tell the number of features and outputs.
-        min_rows : int, default=1
-        name : str, default=None
-            Not used: labels have to be known, numbers need not.
+        Where `reset`, these rows tell the number of features and outputs. `name` is not
+        used: labels have to be known, numbers need not.
         """
         X, y = validated(
             self,
@@ -129,14 +123,8 @@ class ClassificationTargets(ClassifierMixin):
     def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
         """Return (X, Y, codes): validated data, float64 targets (n, l), codes.
 
-        Parameters
-        ----------
-        X, y : arrays
-        reset : bool, default=True
-            Whether these rows tell the number of features.
-        min_rows : int, default=1
-        name : {None, "y", "y_val"}, default=None
-            None: the labels of y are the classes. Otherwise they must be among them.
+        Where `reset`, these rows tell the number of features. Without a `name`, "y" or
+        "y_val", the labels of y are the classes; with one they must be among them.
         """
         X, y = validated(self, X, y, ensure_min_samples=min_rows, reset=reset)
         if name != "y_val":
@@ -201,15 +189,10 @@ class ClassificationTargets(ClassifierMixin):
         return getattr(self, "loss", None) == "log_loss"
 
     def _calibrated(self, data, found):
-        """Return the attribute of the calibration.
+        """Return the attribute of the calibration, on an `OutOfSample` or on None.
 
         Probabilities are those of the rows: `sample_weight` counts, `class_weight`,
         which moves the decision, does not.
-
-        Parameters
-        ----------
-        data : Data
-        found : OutOfSample or None
         """
         if found is None or self._has_log_loss:
             return {}

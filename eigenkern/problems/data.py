@@ -188,13 +188,7 @@ class Data:
 
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: of every class as large a part, or three.
-
-    Parameters
-    ----------
-    data : Data
-    n : int
-    """
+    """Return the data of `n` rows, or all: of every class as large a part, or three."""
     n_rows = len(data.targets)
     if n >= n_rows:
         return data
