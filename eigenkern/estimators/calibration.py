@@ -101,14 +101,14 @@ class _LogLoss:
         self._F, self._T, self._weights = F, T, weights
         self.n_offsets = F.shape[1] if with_offsets else 0
         penalty = [_DISTANCE_PENALTY] * 2 + [_OFFSET_PENALTY] * self.n_offsets
-        self._penalty, self._at = np.array(penalty), np.array([*_START])
+        self._penalty = np.array(penalty)
 
     def _parts(self, theta):
         """Return x, log P, and the distance that is penalized."""
         x = _logarithms(np, self._F, np.exp(theta[1]))
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z
-        away = np.concatenate([theta[:2] - self._at, theta[2:]])
+        away = np.concatenate([theta[:2] - _START, theta[2:]])
         z = z - z.max(axis=1, keepdims=True)
         return x, z - np.log(np.exp(z).sum(axis=1, keepdims=True)), away
 
@@ -153,10 +153,8 @@ def _minimised(loss, theta):
         if new <= value + 1e-14 * abs(value):
             theta, value, damping = theta + step, new, 0.1 * damping
             gradient, H = loss.derivatives(theta)
-            if np.abs(step).max() < _SMALL:
-                break
         else:
             damping = max(10 * damping, 1e-6)
-            if np.abs(step).max() < _SMALL:
-                break
+        if np.abs(step).max() < _SMALL:
+            break
     return theta

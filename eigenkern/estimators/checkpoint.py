@@ -22,7 +22,7 @@ import types
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,8 @@ _TOLD = ("max_batch_size_",)
 _HASHED_BYTES = 2**26
 # What states are made of, beside numbers, lists and arrays.
 _CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
+# The hash of whatever a checkpoint is checked by.
+_new_digest = partial(hashlib.blake2b, digest_size=16)
 # Where the manifest tells that rows of a file were not held in memory.
 _BLOCK_SIZE = "the number of rows of X read at once"
 
@@ -150,12 +152,20 @@ class Keeper:
             "format": _FORMAT,
             "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
             "estimator": type(estimator).__name__,
-            "parameters": _told_parameters(estimator),
+            "parameters": {
+                name: _told(value)
+                for name, value in estimator.get_params(deep=False).items()
+                if name not in _FREE_PARAMETERS
+            },
             "data": _told_data(estimator, data),
         }
         if found is None:
-            self._manifest = made_of | {"rng": _rng_state(data.rng)}
-            self._write_first()
+            self._manifest = made_of | {"rng": data.rng.get_state(legacy=False)}
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._write_manifest({}, None)
+            except OSError as error:
+                raise _unusable(self._folder, "write", error) from error
         else:
             self._check(found, made_of)
             self._manifest = {name: found[name] for name in (*made_of, "rng")}
@@ -207,26 +217,22 @@ class Keeper:
 
     def _check(self, found, made_of):
         """Raise a ValueError unless a checkpoint is of this fit."""
-        start = f"checkpoint={str(self._folder)!r} is of another fit: "
-        hint = "; pass what it was made with, or another folder"
-        for name, what in {
-            "format": "the format of its files",
-            "eigenkern": "the version of eigenkern",
-            "estimator": "the estimator",
-        }.items():
-            if found[name] != made_of[name]:
+
+        def check_same(name, there, here):
+            if there != here:
                 raise ValueError(
-                    f"{start}{what} is {found[name]} there and {made_of[name]} here"
-                    + hint
+                    f"checkpoint={str(self._folder)!r} is of another fit: {name} is "
+                    f"{there} there and {here} here; pass what it was made with, or "
+                    "another folder"
                 )
+
+        check_same("the format of its files", found["format"], made_of["format"])
+        check_same("the version of eigenkern", found["eigenkern"], made_of["eigenkern"])
+        check_same("the estimator", found["estimator"], made_of["estimator"])
         for kind in ("parameters", "data"):
             there, here = found[kind], made_of[kind]
             for name in sorted({*there, *here}):
-                one, other = there.get(name), here.get(name)
-                if one != other:
-                    raise ValueError(
-                        f"{start}{name} is {one} there and {other} here{hint}"
-                    )
+                check_same(name, there.get(name), here.get(name))
 
     def _read_arrays(self):
         """Return the arrays of the state."""
@@ -316,14 +322,6 @@ class Keeper:
             )
         self._n_epochs, self._seconds = n, time.monotonic()
 
-    def _write_first(self):
-        """Write a manifest without a state."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._write_manifest({}, None)
-        except OSError as error:
-            raise _unusable(self._folder, "write", error) from error
-
     def _write_state(self, solver, rule, over):
         encoder = _Encoder()
         tree = encoder.encode(
@@ -336,12 +334,7 @@ class Keeper:
         arrays = {f"a{i}": to_numpy(a) for i, a in enumerate(encoder.arrays)}
         numbers = [int(n) for n in re.findall(r"\d+", " ".join(self._state_files()))]
         name = f"state-{max(numbers, default=0) + 1}.npz"
-        state = {
-            "file": name,
-            "n_epochs": len(rule.losses),
-            "over": over,
-            "tree": tree,
-        }
+        state = {"file": name, "n_epochs": len(rule.losses), "over": over, "tree": tree}
         self._write(name, lambda file: np.savez(file, **arrays))
         state["checksum"] = _hash_of_file(self._folder / name)
         self._write_manifest(self._chosen, state)
@@ -386,17 +379,8 @@ def _unusable(folder, verb, error):
     return OSError(text) if error.errno is None else OSError(error.errno, text)
 
 
-def _told_parameters(estimator):
-    """Return the parameters of an estimator as texts that tell them apart."""
-    parameters = estimator.get_params(deep=False)
-    return {
-        name: _told(value)
-        for name, value in parameters.items()
-        if name not in _FREE_PARAMETERS
-    }
-
-
 def _told(value):
+    """Return a text that tells the value of a parameter from others."""
     if isinstance(value, np.random.RandomState) or value is None:
         return type(value).__name__
     if isinstance(value, np.generic):
@@ -476,7 +460,7 @@ def _told_array(X):
     """Return shape, type, place and a hash of all bytes of an array."""
     xp, device = location_of(X)
     told = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
-    digest = hashlib.blake2b(digest_size=16)
+    digest = _new_digest()
     parts = [X]
     if is_lazy(X):  # hashed where the rows are
         told, parts = f"{type(X).__name__} {told}", [X.by_rows(_hashes_of_rows)]
@@ -496,28 +480,19 @@ def _hashes_of_rows(rows):
 
 
 def _canonical(content):
-    return json.dumps(content, sort_keys=True, allow_nan=False).encode()
+    """Return JSON, the same for equal content; arrays become lists."""
+    to_list = np.ndarray.tolist
+    text = json.dumps(content, sort_keys=True, allow_nan=False, default=to_list)
+    return text.encode()
 
 
 def _hash(content):
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return _new_digest(content).hexdigest()
 
 
 def _hash_of_file(path):
     with open(path, "rb") as file:
-        make = lambda: hashlib.blake2b(digest_size=16)  # noqa: E731
-        return hashlib.file_digest(file, make).hexdigest()
-
-
-def _rng_state(rng):
-    """Return the state of a RandomState as JSON has it."""
-
-    def plain(value):
-        if isinstance(value, dict):
-            return {name: plain(one) for name, one in value.items()}
-        return value.tolist() if isinstance(value, np.ndarray) else value
-
-    return plain(rng.get_state(legacy=False))
+        return hashlib.file_digest(file, _new_digest).hexdigest()
 
 
 class _Encoder:
@@ -560,8 +535,9 @@ class _Decoder:
     """Makes values of what an `_Encoder` returned, on the device that computes."""
 
     def __init__(self, arrays, xp, device):
-        self._arrays, self._xp, self._device = arrays, xp, device
-        self._moved = {}
+        self._arrays = arrays
+        # An array that occurs several times is moved once.
+        self._moved = cache(lambda i: xp.asarray(arrays[i], device=device))
 
     def decode(self, tree):
         """Return the value."""
@@ -579,10 +555,4 @@ class _Decoder:
             value = object.__new__(_CLASSES[name])
             vars(value).update(self.decode(attributes))
             return value
-        array = self._arrays[content]
-        if kind == "device_array":
-            if content not in self._moved:
-                moved = self._xp.asarray(array, device=self._device)
-                self._moved[content] = moved
-            array = self._moved[content]
-        return array
+        return self._moved(content) if kind == "device_array" else self._arrays[content]

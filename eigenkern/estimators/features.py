@@ -10,7 +10,7 @@ from sklearn.base import (
 )
 from sklearn.utils import check_random_state
 
-from ..backend.array import device_of, location_of, move, namespace
+from ..backend.array import device_of, location_of, move, namespace, slices
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, KernelLike, RandomState
 from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
@@ -135,13 +135,11 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _in_slabs(self, X, compute):
         """Return the features of rows, computed on another device."""
         xp, device = source = location_of(X)
-        shape = (X.shape[0], self._n_features_out)
-        phi = xp.empty(shape, dtype=X.dtype, device=device)
-        size = max(int(_SLAB_BYTES // (8 * shape[1])), 1)
-        rows = StreamedRows(X, *compute)
-        for start in range(0, shape[0], size):
-            stop = min(start + size, shape[0])
-            phi[start:stop, :] = move(self._features(rows[start:stop, :]), *source)
+        n, width = X.shape[0], self._n_features_out
+        phi = xp.empty((n, width), dtype=X.dtype, device=device)
+        streamed = StreamedRows(X, *compute)
+        for rows in slices(n, max(int(_SLAB_BYTES // (8 * width)), 1)):
+            phi[rows, :] = move(self._features(streamed[rows, :]), *source)
         return phi
 
     def __sklearn_tags__(self):
@@ -397,11 +395,10 @@ class RBFNetworkFeatures(FeatureMap):
         if centers is None and self.centers == "kmeans":
             check_in_memory(X, "centers='uniform', or an array as centers")
         kernel = make_kernel(self.kernel, self.bandwidth, X, rng)
-        indices = None
-        if centers is not None:
-            centers = _like(X, centers)
-        else:
+        if centers is None:
             centers, indices = self._chosen(X, rng)
+        else:
+            centers, indices = _like(X, centers), None
         return {
             "kernel_": kernel,
             "bandwidth_": getattr(kernel, "bandwidth", None),
@@ -434,12 +431,12 @@ class RBFNetworkFeatures(FeatureMap):
 
 def _mean(X):
     """Return the mean of the rows."""
-    xp = namespace(X)
+    xp, (n, d) = namespace(X), X.shape
     if not is_lazy(X):
         return xp.mean(X, axis=0)
-    zero = xp.zeros(X.shape[1], dtype=X.dtype, device=device_of(X))
-    each = xp.full((X.shape[0], 1), 1 / X.shape[0], dtype=X.dtype, device=device_of(X))
-    return features_of(X, zero).adjoint(each)[:, 0]
+    like_X = {"dtype": X.dtype, "device": device_of(X)}
+    each = xp.full((n, 1), 1 / n, **like_X)
+    return features_of(X, xp.zeros(d, **like_X)).adjoint(each)[:, 0]
 
 
 def _like(X, values):

@@ -94,8 +94,7 @@ def _rows_of_dask(X):
 def _array_of(X, lengths=None):
     """Return a Dask array of rows, its chunks along rows only."""
     if hasattr(X, "to_dask_array"):  # a DataFrame
-        X = _in_floats(X)
-        X = X.to_dask_array(lengths=lengths)
+        X = _in_floats(X).to_dask_array(lengths=lengths)
     if X.ndim != 2:
         raise ValueError(
             f"X must have shape (n_samples, n_features); got {X.ndim} dimension(s)"
@@ -160,9 +159,9 @@ def by_chunks(model, method, X, *args, **options):
             "set_output(transform='default')"
         )
     X = _array_of(X)
-    width = {} if example.ndim == 1 else {"new_axis": [1]}
+    width = {}
     if example.ndim == 2:
-        width["chunks"] = (X.chunks[0], (example.shape[1],))
+        width = {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
     # Of one task the model is a part, and all chunks get it from there.
     shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
     return X.map_blocks(

@@ -78,13 +78,11 @@ class Learner:
         # What the centers tell is large, and made again when it is needed.
         if self.problem is None:
             return vars(self)
-        problem, project = self.problem, self.project
+        names = "intercept", "weight_scale", "zero_loss"
         pickled = {
-            "intercept": problem.intercept,
-            "weight_scale": problem.weight_scale,
-            "zero_loss": problem.zero_loss,
-            "exact": isinstance(project, ExactProjection),
-            "residuals": project.save(),
+            "problem": {name: getattr(self.problem, name) for name in names},
+            "exact": isinstance(self.project, ExactProjection),
+            "residuals": self.project.save(),
         }
         return vars(self) | {"problem": None, "project": None, "pickled": pickled}
 
@@ -98,16 +96,12 @@ class Learner:
             kernel=estimator.kernel_,
             centers=estimator.centers_,
             device=estimator.device,
-            intercept=pickled["intercept"],
-            weight_scale=pickled["weight_scale"],
-            zero_loss=pickled["zero_loss"],
+            **pickled["problem"],
         )
-        centers, cache_size = problem.center_matrix, estimator.cache_size
+        centers, d = problem.center_matrix, problem.n_features
         factor = CenterFactor(centers) if pickled["exact"] else None
-        n_learned = _LONG * centers.shape[0]
-        project = make_projection(
-            centers, factor, P, problem.n_features, n_learned, cache_size
-        )
+        n_learned, cache_size = _LONG * centers.shape[0], estimator.cache_size
+        project = make_projection(centers, factor, P, d, n_learned, cache_size)
         project.load(pickled["residuals"])
         return replace(self, problem=problem, project=project)
 

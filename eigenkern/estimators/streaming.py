@@ -1,8 +1,8 @@
 """Data that come in pieces: one partial_fit, and streams of batches."""
 
 import math
+from copy import copy
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.lazy import in_memory
 from ..problems.data import Data
 from ..problems.kept import Kept, joined
-from .training import Plateau
+from .training import Plateau, Report, SolutionRule, train
 from .validation import (
     all_or_nothing,
     check_same_location,
@@ -39,8 +39,64 @@ _N_EPOCHS_ANEW = 5
 # 0.837, 0.777 (shuffled 0.834), covtype by class 0.696, 0.645 (0.701), cpusmall and
 # kin8nm the same to 0.02.
 _GROWTH, _OUTGROWN = 1.25, 2.0
+# Attributes that are not those of the model.
+_OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
 # Steps, each half of the one before, to try where rows drawn from all make it worse.
 _N_SHORTER = 8
+
+
+class Trial(NamedTuple):
+    """A state, the attributes of its model, and the loss of that on other rows.
+
+    The loss is NaN where the state has failed.
+    """
+
+    state: Any
+    model: dict
+    loss: float
+
+
+class Memory(NamedTuple):
+    """What a stream knows of the rows so far.
+
+    Attributes
+    ----------
+    kept : Kept or None
+        Rows of all pieces; None before the first one after a fit.
+    n_chose : float
+        Rows so far when preconditioner and step were chosen; infinite after a fit,
+        whose rows are not kept.
+    chosen_loss : float
+        Of the model that began with these.
+    in_order : bool
+        Whether a piece was unlike the rows so far.
+    best : dict or None
+        The best model so far; None: the present one.
+    least : float or None
+        The loss of the best model on ``kept.judges``; None: not known.
+    """
+
+    kept: Kept | None = None
+    n_chose: float = math.inf
+    chosen_loss: float = math.inf
+    in_order: bool = False
+    best: dict | None = None
+    least: float | None = None
+
+    @property
+    def limit(self):
+        """The loss up to which a model is no worse than the best one."""
+        limit = (_WORSE_IN_ORDER if self.in_order else WORSE) * self.least
+        return max(limit, _ROUNDING * float(np.mean(self.kept.judges.targets**2)))
+
+    def is_due(self, unlike, bad, loss):
+        """Whether a model is to begin anew, after a piece and the loss that it led to.
+
+        The piece may have been unlike the rows so far, and the loss too large.
+        """
+        early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
+        grown = self.kept.n_seen >= (_GROWTH if early else 2) * self.n_chose
+        return grown and (self.in_order or unlike or bad)
 
 
 class Streaming:
@@ -62,7 +118,7 @@ class Streaming:
     #: Whether class_weight="balanced" means the classes of a piece.
     _balances_pieces = False
     #: What a model that was fitted, not learned in pieces, begins with.
-    _waiting_ = _memory_ = None
+    _waiting_, _memory_ = None, Memory()
 
     @all_or_nothing
     def _partial_fit(self, X, y, sample_weight, classes=None):
@@ -103,59 +159,66 @@ class Streaming:
 
     def _learn(self, piece):
         """Learn a piece, or rows that are kept in its place; return the loss."""
-        memory = self._memory_ or Memory()
-        kept = Kept.of(piece) if memory.kept is None else memory.kept.plus(piece)
-        present = self._model()
-        unlike = memory.kept is not None and self._is_unlike(piece, kept.judges)
-        if unlike:  # the judges may have none of its kind
-            kept = kept.with_judges()
-        rows = kept.judges
-        best, least = memory.best or present, memory.least
-        if memory.kept is None or rows is not memory.kept.judges or least is None:
-            least = self._loss_with(best, rows)
+        memory, unlike = self._memory_with(piece)
+        kept = memory.kept
+        # Of a fit no rows are kept: the first piece after it may make the loss larger.
+        limit = math.inf if self._memory_.kept is None else memory.limit
         # One is taken back for every piece: an earlier one may have been unlike others.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
-        limit = (_WORSE_IN_ORDER if memory.in_order else WORSE) * least
-        limit = max(limit, _ROUNDING * float(np.mean(rows.targets**2)))
-        if memory.kept is None:
-            limit = math.inf
-        trial = refused = None
-        if not unlike:
-            trial = self._tried(piece, rows)
-            refused = not trial.loss <= limit
-        failed, in_order = refused and trial.state.failed, memory.in_order
-        if unlike or refused:
-            halvings = self.n_step_halvings_
-            if refused and not failed:
-                halvings = max(halvings, trial.state.n_step_halvings)
-            self._become(best)
-            trial = self._drawn(kept.draw(len(piece.targets)), rows, halvings, limit)
+        trial = None if unlike else self._tried(piece, kept.judges)
+        failed = trial is not None and trial.state.failed
+        replaced = unlike or not trial.loss <= limit
+        if replaced:
+            trial = self._tried_in_place(len(piece.targets), memory, limit, trial)
         bad = not trial.loss <= limit
-        n_chose, chosen_loss = memory.n_chose, memory.chosen_loss
-        due = 2 * n_chose <= kept.n_seen and (in_order or unlike or bad) and not failed
-        if unlike and (bad or trial.loss > _OUTGROWN * chosen_loss):
-            due = due or _GROWTH * n_chose <= kept.n_seen
-        if due:
-            n_chose = kept.n_seen
-            other = self._tried(kept.draw(kept.n_most), rows, anew=True)
-            if other.loss <= (limit if unlike or refused else min(limit, trial.loss)):
-                trial, bad, chosen_loss = other, False, other.loss
+        if memory.is_due(unlike, bad, trial.loss) and not failed:
+            memory = memory._replace(n_chose=kept.n_seen)
+            other = self._tried(kept.draw(kept.n_most), kept.judges, anew=True)
+            if other.loss <= (limit if replaced else trial.loss):
+                memory = memory._replace(chosen_loss=other.loss)
+                trial, bad = other, False
         if bad:
             self._warn_of_piece()
-            trial = trial._replace(model=best, loss=least)
+            trial = trial._replace(model=memory.best, loss=memory.least)
         self._become(trial.model)
-        self._memory_ = Memory(
-            kept,
-            n_chose,
-            chosen_loss,
-            in_order or unlike or refused,
-            None if trial.loss <= least else best,
-            min(trial.loss, least),
+        self._memory_ = memory._replace(
+            in_order=memory.in_order or replaced,
+            best=None if trial.loss <= memory.least else memory.best,
+            least=min(trial.loss, memory.least),
         )
         return trial.state.loss
 
-    def _drawn(self, data, judges, halvings, limit):
-        """Return the trial of rows drawn from all, with the first step that does."""
+    def _memory_with(self, piece):
+        """Return the memory with a piece, and whether this is unlike the rows so far.
+
+        It knows the best model so far, and its loss on the judges.
+        """
+        memory, unlike = self._memory_, False
+        if memory.kept is None:
+            kept = Kept.of(piece)
+        else:
+            kept = memory.kept.plus(piece)
+            found = [self._gradients_on(rows)[1:] for rows in (piece, kept.judges)]
+            unlike = are_unlike(*zip(*found, strict=True))
+            if unlike:  # the judges may have none of its kind
+                kept = kept.with_judges()
+        names = [name for name in vars(self) if name.endswith("_")]
+        present = {name: vars(self)[name] for name in names if name not in _OF_STREAM}
+        best, least = memory.best or present, memory.least
+        if least is None or kept.judges is not memory.kept.judges:
+            least = self._loss_with(best, kept.judges)
+        return memory._replace(kept=kept, best=best, least=least), unlike
+
+    def _tried_in_place(self, n, memory, limit, refused):
+        """Return the trial of `n` rows drawn from all, with the first step that does.
+
+        From the best model on, and with the step of the trial that was refused, if any.
+        """
+        halvings = self.n_step_halvings_
+        if refused is not None:
+            halvings = max(halvings, refused.model["n_step_halvings_"])
+        self._become(memory.best)
+        data, judges = memory.kept.draw(n), memory.kept.judges
         for self.n_step_halvings_ in range(halvings, halvings + _N_SHORTER):
             trial = self._tried(data, judges)
             if trial.loss <= limit:
@@ -174,24 +237,19 @@ class Streaming:
         data = replace(data, weights=weights, rng=self._make_rng())
         problem, solver, chosen = self._prepare_piece(data, anew)
         again = anew and hasattr(self, self._stream_attribute)
-        *_, state = islice(solver, _N_EPOCHS_ANEW if again else 1)
-        halvings = {"n_step_halvings_": state.n_step_halvings}
-        if state.failed:
-            halvings = {"n_step_halvings_": getattr(self, "n_step_halvings_", 0)}
-        coef = problem.fitted_attributes(state.coef)
-        return state, chosen | coef | state.counts | halvings
+        rule = SolutionRule(problem, max_iter=_N_EPOCHS_ANEW if again else 1)
+        train(solver, rule, Report())
+        halvings = rule.state.n_step_halvings
+        if rule.state.failed:
+            halvings = getattr(self, "n_step_halvings_", 0)
+        model = chosen | rule.fitted_attributes() | {"n_step_halvings_": halvings}
+        return rule.state, model
 
     def _warn_of_piece(self):
         warn_user(
             f"{type(self).__name__} found no step size that makes the model no worse: "
             "this piece of the data changed nothing; the best model so far is kept"
         )
-
-    def _model(self):
-        """Return the attributes of the model."""
-        rest = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
-        names = [name for name in vars(self) if name.endswith("_")]
-        return {name: vars(self)[name] for name in names if name not in rest}
 
     def _become(self, model):
         """Take the attributes of a model."""
@@ -222,18 +280,9 @@ class Streaming:
 
     def _loss_with(self, model, data):
         """Return the mean loss of a model on some rows."""
-        before = dict(vars(self))
-        try:
-            self._become(model)
-            return self._loss_on(data)
-        finally:
-            vars(self).clear()
-            vars(self).update(before)
-
-    def _is_unlike(self, piece, judges):
-        """Whether the gradients of a piece are not those of rows drawn from all."""
-        found = self._gradients_on(piece)[1:], self._gradients_on(judges)[1:]
-        return are_unlike(*zip(*found, strict=True))
+        other = copy(self)
+        other._become(model)
+        return other._loss_on(data)
 
     def _check_stream(self):
         """Raise a ValueError unless the parameters suit data that come in pieces."""
@@ -289,51 +338,6 @@ def are_unlike(values, weights):
     return bool((difference > _UNLIKE * np.maximum(sum(variances), 1e-12) ** 0.5).any())
 
 
-class Trial(NamedTuple):
-    """What was learned from some rows.
-
-    Attributes
-    ----------
-    state : EpochState
-    model : dict
-        Its attributes.
-    loss : float
-        On other rows; NaN if it failed.
-    """
-
-    state: Any
-    model: dict
-    loss: float
-
-
-class Memory(NamedTuple):
-    """What a stream knows of the rows so far.
-
-    Attributes
-    ----------
-    kept : Kept or None
-        Rows of all pieces; None before the first one after a fit.
-    n_chose : float
-        Rows so far when preconditioner and step were chosen; infinite after a fit,
-        whose rows are not kept.
-    chosen_loss : float
-        Of the model that began with these.
-    in_order : bool
-        Whether a piece was unlike the rows so far.
-    best : dict or None
-        The best model so far; None: the present one.
-    least : float or None
-        The loss of the best model on ``kept.judges``; None: not known.
-    """
-
-    kept: Kept | None = None
-    n_chose: float = math.inf
-    chosen_loss: float = math.inf
-    in_order: bool = False
-    best: dict | None = None
-    least: float | None = None
-
-
 class Stream:
     """Passes over pieces of data of any size, as batches of one size.
 
@@ -360,13 +364,15 @@ class Stream:
                 "batches must be an iterable of pieces (X, y), or a callable that "
                 f"returns one; got {pieces!r}"
             )
-        self._pieces, self._encode = pieces, encode
-        self._open = self._start()
+        self._pieces, self._encode, self._rest = pieces, encode, None
+        self.n_rows = 0
+        self.restart()
         self.n_passes = 1 if self._open is pieces else float("inf")
-        self._rest, self.at_end, self.n_rows, self.n_rows_of_pass = None, False, 0, 0
 
-    def _start(self):
-        return iter(self._pieces() if callable(self._pieces) else self._pieces)
+    def restart(self):
+        """Begin the next pass."""
+        self._open = iter(self._pieces() if callable(self._pieces) else self._pieces)
+        self.at_end, self.n_rows_of_pass = False, 0
 
     def head(self, n_rows):
         """Return the first pieces as they are, of `n_rows` rows or more."""
@@ -381,10 +387,6 @@ class Stream:
     def put_back(self, arrays):
         """Put back what `head` returned, encoded and joined."""
         self._rest = arrays
-
-    def restart(self):
-        """Begin the next pass."""
-        self._open, self.at_end, self.n_rows_of_pass = self._start(), False, 0
 
     def batches(self, size, most):
         """Yield the next `most` batches of the pass, in tuples of `size` rows.
@@ -465,16 +467,16 @@ class PassRule:
         """Take in a pass; return whether training is over."""
         if state.failed:
             warn_user(
-                f"{self._name} found no step size that keeps the "
-                f"iteration bounded: halved {state.n_step_halvings} times; what"
-                f" was learned before that is kept. {self._hint}"
+                f"{self._name} found no step size that keeps the iteration bounded: "
+                f"halved {state.n_step_halvings} times; what was learned before that "
+                f"is kept. {self._hint}"
             )
             return True
         if state.loss is None:
             warn_user(
-                f"{self._name} learned nothing from a pass over the "
-                f"stream: it diverged, and the step was halved "
-                f"{state.n_step_halvings} times; pass a smaller step_size"
+                f"{self._name} learned nothing from a pass over the stream: it "
+                f"diverged, and the step was halved {state.n_step_halvings} times; "
+                "pass a smaller step_size"
             )
             return False
         self.losses.append(state.loss)

@@ -22,14 +22,8 @@ class RegressionTargets(RegressorMixin):
     def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
         """Return (X, Y, y): validated data, float64 targets (n, l), y on the host.
 
-        Parameters
-        ----------
-        X, y : arrays
-        reset : bool, default=True
-            Whether these rows tell the number of features and outputs.
-        min_rows : int, default=1
-        name : str, default=None
-            Not used: labels have to be known, numbers need not.
+        Where `reset`, these rows tell the number of features and outputs. `name` is not
+        used: labels have to be known, numbers need not.
         """
         X, y = validated(
             self,
@@ -129,14 +123,8 @@ class ClassificationTargets(ClassifierMixin):
     def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
         """Return (X, Y, codes): validated data, float64 targets (n, l), codes.
 
-        Parameters
-        ----------
-        X, y : arrays
-        reset : bool, default=True
-            Whether these rows tell the number of features.
-        min_rows : int, default=1
-        name : {None, "y", "y_val"}, default=None
-            None: the labels of y are the classes. Otherwise they must be among them.
+        Where `reset`, these rows tell the number of features. Without a `name`, "y" or
+        "y_val", the labels of y are the classes; with one they must be among them.
         """
         X, y = validated(self, X, y, ensure_min_samples=min_rows, reset=reset)
         if name != "y_val":
@@ -155,7 +143,9 @@ class ClassificationTargets(ClassifierMixin):
                 f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
             )
         codes = np.searchsorted(self.classes_, y)
-        return X, self._columns_of(codes), codes
+        if len(self.classes_) > 2:
+            return X, np.eye(len(self.classes_))[codes], codes
+        return X, (2.0 * codes - 1.0)[:, None], codes
 
     def _check_classes(self, classes):
         """Raise a ValueError unless `classes` suit this call of partial_fit."""
@@ -177,24 +167,18 @@ class ClassificationTargets(ClassifierMixin):
             classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
         self.classes_ = np.unique(classes)
 
-    def _columns_of(self, codes):
-        if len(self.classes_) <= 2:
-            return (2.0 * codes - 1.0)[:, None]
-        return np.eye(len(self.classes_))[codes]
-
     def _weights_of_classes(self, codes):
         if self.class_weight is None:
             return None
-        if isinstance(self.class_weight, str):
-            weights = compute_sample_weight(self.class_weight, codes)
-        else:
-            weights = compute_sample_weight(self.class_weight, self.classes_)
+        by_name = isinstance(self.class_weight, str)
+        labels = codes if by_name else self.classes_
+        weights = compute_sample_weight(self.class_weight, labels)
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise ValueError(
                 "class_weight must give finite weights that are not negative, and not "
                 f"all of them zero; got {self.class_weight!r}"
             )
-        return weights if isinstance(self.class_weight, str) else weights[codes]
+        return weights if by_name else weights[codes]
 
     def _stratify(self, codes):
         return codes
@@ -205,23 +189,16 @@ class ClassificationTargets(ClassifierMixin):
         return getattr(self, "loss", None) == "log_loss"
 
     def _calibrated(self, data, found):
-        """Return the attribute of the calibration.
+        """Return the attribute of the calibration, on an `OutOfSample` or on None.
 
         Probabilities are those of the rows: `sample_weight` counts, `class_weight`,
         which moves the decision, does not.
-
-        Parameters
-        ----------
-        data : Data
-        found : OutOfSample or None
         """
         if found is None or self._has_log_loss:
             return {}
         if len(self.classes_) == 1:
             return {"calibration_": Calibration(1.0, 1.0)}
-        weights, targets = found.weights, found.targets
-        binary = targets.shape[1] == 1
-        codes = (targets[:, 0] > 0).astype(int) if binary else targets.argmax(axis=1)
+        weights, codes = found.weights, _codes_of(found.targets)
         class_weights = self._weights_of_classes(data.labels)
         if class_weights is not None:
             of_class = np.zeros(len(self.classes_))
@@ -245,8 +222,7 @@ class ClassificationTargets(ClassifierMixin):
 
     def _score_values(self, F, labels, weights):
         """Return the accuracy of the values F (n, l) on the host."""
-        predicted = (F[:, 0] > 0) if F.shape[1] == 1 else F.argmax(axis=1)
-        return accuracy_score(labels, predicted.astype(np.int64), sample_weight=weights)
+        return accuracy_score(labels, _codes_of(F), sample_weight=weights)
 
     @on_its_device
     def decision_function(self, X: ArrayLike) -> Any:
@@ -284,10 +260,8 @@ class ClassificationTargets(ClassifierMixin):
         xp = namespace(F)
         if len(self.classes_) == 1:
             codes = xp.zeros(F.shape[0], dtype=xp.int64, device=device_of(F))
-        elif F.shape[1] == 1:
-            codes = xp.astype(F[:, 0] > 0, xp.int64)
         else:
-            codes = xp.argmax(F, axis=1)
+            codes = _codes_of(F)
         if is_numpy(xp) or self.classes_.dtype.kind not in "biuf":
             return self.classes_[to_numpy(codes)]
         return xp.take(xp.asarray(self.classes_, device=device_of(F)), codes, axis=0)
@@ -342,3 +316,9 @@ class ClassificationTargets(ClassifierMixin):
         if not self._has_log_loss:
             F = self.calibration_.scores(self._as_indicators(F))
         return LogLoss(F.shape[1]).log_probabilities(F)
+
+
+def _codes_of(F):
+    """Return the codes of the classes that values, or targets, (n, l) stand for."""
+    xp = namespace(F)
+    return xp.astype(F[:, 0] > 0, xp.int64) if F.shape[1] == 1 else xp.argmax(F, axis=1)

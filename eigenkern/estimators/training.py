@@ -328,33 +328,38 @@ class EpochRule:
 
 
 class SolutionRule:
-    """The first state is the solution: of solvers in closed form.
+    """The last state is the model: of a solver in closed form, or of a few epochs.
 
     Parameters
     ----------
     problem : Problem
     losses : list of float, default=()
         What a `ProgressLine` shows of it.
+    max_iter : int, default=1
+
+    Attributes
+    ----------
+    state : State or EpochState
+        The last one.
     """
 
-    max_iter, scores = 1, ()
+    scores = ()
 
-    def __init__(self, problem, losses=()):
-        self._problem, self.losses = problem, losses
+    def __init__(self, problem, losses=(), max_iter=1):
+        self._problem, self.losses, self.max_iter = problem, losses, max_iter
 
     def update(self, state):
-        """Take in the solution; training is over."""
-        self._state = state
-        return True
+        """Take in a state; return whether it has failed, as no closed form does."""
+        self.state = state
+        return getattr(state, "failed", False)
 
     def fitted_attributes(self, interrupted=False):
         """Return those of the model."""
-        state = self._state
-        return self._problem.fitted_attributes(state.coef) | state.counts
+        return self._problem.fitted_attributes(self.state.coef) | self.state.counts
 
     def out_of_sample(self):
         """Return the values out of sample that the solver found, or None."""
-        return getattr(self._state, "out_of_sample", None)
+        return getattr(self.state, "out_of_sample", None)
 
 
 class ProgressLine:

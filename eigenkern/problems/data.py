@@ -188,22 +188,15 @@ class Data:
 
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: of every class as large a part, or three.
-
-    Parameters
-    ----------
-    data : Data
-    n : int
-    """
+    """Return the data of `n` rows, or all: of every class as large a part, or three."""
     n_rows = len(data.targets)
     if n >= n_rows:
         return data
     order, groups = data.rng.permutation(n_rows), data.groups
     if groups is None:
         return data.take(np.sort(order[:n]))
-    members = [order[groups[order] == group] for group in np.unique(groups)]
-    chosen = [rows[: max(n * len(rows) // n_rows, 3)] for rows in members]
-    return data.take(np.sort(np.concatenate(chosen)))
+    counts = np.maximum(n * np.bincount(groups) // n_rows, 3)
+    return data.take(np.sort(_first_of_each(groups[order], counts, order)))
 
 
 def choose_evenly(groups, n, rng):
@@ -233,13 +226,16 @@ def choose_evenly(groups, n, rng):
         able = np.flatnonzero(counts < spare)
         by_rest = np.lexsort((first[able], (counts - quotas)[able]))
         counts[able[by_rest[:missing]]] += 1
-    chosen, by_group = (
-        np.zeros(len(groups), dtype=bool),
-        np.argsort(codes, kind="stable"),
-    )
-    ranks = np.arange(len(groups)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    chosen[order[by_group[ranks < np.repeat(counts, sizes)]]] = True
+    chosen = np.zeros(len(groups), dtype=bool)
+    chosen[_first_of_each(codes, counts, order)] = True
     return chosen
+
+
+def _first_of_each(codes, counts, members):
+    """Return the first members of every class, by their codes: its count, or all."""
+    by_class, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
+    ranks = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return members[by_class[ranks < np.repeat(counts, sizes)]]
 
 
 def sample_of_classes(codes, n, rng):
@@ -265,13 +261,8 @@ def sample_of_classes(codes, n, rng):
     for i, size in enumerate(np.sort(sizes)):
         share = left // (len(sizes) - i)
         left -= min(size, share)
-    share = max(share, 1)
-    rank = np.empty(len(codes), dtype=int)
-    for code in range(len(sizes)):
-        members = order[codes[order] == code]
-        rank[members] = np.arange(len(members))
-    chosen = np.flatnonzero(rank < share)
-    taken = np.minimum(sizes, share)
+    taken = np.minimum(sizes, max(share, 1))
+    chosen = np.sort(_first_of_each(codes[order], taken, order))
     return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
@@ -294,9 +285,7 @@ def hold_out(data, rows, fraction):
         Increasing.
     """
     first, which = data.distinct_with_targets(rows)
-    groups = np.zeros_like(first)
-    if data.groups is not None:
-        groups = data.groups[rows][first]
+    groups = np.zeros_like(first) if data.groups is None else data.groups[rows[first]]
     held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
     if not held.any():
         raise ValueError(

@@ -59,6 +59,8 @@ class GeneralProblem(Problem):
     weights : array of shape (n,)
         With mean 1; of more rows, relative to those of the first ones.
     intercept : ndarray of shape (l,)
+    n_machines, message_seconds : int, float
+        Machines that share a batch, and how long a step waits for them.
     cache_megabytes : float
         What is kept of K(X, Z).
     """
@@ -85,6 +87,10 @@ class GeneralProblem(Problem):
         like = self.to_compute(self._X[:0, :]) if intercept is None else centers
         self.dtype = like.dtype
         self.rng, self._train, self.kernel = data.rng, train, kernel
+        self.n_machines, self.message_seconds = 1, 0.0
+        if is_lazy(self._X):
+            self.n_machines = self._X.n_machines
+            self.message_seconds = self._X.message_seconds
         self._streamed = StreamedRows(self._X, self.xp, self.device, train)
         self._on_workers = None
         self._rows = self._matrix = None
@@ -155,16 +161,6 @@ class GeneralProblem(Problem):
         return len(self._train)
 
     @property
-    def n_machines(self):
-        """Machines that share a batch."""
-        return self._X.n_machines if is_lazy(self._X) else 1
-
-    @property
-    def message_seconds(self):
-        """Seconds that a step waits for them."""
-        return self._X.message_seconds if is_lazy(self._X) else 0.0
-
-    @property
     def n_coefficients(self):
         """Rows of the `dual_coef_` of a model."""
         return self.center_matrix.shape[0]
@@ -176,9 +172,8 @@ class GeneralProblem(Problem):
     def sample(self, whiten=None):
         """Return the rows that the step is measured on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
-        return Sample(self.center_matrix, self._gather(rows), whiten), self.weights[
-            rows
-        ]
+        sample = Sample(self.center_matrix, self._gather(rows), whiten)
+        return sample, self.weights[rows]
 
     def batches(self, batch_size, rows=None):
         """Yield the batches of an epoch, of a slice of the rows, in random order."""
@@ -186,25 +181,19 @@ class GeneralProblem(Problem):
         starts = np.arange(rows.start, rows.stop, batch_size)
         starts = self._streamed.shuffled_ranges(starts, self.rng).tolist()
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in starts]
-        if self._on_workers is not None:
-            yield from self._batches_on_workers(batches)
-            return
         for b, following in zip(batches, [*batches[1:], None], strict=True):
-            rows = self._gather(b)
-            if following is not None and self._rows is None:
-                self._streamed.expect(following.start, following.stop)
-            if self._matrix is None:
-                operator = self.center_matrix.rows(rows)
+            if self._on_workers is not None:
+                operator = self._on_workers.part(b.start, b.stop)
+                rows = operator.lazy_rows
             else:
-                operator = GivenMatrix(self._matrix[b, :])
+                rows = self._gather(b)
+                if following is not None and self._rows is None:
+                    self._streamed.expect(following.start, following.stop)
+                if self._matrix is None:
+                    operator = self.center_matrix.rows(rows)
+                else:
+                    operator = GivenMatrix(self._matrix[b, :])
             yield Batch(operator, rows, self.targets[b, :], self.weights[b])
-
-    def _batches_on_workers(self, batches):
-        for b in batches:
-            operator = self._on_workers.part(b.start, b.stop)
-            yield Batch(
-                operator, operator.lazy_rows, self.targets[b, :], self.weights[b]
-            )
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""

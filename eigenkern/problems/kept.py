@@ -81,20 +81,20 @@ class Kept:
 def joined(pieces):
     """Return the rows of several pieces as one `Data`."""
     first, weights = pieces[0], None
-    X = [_like(piece.X, first.X) for piece in pieces]
     if any(piece.weights is not None for piece in pieces):
-        weights = np.concatenate([_weights_of(piece) for piece in pieces])
+        weights = np.concatenate(
+            [
+                np.ones(len(piece.targets)) if piece.weights is None else piece.weights
+                for piece in pieces
+            ]
+        )
     return replace(
         first,
-        X=_vstack(X),
+        X=_joined_rows([piece.X for piece in pieces]),
         targets=np.concatenate([piece.targets for piece in pieces]),
         labels=np.concatenate([piece.labels for piece in pieces]),
         weights=weights,
     )
-
-
-def _weights_of(data):
-    return np.ones(len(data.targets)) if data.weights is None else data.weights
 
 
 def _with_weight(data):
@@ -103,17 +103,12 @@ def _with_weight(data):
     return data if len(rows) == len(data.targets) else data.take(rows)
 
 
-def _vstack(parts):
+def _joined_rows(parts):
+    """Return rows as one array, in the data type of the first ones."""
     if scipy.sparse.issparse(parts[0]):
-        return scipy.sparse.vstack(parts, format="csr")
-    return namespace(parts[0]).concat(parts)
-
-
-def _like(X, other):
-    """Return X in the data type of another."""
-    if scipy.sparse.issparse(X):
-        return X.astype(other.dtype, copy=False)
-    return namespace(X).astype(X, other.dtype, copy=False)
+        return scipy.sparse.vstack(parts, format="csr", dtype=parts[0].dtype)
+    xp, dtype = namespace(parts[0]), parts[0].dtype
+    return xp.concat([xp.astype(X, dtype, copy=False) for X in parts])
 
 
 def _n_bytes(X):
