@@ -33,6 +33,7 @@ from .validation import (
     is_auto,
     publish,
     total_weights,
+    validated,
     warn_user,
 )
 
@@ -128,7 +129,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
     ):
         """Return the validated training data."""
-        X, Y, y = self._encode(X, y, min_rows=2)
+        X, y = validated(
+            self, X, y, reset=True, ensure_min_samples=2, **self._checks_of_y
+        )
+        Y, y = self._encode(y, X.dtype)
         precomputed = is_precomputed(self)
         if precomputed or self._in_memory_unless:
             check_in_memory(X, self._in_memory_unless or "rows, and another kernel")
@@ -162,7 +166,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
     def _validate_given(self, X, y, sample_weight):
         """Return validated rows to select by: X, targets, labels, weights."""
         try:
-            X, Y, labels = self._encode(X, y, reset=False, name="y_val")
+            X, y = validated(self, X, y, reset=False, **self._checks_of_y)
+            Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
         except ValueError as error:
             raise ValueError(f"X_val and y_val are not right: {error}") from error
         weights = check_weights(sample_weight, len(Y), "sample_weight_val")

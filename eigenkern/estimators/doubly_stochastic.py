@@ -632,9 +632,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
                 f"quantile={self.quantile!r}"
             )
 
-    def _encode(self, X, y, *, reset=True, **options):
-        """Return (X, Y, y), with a column of Y for each quantile of several."""
-        X, Y, y = super()._encode(X, y, reset=reset, **options)
+    def _encode(self, y, dtype, *, reset=True, name=None):
+        """Return (Y, y), with a column of Y for each quantile of several."""
+        Y, y = super()._encode(y, dtype, reset=reset, name=name)
         if reset:
             self._fitted_quantile = self._quantile
         if np.ndim(self._fitted_quantile) == 1:
@@ -644,7 +644,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
                     f"{y.shape} and quantile={self.quantile!r}"
                 )
             Y = np.repeat(Y, len(self._fitted_quantile), axis=1)
-        return X, Y, y
+        return Y, y
 
     def _score_values(self, F, labels, weights):
         """Return R^2, or the mean D^2 of the pinball loss, of values on the host."""

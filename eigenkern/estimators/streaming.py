@@ -20,6 +20,7 @@ from .validation import (
     check_weights,
     publish,
     total_weights,
+    validated,
     warn_user,
 )
 
@@ -301,7 +302,8 @@ class Streaming:
         `n_outputs` is None for the first piece of all.
         """
         first = n_outputs is None
-        X, Y, labels = self._encode(X, y, reset=first, name="y")
+        X, y = validated(self, X, y, reset=first, **self._checks_of_y)
+        Y, labels = self._encode(y, X.dtype, reset=first, name="y")
         X = in_memory(X)
         if len(Y) < min_rows:
             raise ValueError(

@@ -13,33 +13,27 @@ from ..backend.array import device_of, is_numpy, namespace, to_numpy
 from ..backend.hints import ArrayLike
 from ..losses import LogLoss
 from .calibration import Calibration, calibrate
-from .validation import check_labels, on_its_device, validated
+from .validation import check_labels, on_its_device
 
 
 class RegressionTargets(RegressorMixin):
     """Targets as they are, one column an output."""
 
-    def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
-        """Return (X, Y, y): validated data, float64 targets (n, l), y on the host.
+    #: What scikit-learn is to check y for.
+    _checks_of_y = {"multi_output": True, "y_numeric": True}
 
-        Where `reset`, these rows tell the number of features and outputs. `name` is not
-        used: labels have to be known, numbers need not.
+    def _encode(self, y, dtype, *, reset=True, name=None):
+        """Return (Y, y): float64 targets (n, l), and y, on the host.
+
+        Where `reset`, y tells the number of outputs. `dtype` is that of X. `name` is
+        not used: labels have to be known, numbers need not.
         """
-        X, y = validated(
-            self,
-            X,
-            y,
-            multi_output=True,
-            y_numeric=True,
-            ensure_min_samples=min_rows,
-            reset=reset,
-        )
         y = to_numpy(y).astype(np.float64)
-        check_scale(y, X.dtype, small=reset)
+        check_scale(y, dtype, small=reset)
         if reset:
             self._one_dimensional = y.ndim == 1
         Y = y.reshape(len(y), -1)
-        return X, Y, Y[:, 0] if self._one_dimensional else Y
+        return Y, Y[:, 0] if self._one_dimensional else Y
 
     def _set_classes(self, classes, labels):
         if classes is not None:
@@ -120,13 +114,14 @@ def _has_probabilities(model):
 class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column a class."""
 
-    def _encode(self, X, y, *, reset=True, min_rows=1, name=None):
-        """Return (X, Y, codes): validated data, float64 targets (n, l), codes.
+    _checks_of_y = {}
 
-        Where `reset`, these rows tell the number of features. Without a `name`, "y" or
-        "y_val", the labels of y are the classes; with one they must be among them.
+    def _encode(self, y, dtype, *, reset=True, name=None):
+        """Return (Y, codes): float64 targets (n, l), and codes of the classes.
+
+        Without a `name`, "y" or "y_val", the labels of y are the classes; with one they
+        must be among them. The others are not used: labels have no scale.
         """
-        X, y = validated(self, X, y, ensure_min_samples=min_rows, reset=reset)
         if name != "y_val":
             check_classification_targets(y)
         y = to_numpy(y)
@@ -144,8 +139,8 @@ class ClassificationTargets(ClassifierMixin):
             )
         codes = np.searchsorted(self.classes_, y)
         if len(self.classes_) > 2:
-            return X, np.eye(len(self.classes_))[codes], codes
-        return X, (2.0 * codes - 1.0)[:, None], codes
+            return np.eye(len(self.classes_))[codes], codes
+        return (2.0 * codes - 1.0)[:, None], codes
 
     def _check_classes(self, classes):
         """Raise a ValueError unless `classes` suit this call of partial_fit."""
