@@ -5,6 +5,7 @@ import numpy as np
 from ..backend.machine import CPU
 from ..centers import METHODS
 from ..estimators.base import stops_early
+from ..estimators.tuned import may_be_direct
 from ..estimators.validation import check_centers, is_auto
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept_bytes
@@ -51,7 +52,7 @@ def estimate_eigenpro(fit):
         fit.holds("centers", n * K.row_width * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
     add_ridge(fit, K)
-    if e._may_be_direct and direct_pays(K, e.cache_size):
+    if may_be_direct(e) and direct_pays(K, e.cache_size):
         return _direct(fit, K)
     q = 0 if e.algorithm == "sgd" else e.n_components
     check_sizes(n, e.subsample_size, q, e.batch_size)
@@ -114,10 +115,8 @@ def _estimate_general(fit, n, held_out):
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
     add_ridge(fit, fit.matrix(n_sampled_rows(n), n_sampled_rows(n)))
-    may_be_direct = e._may_be_direct and not fit.drowns(e.alpha, p)
-    if may_be_direct and direct_pays_on_centers(
-        Z, n, fit.d, k, e.max_iter, e.cache_size
-    ):
+    direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
+    if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
     n_learned = min(n * e.max_iter, 100 * p)
     factor = factor_pays(Z, fit.d, k, n_learned, e.cache_size) or None
