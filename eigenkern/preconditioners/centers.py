@@ -32,17 +32,6 @@ class CenterSpectral(TopEigenvectors):
     projection onto it: where the projected gradient vanishes, so does the gradient of
     least squares on the centers, whatever q. With eigenfunctions of a subsample of the
     rows, as in EigenPro 3, the fixed point is another (lemma 6 there).
-
-    Attributes
-    ----------
-    vectors : array of shape (c, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        lambda_j, decreasing.
-    damping : float
-        tau.
     """
 
     @classmethod
@@ -92,9 +81,6 @@ class CenterSpectral(TopEigenvectors):
         values = xp.astype(values, dtype)
         made = cls(xp.astype(vectors, dtype), values[:-1], values, damping)
         return made.truncate(q)
-
-    def _scales(self, values):
-        return 1.0 - self.damping * values[-1] / values[:-1]
 
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""

@@ -23,17 +23,10 @@ class GlobalSpectral(TopEigenvectors):
     orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
     over K of n^2 (d + q) multiply-adds: the preconditioner is positive definite then,
     however inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
+    Its eigenvalues are L_j / n, the last one that of the subsample.
 
     Attributes
     ----------
-    vectors : array of shape (n, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        L_j / n, decreasing; the last one is that of the subsample.
-    damping : float
-        tau.
     images : array of shape (n, q)
         K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
 
@@ -45,6 +38,7 @@ class GlobalSpectral(TopEigenvectors):
 
     images: Any
 
+    is_of_rows = True
     n_kept = 0
     rows = slice(None)
 

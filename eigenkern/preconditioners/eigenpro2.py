@@ -19,24 +19,16 @@ class Spectral(TopEigenvectors):
 
     It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
     the others, and the solution of K a = y, as they are. With weights W of the rows,
-    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
-
-    Attributes
-    ----------
-    vectors : array of shape (s, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        lambda_j = sigma_j / s, decreasing.
-    damping : float
-        tau.
+    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q). Its eigenvalues
+    are lambda_j = sigma_j / s.
 
     References
     ----------
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: equation 8.
     """
+
+    is_of_rows = True
 
     @classmethod
     def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
