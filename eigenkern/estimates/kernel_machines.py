@@ -15,17 +15,13 @@ from ..solvers.step_search import StepSearch
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MIN_ROWS,
-    N_MEASURED,
-    affordable_rows,
     auto_batch_size,
-    check_sizes,
-    default_subsample_of_centers,
+    chosen_sizes,
+    chosen_sizes_on_centers,
     default_subsample_size,
     direct_pays,
     direct_pays_on_centers,
     max_batch_size,
-    max_components,
-    max_components_on_centers,
     n_sampled_rows,
 )
 from .parts import (
@@ -55,14 +51,8 @@ def estimate_eigenpro(fit):
     if may_be_direct(e) and direct_pays(K, e.cache_size):
         return _direct(fit, K)
     q = 0 if e.algorithm == "sgd" else e.n_components
-    check_sizes(n, e.subsample_size, q, e.batch_size)
-    s = e.subsample_size
-    if is_auto(s):
-        s = max(min(default_subsample_size(n), affordable_rows(K)), 1)
-    q = max_components(n, s, None) if is_auto(q) else q
-    m = e.batch_size
-    if is_auto(m):
-        m = auto_batch_size(max_batch_size(K, fit.d, k), n)
+    largest = max_batch_size(K, fit.d, k)
+    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size)
     operators = [K]
     if held_out:
         operators.append(fit.matrix(held_out, n))
@@ -114,7 +104,8 @@ def _estimate_general(fit, n, held_out):
     K = fit.matrix(n, p)
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
-    add_ridge(fit, fit.matrix(n_sampled_rows(n), n_sampled_rows(n)))
+    n_sampled = n_sampled_rows(n)
+    add_ridge(fit, fit.matrix(n_sampled, n_sampled))
     direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
     if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
@@ -122,13 +113,7 @@ def _estimate_general(fit, n, held_out):
     factor = factor_pays(Z, fit.d, k, n_learned, e.cache_size) or None
     largest = max_batch_size(Z, fit.d, k, n_rows=n)
     m = auto_batch_size(largest, n, MIN_ROWS) if is_auto(e.batch_size) else e.batch_size
-    N = min(n_sampled_rows(n), N_MEASURED, max(affordable_rows(Z), 1))
-    c = e.subsample_size
-    if is_auto(c):
-        c = default_subsample_of_centers(p, n, max(affordable_rows(Z), 1))
-    q = e.n_components
-    if is_auto(q):
-        q = max_components_on_centers(c, n, N)
+    c, q, N = chosen_sizes_on_centers(Z, n, n_sampled, e.subsample_size, e.n_components)
     if e.algorithm == "eigenpro3-exact":
         return _estimate_exact(fit, n, p, e.subsample_size, q)
     interval = 1
@@ -138,9 +123,9 @@ def _estimate_general(fit, n, held_out):
     # Preconditioner and step.
     whitened = 0
     if factor and interval == 1 and p <= n:
-        whitened = n_sampled_rows(n) * p * size
-        fit.products(n_sampled_rows(n) * p * p / 2)
-        fit.uses(whitened + 2 * n_sampled_rows(n) * p * 8)
+        whitened = n_sampled * p * size
+        fit.products(n_sampled * p * p / 2)
+        fit.uses(whitened + 2 * n_sampled * p * 8)
     _add_sample(fit, c, N, q, whitened)
     # The kernel matrix and the rows, if both are kept.
     needed = (p + fit.d) * n * size

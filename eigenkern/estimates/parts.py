@@ -8,8 +8,7 @@ from ..tuning.penalty import n_ridge_rows
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
-    N_MEASURED,
-    affordable_rows,
+    n_measured_rows,
 )
 
 # Multiply-adds of a Cholesky factor over n^3.
@@ -43,7 +42,7 @@ def add_ridge(fit, K):
 def add_tuning(fit, K, s, q, kept):
     """Add preconditioner and step: eigenvectors of s rows, measured on others."""
     size, n = fit.itemsize, K.shape[0]
-    N = max(min(n, N_MEASURED, affordable_rows(K)), 1)
+    N = n_measured_rows(K, n)
     (fit.reads if kept else fit.entries)(s * s + N * N + N * s)
     fit.products(N * s * q, size)
     if q:

@@ -287,7 +287,40 @@ def check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
-def affordable_rows(operator):
+def chosen_sizes(
+    operator, largest_batch, subsample_size, n_components, batch_size, weights=None
+):
+    """Return s, q and m, chosen where they are "auto"; q is the most to try.
+
+    Raises
+    ------
+    ValueError
+        If one that is given is impossible.
+    """
+    n, s, q, m = operator.shape[0], subsample_size, n_components, batch_size
+    if s == "auto":
+        s = max(min(default_subsample_size(n), _affordable_rows(operator)), 1)
+    check_sizes(n, s, q, m)
+    if q == "auto":
+        q = max_components(n, s, None if weights is None else weights[:s])
+    return s, q, auto_batch_size(largest_batch, n) if m == "auto" else m
+
+
+def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_components):
+    """Return c, q and N of a sample, chosen where they are "auto"."""
+    N, c, q = n_measured_rows(centers, n_sampled), subsample_size, n_components
+    if c == "auto":
+        n_affordable = max(_affordable_rows(centers), 1)
+        c = default_subsample_of_centers(centers.shape[0], n_rows, n_affordable)
+    return c, max_components_on_centers(c, n_rows, N) if q == "auto" else q, N
+
+
+def n_measured_rows(operator, n_rows):
+    """Return N, rows that beta and lambda are measured on."""
+    return max(min(n_rows, N_MEASURED, _affordable_rows(operator)), 1)
+
+
+def _affordable_rows(operator):
     """Return how many rows the free memory allows to measure."""
     free = memory.available(operator.xp, operator.device)
     return int((free / _BYTES_A_SQUARE) ** 0.5)
