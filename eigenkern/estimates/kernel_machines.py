@@ -11,7 +11,6 @@ from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept_bytes
 from ..operators.plan import cache_budget, cache_pays
 from ..solvers.projection import factor_pays, projection_interval, projection_work
-from ..solvers.step_search import StepSearch
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MIN_ROWS,
@@ -27,11 +26,11 @@ from ..tuning.sizes import (
 from .parts import (
     FACTOR_CUBES,
     N_REFINEMENTS,
-    RACE_SIDES,
     add_measuring,
     add_normal_equations,
     add_ridge,
     add_tuning,
+    race,
 )
 
 
@@ -60,9 +59,7 @@ def estimate_eigenpro(fit):
     sizes = kept_bytes(operators, e.cache_size, e.max_iter + extra, fit.d)
     for n_bytes in sizes:
         if n_bytes:
-            fit.holds("kernel matrix", n_bytes)
-            fit.entries(n_bytes / size)
-            fit.touches(n_bytes)
+            fit.keeps(n_bytes)
     kept = sizes[0] is not None
     add_tuning(fit, K, s, q, kept)
     n_vectors = n if extra else s
@@ -71,8 +68,7 @@ def estimate_eigenpro(fit):
         fit.entries(n * s)
         fit.products(n * s * q, size)
     # Epochs.
-    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
-    columns = k * (e.max_iter + RACE_SIDES * (sides - 1) / 5)
+    sides, columns = race(fit, n, m)
     per_epoch = n * (n + held_out)
     add = fit.reads if kept else fit.entries
     add(e.max_iter * per_epoch, columns / e.max_iter)
@@ -134,9 +130,7 @@ def _estimate_general(fit, n, held_out):
         kept = cache_pays(e.max_iter, fit.d, K)
     if kept:
         fit.holds("data copy", n * fit.d * size)
-        fit.holds("kernel matrix", n * p * size)
-        fit.entries(n * p)
-        fit.touches(n * p * size)
+        fit.keeps(n * p * size)
     # Epochs: rows and centers, temporary centers, corrections, projections.
     epochs, batches = e.max_iter, n / m
     (fit.reads if kept else fit.entries)(epochs * n * p, 2 * k)

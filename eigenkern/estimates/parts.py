@@ -4,6 +4,7 @@ from ..backend.machine import CPU
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
+from ..solvers.step_search import StepSearch
 from ..tuning.penalty import n_ridge_rows
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
@@ -19,9 +20,19 @@ N_FACTORS = 4
 ALL_EIGENVECTORS = 3
 # Epochs, times sides beside the first, that a race of six sides takes: its rules drop
 # most of them early (`solvers.step_search`).
-RACE_SIDES = 16
+_RACE_SIDES = 16
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
+
+
+def race(fit, n, m):
+    """Return the sides of the race of n rows in batches of m, and columns it takes.
+
+    These are those of all products of the epochs.
+    """
+    e, k = fit.estimator, fit.n_outputs
+    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
+    return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
 
 
 def add_ridge(fit, K):
