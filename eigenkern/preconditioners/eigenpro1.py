@@ -73,12 +73,11 @@ class GlobalSpectral(TopEigenvectors):
         root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
         if weights is not None:
             root = weights[:, None] ** 0.5
+        sizes = subsample_size, n_components
         if svd_solver == "nystrom":
-            V, level = _nystrom_vectors(operator, subsample_size, n_components, weights)
+            V, level = _nystrom_vectors(operator, *sizes, weights, root)
         else:
-            V, level = _singular_vectors(
-                operator, subsample_size, n_components, root, rng
-            )
+            V, level = _singular_vectors(operator, *sizes, root, rng)
         if V.shape[1] == 0:
             values = xp.full_like(root[:1, 0], level)
             return cls(V, values[:0], values, damping, V)
@@ -96,7 +95,8 @@ class GlobalSpectral(TopEigenvectors):
         # The level is an estimate: it lies neither above the values it goes with nor,
         # as they do not, below rounding.
         levels = xp.full_like(values[:1], n * level)
-        entry, dtype = _largest_entry(operator), operator.dtype
+        m, dtype = min(n, 1000), operator.dtype
+        entry = float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))
         q = n_above_rounding(values, n, entry, dtype)
         if q and not n_above_rounding(levels, n, entry, dtype):
             q -= 1
@@ -143,18 +143,13 @@ def _check_memory(operator, s, q, svd_solver):
         )
 
 
-def _nystrom_vectors(operator, s, q, weights):
+def _nystrom_vectors(operator, s, q, weights, root):
     """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
-    xp = operator.xp
+    xp, n = operator.xp, operator.shape[0]
     top = Spectral.of(operator, s, q, weights=weights)
-    V = xp.concat(
-        [
-            top.features(operator, rows.start, rows.stop)
-            for rows in slices(operator.shape[0])
-        ]
+    V = root * xp.concat(
+        [top.features(operator, rows.start, rows.stop) for rows in slices(n)]
     )
-    if weights is not None:
-        V = V * weights[:, None] ** 0.5
     if V.shape[1]:
         V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
     return V, float(top.eigenvalues[-1])
@@ -173,9 +168,3 @@ def _singular_vectors(operator, s, q, root, rng):
         rng,
     )
     return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n
-
-
-def _largest_entry(operator):
-    """Return the largest k(x, x) of some rows."""
-    xp, m = operator.xp, min(operator.shape[0], 1000)
-    return float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))

@@ -93,19 +93,6 @@ class Spectral(TopEigenvectors):
         return slice(0, self.subsample_size)
 
     def correction(self, b, K_bs, G):
-        """Return V D V' K(X_s, X_b) G.
-
-        Parameters
-        ----------
-        b : slice
-            Rows of the batch.
-        K_bs : array of shape (m, s)
-            K(X_b, X_s).
-        G : array of shape (m, l)
-
-        Returns
-        -------
-        array of shape (s, l)
-        """
+        """Return V D V' K(X_s, X_b) G of the batch `b` of rows, shape (s, l)."""
         image = self.vectors.T @ large_product(G.T, K_bs).T
         return large_product(self.vectors, self.scales[:, None] * image)

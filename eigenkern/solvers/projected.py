@@ -253,12 +253,9 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     ----------
     K : array of shape (n, p)
         K(X, Z).
-    y : array of shape (n, l)
-    weights : array of shape (n,)
+    y, weights : arrays of shape (n, l) and (n,)
     P : GlobalSpectral
-    project : callable
-        ``project(h)`` returns K(Z, Z)^-1 h, and what is left of h.
-    iterate, step_size
+    project, iterate, step_size
         As in `projected`.
 
     Yields

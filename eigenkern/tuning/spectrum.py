@@ -167,17 +167,9 @@ class HeldOutSpectrum:
         return max(float(xp.mean(w * w) - xp.sum(G * G)) / norm, 1.0)
 
     def measure(self, numbers):
-        """Return (beta, lambda) of the preconditioner with q eigenvectors.
+        """Return a pair (beta, lambda) for each of several numbers q of eigenvectors.
 
-        Parameters
-        ----------
-        numbers : list of int
-            Several q: the rows' kernel matrix is read once for all.
-
-        Returns
-        -------
-        list of tuple
-            A pair for each q.
+        The rows' kernel matrix is read once for all.
         """
         xp, rows = self._xp, self._rows
         if rows.measured_in_single:
