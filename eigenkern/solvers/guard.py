@@ -77,14 +77,12 @@ class Guard:
     zero_loss : float
         Mean loss of f = 0.
     n_halvings : int, default=0
-        Halvings so far.
+        Halvings so far; an attribute too.
 
     Attributes
     ----------
     factor : float
         What to multiply the steps by.
-    n_halvings : int
-        Times that `factor` was halved.
     best_loss : float
         Least loss of an epoch since the last halving.
     """

@@ -6,7 +6,7 @@ Here m is chosen likewise, and q where the step that beta and lambda predict sto
 growing; `spectrum.HeldOutSpectrum` measures these, and the step itself.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..preconditioners.centers import CenterSpectral
@@ -86,12 +86,11 @@ class Tuning:
     @property
     def results(self):
         """The candidates as a dict of columns, with the predicted step."""
-        columns = {
-            field.name: [getattr(one, field.name) for one in self.candidates]
-            for field in fields(Measured)
-        }
-        steps = [one.step_size(self.batch_size) for one in self.candidates]
-        return columns | {"step_size": steps}
+        rows = [
+            vars(one) | {"step_size": one.step_size(self.batch_size)}
+            for one in self.candidates
+        ]
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     @property
     def acceleration(self):
@@ -178,11 +177,8 @@ def tune_on_centers(
         n, all rows of the data; infinite for a stream.
     weights : array, default=None
         Weights of the rows of the sample, with mean 1.
-    subsample_size : int or "auto", default="auto"
-        c, the centers that the preconditioner lives on.
-    batch_size, max_batch_size : int
-    n_components, step_size, damping
-        As in the estimators.
+    subsample_size, n_components, batch_size, max_batch_size, step_size, damping
+        As in the estimators: the preconditioner lives on `subsample_size` centers.
 
     Returns
     -------
