@@ -26,10 +26,7 @@ N_REFINEMENTS = 3
 
 
 def race(fit, n, m):
-    """Return the sides of the race of n rows in batches of m, and columns it takes.
-
-    These are those of all products of the epochs.
-    """
+    """Return the sides of a race on n rows, and the columns of all epochs' products."""
     e, k = fit.estimator, fit.n_outputs
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
     return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
