@@ -23,10 +23,12 @@ from .least_squares import FALKON, NYTRO, estimate_centers
 from .planned import PlannedFit
 from .result import Estimate
 
-_EIGENPRO = EigenProRegressor, EigenProClassifier
-_NYSTROM = NystromRegressor, NystromClassifier
-_LINEAR = LinearEigenProRegressor, LinearEigenProClassifier
-_DSG = DSGRegressor, DSGClassifier
+_FAMILIES = {
+    (EigenProRegressor, EigenProClassifier): estimate_eigenpro,
+    (NystromRegressor, NystromClassifier, *NYTRO, *FALKON): estimate_centers,
+    (LinearEigenProRegressor, LinearEigenProClassifier): estimate_linear,
+    (DSGRegressor, DSGClassifier): estimate_dsg,
+}
 
 
 def estimate(
@@ -81,16 +83,8 @@ def estimate(
     >>> cost.method, cost.n_centers
     ('eigenpro2', 50000)
     """
-    families = {
-        _EIGENPRO: estimate_eigenpro,
-        _NYSTROM: estimate_centers,
-        NYTRO: estimate_centers,
-        FALKON: estimate_centers,
-        _LINEAR: estimate_linear,
-        _DSG: estimate_dsg,
-    }
     family = [
-        one for classes, one in families.items() if isinstance(estimator, classes)
+        one for classes, one in _FAMILIES.items() if isinstance(estimator, classes)
     ]
     if not family:
         name = estimator.__name__ if isclass(estimator) else type(estimator).__name__
@@ -99,13 +93,9 @@ def estimate(
             f"estimator must be {remedy} EigenPro*, Nystrom*, Nytro*, FalkonLike*, "
             f"LinearEigenPro* or DSG*; got {name}"
         )
-    sizes = {
-        "n_samples": n_samples,
-        "n_features": n_features,
-        "n_outputs": n_outputs,
-    }
-    for name, value in sizes.items():
-        check_number(name, value, 2 if name == "n_samples" else 1, integer=True)
+    check_number("n_samples", n_samples, 2, integer=True)
+    check_number("n_features", n_features, 1, integer=True)
+    check_number("n_outputs", n_outputs, 1, integer=True)
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
     if estimator.device not in ("auto", "cpu"):

@@ -7,7 +7,6 @@ from ..estimators.base import stops_early
 from ..estimators.validation import is_auto
 from ..operators.linear import CenteredFeatures
 from ..operators.plan import cache_budget
-from ..solvers.step_search import StepSearch
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
@@ -15,7 +14,7 @@ from ..tuning.sizes import (
     direct_pays_on_features,
     max_components,
 )
-from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, RACE_SIDES, add_ridge
+from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, add_ridge, race
 
 # Half a product F' F, whose pieces are slower than whole ones; and passes over the rows
 # for means, copies and the loss.
@@ -43,8 +42,7 @@ def estimate_linear(fit):
     fit.products(EIGENVECTOR_CUBES * min(s, d) ** 3)
     fit.products(s * d * min(s, d), size)
     fit.reads(2 * MEASURING_PASSES * N * d, 12)
-    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
-    columns = k * (e.max_iter + RACE_SIDES * (sides - 1) / 5)
+    _, columns = race(fit, n, m)
     fit.products(columns * min(2 * n * d, n * d * narrow), size)
     fit.reads(e.max_iter * 2 * n * d)
     fit.products(columns * n / m * 2 * q * d, size)

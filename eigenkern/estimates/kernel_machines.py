@@ -5,36 +5,32 @@ import numpy as np
 from ..backend.machine import CPU
 from ..centers import METHODS
 from ..estimators.base import stops_early
+from ..estimators.tuned import may_be_direct
 from ..estimators.validation import check_centers, is_auto
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept_bytes
 from ..operators.plan import cache_budget, cache_pays
 from ..solvers.projection import factor_pays, projection_interval, projection_work
-from ..solvers.step_search import StepSearch
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MIN_ROWS,
-    N_MEASURED,
-    affordable_rows,
     auto_batch_size,
-    check_sizes,
-    default_subsample_of_centers,
+    chosen_sizes,
+    chosen_sizes_on_centers,
     default_subsample_size,
     direct_pays,
     direct_pays_on_centers,
     max_batch_size,
-    max_components,
-    max_components_on_centers,
     n_sampled_rows,
 )
 from .parts import (
     FACTOR_CUBES,
     N_REFINEMENTS,
-    RACE_SIDES,
     add_measuring,
     add_normal_equations,
     add_ridge,
     add_tuning,
+    race,
 )
 
 
@@ -51,17 +47,11 @@ def estimate_eigenpro(fit):
         fit.holds("centers", n * K.row_width * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
     add_ridge(fit, K)
-    if e._may_be_direct and direct_pays(K, e.cache_size):
+    if may_be_direct(e) and direct_pays(K, e.cache_size):
         return _direct(fit, K)
     q = 0 if e.algorithm == "sgd" else e.n_components
-    check_sizes(n, e.subsample_size, q, e.batch_size)
-    s = e.subsample_size
-    if is_auto(s):
-        s = max(min(default_subsample_size(n), affordable_rows(K)), 1)
-    q = max_components(n, s, None) if is_auto(q) else q
-    m = e.batch_size
-    if is_auto(m):
-        m = auto_batch_size(max_batch_size(K, fit.d, k), n)
+    largest = max_batch_size(K, fit.d, k)
+    s, q, m = chosen_sizes(K, largest, e.subsample_size, q, e.batch_size)
     operators = [K]
     if held_out:
         operators.append(fit.matrix(held_out, n))
@@ -69,9 +59,7 @@ def estimate_eigenpro(fit):
     sizes = kept_bytes(operators, e.cache_size, e.max_iter + extra, fit.d)
     for n_bytes in sizes:
         if n_bytes:
-            fit.holds("kernel matrix", n_bytes)
-            fit.entries(n_bytes / size)
-            fit.touches(n_bytes)
+            fit.keeps(n_bytes)
     kept = sizes[0] is not None
     add_tuning(fit, K, s, q, kept)
     n_vectors = n if extra else s
@@ -80,8 +68,7 @@ def estimate_eigenpro(fit):
         fit.entries(n * s)
         fit.products(n * s * q, size)
     # Epochs.
-    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
-    columns = k * (e.max_iter + RACE_SIDES * (sides - 1) / 5)
+    sides, columns = race(fit, n, m)
     per_epoch = n * (n + held_out)
     add = fit.reads if kept else fit.entries
     add(e.max_iter * per_epoch, columns / e.max_iter)
@@ -113,23 +100,16 @@ def _estimate_general(fit, n, held_out):
     K = fit.matrix(n, p)
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
-    add_ridge(fit, fit.matrix(n_sampled_rows(n), n_sampled_rows(n)))
-    may_be_direct = e._may_be_direct and not fit.drowns(e.alpha, p)
-    if may_be_direct and direct_pays_on_centers(
-        Z, n, fit.d, k, e.max_iter, e.cache_size
-    ):
+    n_sampled = n_sampled_rows(n)
+    add_ridge(fit, fit.matrix(n_sampled, n_sampled))
+    direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
+    if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
     n_learned = min(n * e.max_iter, 100 * p)
     factor = factor_pays(Z, fit.d, k, n_learned, e.cache_size) or None
     largest = max_batch_size(Z, fit.d, k, n_rows=n)
     m = auto_batch_size(largest, n, MIN_ROWS) if is_auto(e.batch_size) else e.batch_size
-    N = min(n_sampled_rows(n), N_MEASURED, max(affordable_rows(Z), 1))
-    c = e.subsample_size
-    if is_auto(c):
-        c = default_subsample_of_centers(p, n, max(affordable_rows(Z), 1))
-    q = e.n_components
-    if is_auto(q):
-        q = max_components_on_centers(c, n, N)
+    c, q, N = chosen_sizes_on_centers(Z, n, n_sampled, e.subsample_size, e.n_components)
     if e.algorithm == "eigenpro3-exact":
         return _estimate_exact(fit, n, p, e.subsample_size, q)
     interval = 1
@@ -139,9 +119,9 @@ def _estimate_general(fit, n, held_out):
     # Preconditioner and step.
     whitened = 0
     if factor and interval == 1 and p <= n:
-        whitened = n_sampled_rows(n) * p * size
-        fit.products(n_sampled_rows(n) * p * p / 2)
-        fit.uses(whitened + 2 * n_sampled_rows(n) * p * 8)
+        whitened = n_sampled * p * size
+        fit.products(n_sampled * p * p / 2)
+        fit.uses(whitened + 2 * n_sampled * p * 8)
     _add_sample(fit, c, N, q, whitened)
     # The kernel matrix and the rows, if both are kept.
     needed = (p + fit.d) * n * size
@@ -150,9 +130,7 @@ def _estimate_general(fit, n, held_out):
         kept = cache_pays(e.max_iter, fit.d, K)
     if kept:
         fit.holds("data copy", n * fit.d * size)
-        fit.holds("kernel matrix", n * p * size)
-        fit.entries(n * p)
-        fit.touches(n * p * size)
+        fit.keeps(n * p * size)
     # Epochs: rows and centers, temporary centers, corrections, projections.
     epochs, batches = e.max_iter, n / m
     (fit.reads if kept else fit.entries)(epochs * n * p, 2 * k)

@@ -14,9 +14,7 @@ from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import kept_bytes
-from ..tuning.sizes import (
-    FALKON_ITERATIONS,
-)
+from ..tuning.sizes import FALKON_ITERATIONS
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
 # Iterations of a Falkon classifier without the rows that it is calibrated on.
@@ -29,17 +27,16 @@ FALKON = FalkonLikeRegressor, FalkonLikeClassifier
 def estimate_centers(fit):
     e = fit.estimator
     logistic = getattr(e, "loss", "squared_error") == "log_loss"
-    selects = isinstance(e.alpha, str) if hasattr(e, "alpha") else True
+    selects = isinstance(getattr(e, "alpha", "auto"), str)
     holds_out = selects and getattr(e, "selection", None) == "holdout"
     holds_out = holds_out or (logistic and selects)
     falkon = isinstance(e, FALKON)
-    kind = "path" if selects or getattr(e, "alpha", 1) == 0 else "ridge"
+    kind = "path" if selects or e.alpha == 0 else "ridge"
     kind = "falkon" if falkon else kind
     if logistic:
         kind = "falkon logistic" if falkon else "logistic"
     n = fit.n
-    n_held = round(e.validation_fraction * n) if holds_out else 0
-    n_train = n - n_held
+    n_train = n - round(e.validation_fraction * n) if holds_out else n
     centers = given_centers(e, fit.data.X)
     p = e.n_centers if centers is None else centers.shape[0]
     if is_auto(p):
@@ -78,44 +75,36 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
     K = fit.matrix(n_train, p)
     plan = NystromPlan.make(kind, p, n, validated=holds_out)
-    method, n_epochs, falkon = kind, 1, kind.startswith("falkon")
-    if kind == "ridge":
-        method = "factor"
+    square, falkon = 8 * p * p, kind.startswith("falkon")
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
         fit.touches(n * fit.d * size)
     fit.holds("targets", 8 * n * (2 * k + 1))
     fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
     iterates = isinstance(e, NYTRO) and not _factorises(fit, plan, p)
-    square = 8 * p * p
-    if falkon or iterates:
-        n_epochs = FALKON_ITERATIONS if falkon else e._n_iterations
-        n_epochs = min(n_epochs, e.max_iter) if falkon else n_epochs
-        n_passes = n_epochs
-        if kind == "falkon" and fit.data.groups is not None:
-            n_passes += _N_HELD_OUT
-        n_products = 2 * e.max_iter if falkon else n_epochs
-        (kept,) = kept_bytes([K], e.cache_size, n_products, fit.d)
-        fit.holds("preconditioner", 2 * square)
-        fit.products(NystromPlan.CUBES["falkon"] * p**3)
-        if kept:
-            fit.holds("kernel matrix", kept)
-            fit.entries(n_train * p)
-            fit.touches(kept)
-            fit.seconds += n_passes * n_train * p * CPU.convert / fit.n_threads
-            fit.reads(n_passes * n_train * p, 2 * k, 8)
-        else:
-            fit.entries(n_passes * n_train * p, 2 * k)
-        # Blocks of a matrix that is kept in float32 are brought to float64.
-        converted = kept and size == 4
-        block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
-        fit.uses(2 * square + block)
-        method = "iterations"
-    else:
+    if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
-        return fit.result(method, n_centers=p)
+        return fit.result("factor" if kind == "ridge" else kind, n_centers=p)
+    n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else e._n_iterations
+    n_passes = n_epochs
+    if kind == "falkon" and fit.data.groups is not None:
+        n_passes += _N_HELD_OUT
+    n_products = 2 * e.max_iter if falkon else n_epochs
+    (kept,) = kept_bytes([K], e.cache_size, n_products, fit.d)
+    fit.holds("preconditioner", 2 * square)
+    fit.products(NystromPlan.CUBES["falkon"] * p**3)
+    if kept:
+        fit.keeps(kept)
+        fit.seconds += n_passes * n_train * p * CPU.convert / fit.n_threads
+        fit.reads(n_passes * n_train * p, 2 * k, 8)
+    else:
+        fit.entries(n_passes * n_train * p, 2 * k)
+    # Blocks of a matrix that is kept in float32 are brought to float64.
+    converted = kept and size == 4
+    block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
+    fit.uses(2 * square + block)
     add_pivoted_factor(fit, p)
-    return fit.result(method, n_centers=p, n_epochs=n_epochs)
+    return fit.result("iterations", n_centers=p, n_epochs=n_epochs)
 
 
 def _factorises(fit, plan, p):

@@ -4,12 +4,12 @@ from ..backend.machine import CPU
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
+from ..solvers.step_search import StepSearch
 from ..tuning.penalty import n_ridge_rows
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
-    N_MEASURED,
-    affordable_rows,
+    n_measured_rows,
 )
 
 # Multiply-adds of a Cholesky factor over n^3.
@@ -20,9 +20,16 @@ N_FACTORS = 4
 ALL_EIGENVECTORS = 3
 # Epochs, times sides beside the first, that a race of six sides takes: its rules drop
 # most of them early (`solvers.step_search`).
-RACE_SIDES = 16
+_RACE_SIDES = 16
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
+
+
+def race(fit, n, m):
+    """Return the sides of a race on n rows, and the columns of all epochs' products."""
+    e, k = fit.estimator, fit.n_outputs
+    sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
+    return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
 
 
 def add_ridge(fit, K):
@@ -43,7 +50,7 @@ def add_ridge(fit, K):
 def add_tuning(fit, K, s, q, kept):
     """Add preconditioner and step: eigenvectors of s rows, measured on others."""
     size, n = fit.itemsize, K.shape[0]
-    N = max(min(n, N_MEASURED, affordable_rows(K)), 1)
+    N = n_measured_rows(K, n)
     (fit.reads if kept else fit.entries)(s * s + N * N + N * s)
     fit.products(N * s * q, size)
     if q:

@@ -3,6 +3,7 @@
 import time
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -26,35 +27,16 @@ from .result import Estimate
 _ROW_SECONDS, _CONTENT = 0.5e-6, 0.65e9
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """Seconds that this machine was measured to take, on all its threads.
-
-    Attributes
-    ----------
-    product : float
-        A multiply-add of a large product in float64.
-    entry : float
-        An entry of a kernel matrix; 0 where none is computed.
-    """
-
-    product: float
-    entry: float
+# Seconds of an entry of a kernel matrix on all threads, measured once a process for
+# every kernel, number of features and data type.
+_entry_seconds = {}
 
 
-_measured = {}
-
-
-def _rates(key=None, operator=None):
-    """Return the rates, measured once a process, of a kernel for every `key`."""
-    if "product" not in _measured:
-        A = np.ones((1024, 1024))
-        _measured["product"] = _best_seconds(lambda: large_product(A, A)) / 1024**3
-    if key is not None and key not in _measured:
-        m = operator.shape[0]
-        ones = np.ones((m, 1), dtype=operator.dtype)
-        _measured[key] = _best_seconds(lambda: operator @ ones) / m**2
-    return _Rates(_measured["product"], _measured.get(key, 0.0))
+@cache
+def _product_seconds():
+    """Return those of a multiply-add of a large product in float64, measured once."""
+    A = np.ones((1024, 1024))
+    return _best_seconds(lambda: large_product(A, A)) / 1024**3
 
 
 def _best_seconds(function):
@@ -94,7 +76,6 @@ class PlannedFit:
         self.xp, self.device = compute_devices(e.device, X)[0]
         self.n_threads = n_blas_threads()
         if self.precomputed or not hasattr(e, "kernel"):
-            self.rates = _rates()
             return
         # Few rows of random numbers, at most 80 MB, on which the kernel is measured;
         # not negative, as functions of the user's own may ask.
@@ -104,7 +85,10 @@ class PlannedFit:
         self._kernel = make_kernel(e.kernel, word, sample, rng)
         self._sample = sample[:2]
         key = repr(e.kernel), self.d, self.dtype
-        self.rates = _rates(key, TiledKernel(self._kernel, sample))
+        if key not in _entry_seconds:
+            K, ones = TiledKernel(self._kernel, sample), np.ones_like(sample[:, :1])
+            _entry_seconds[key] = _best_seconds(lambda: K @ ones) / n_rows**2
+        self._entry_seconds = _entry_seconds[key]
 
     def matrix(self, m, p, *, symmetric=False):
         """Return a kernel matrix with the shape (m, p), and nothing else of it."""
@@ -126,7 +110,7 @@ class PlannedFit:
     def products(self, multiply_adds, itemsize=8):
         """Add large matrix products."""
         self.flops += 2.0 * multiply_adds
-        self.seconds += multiply_adds * self.rates.product * itemsize / 8
+        self.seconds += multiply_adds * _product_seconds() * itemsize / 8
 
     def entries(self, count, n_columns=0):
         """Add entries of a kernel matrix, and products with them."""
@@ -134,13 +118,13 @@ class PlannedFit:
             self.reads(count, n_columns)
             return
         self.flops += count * (2.0 * self.d + 2.0)
-        self.seconds += count * self.rates.entry
+        self.seconds += count * self._entry_seconds
         self.products(count * n_columns, self.itemsize)
 
     def reads(self, count, n_columns=0, itemsize=None):
         """Add the reading of a matrix, or a product with it if that takes longer."""
         itemsize = self.itemsize if itemsize is None else itemsize
-        product = count * n_columns * self.rates.product * itemsize / 8
+        product = count * n_columns * _product_seconds() * itemsize / 8
         self.flops += 2.0 * count * n_columns
         self.seconds += max(count * itemsize / CPU.read, product)
 
@@ -150,6 +134,12 @@ class PlannedFit:
         if n_bytes >= MEASURED_TOUCH_BYTES:
             rate = memory.touch_rate(n_bytes) * self.n_threads
         self.seconds += n_bytes / rate
+
+    def keeps(self, n_bytes):
+        """Add a kernel matrix that is computed once and kept."""
+        self.holds("kernel matrix", n_bytes)
+        self.entries(n_bytes / self.itemsize)
+        self.touches(n_bytes)
 
     def tells_rows(self):
         """Add what it takes to find equal rows."""

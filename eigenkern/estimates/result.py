@@ -48,21 +48,16 @@ class Estimate:
 
     def _rows(self):
         """Return names and values, as text."""
-        rows = [
+        seen = {k: mb for k, mb in self.memory.items() if mb >= 0.05 or k == "total"}
+        return [
             ("method", self.method),
             ("centers", "-" if self.n_centers is None else str(self.n_centers)),
             ("batch size", "-" if self.batch_size is None else str(self.batch_size)),
             ("epochs assumed", str(self.n_epochs)),
-        ]
-        rows += [(f"memory: {name}", _text(mb, "MB")) for name, mb in self._items()]
-        rows += [
+            *((f"memory: {name}", _text(mb, "MB")) for name, mb in seen.items()),
             ("operations", f"{self.flops:.2g} flop"),
             ("time", _text(self.seconds, "s")),
         ]
-        return rows
-
-    def _items(self):
-        return [(k, mb) for k, mb in self.memory.items() if mb >= 0.05 or k == "total"]
 
     @property
     def _title(self):

@@ -32,17 +32,6 @@ class CenterSpectral(TopEigenvectors):
     projection onto it: where the projected gradient vanishes, so does the gradient of
     least squares on the centers, whatever q. With eigenfunctions of a subsample of the
     rows, as in EigenPro 3, the fixed point is another (lemma 6 there).
-
-    Attributes
-    ----------
-    vectors : array of shape (c, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        lambda_j, decreasing.
-    damping : float
-        tau.
     """
 
     @classmethod
@@ -84,17 +73,14 @@ class CenterSpectral(TopEigenvectors):
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
         short = solve_triangular(L, U[:, :q], transposed=True)
+        # Zero for the centers that are left out.
         place = np.full(n_fitted, len(places))
         place[places] = np.arange(len(places))
         short = xp.concat([short, xp.zeros_like(short[:1, :])])
         vectors = xp.take(short, xp.asarray(place, device=centers.device), axis=0)
         values = xp.where(values > 0, values, xp.zeros_like(values))[: q + 1]
         values = xp.astype(values, dtype)
-        made = cls(xp.astype(vectors, dtype), values[:-1], values, damping)
-        return made.truncate(q)
-
-    def _scales(self, values):
-        return 1.0 - self.damping * values[-1] / values[:-1]
+        return cls(xp.astype(vectors, dtype), values[:-1], values, damping).truncate(q)
 
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""
@@ -107,17 +93,7 @@ class CenterSpectral(TopEigenvectors):
         return self.vectors.shape[0]
 
     def coordinates(self, image):
-        """Return the preconditioner's part of a step, in coordinates of V.
-
-        Parameters
-        ----------
-        image : array of shape (c, l)
-            K(Z_c, X_b) g of a step g.
-
-        Returns
-        -------
-        array of shape (q, l)
-        """
+        """Return D V' K(Z_c, X_b) g of a step g by its image K(Z_c, X_b) g, (q, l)."""
         return self.scales[:, None] * (self.vectors.T @ image)
 
     def add_to(self, coef, S):

@@ -23,17 +23,10 @@ class GlobalSpectral(TopEigenvectors):
     orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
     over K of n^2 (d + q) multiply-adds: the preconditioner is positive definite then,
     however inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
+    Its eigenvalues are L_j / n, the last one that of the subsample.
 
     Attributes
     ----------
-    vectors : array of shape (n, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        L_j / n, decreasing; the last one is that of the subsample.
-    damping : float
-        tau.
     images : array of shape (n, q)
         K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
 
@@ -45,6 +38,7 @@ class GlobalSpectral(TopEigenvectors):
 
     images: Any
 
+    is_of_rows = True
     n_kept = 0
     rows = slice(None)
 
@@ -79,12 +73,11 @@ class GlobalSpectral(TopEigenvectors):
         root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
         if weights is not None:
             root = weights[:, None] ** 0.5
+        sizes = subsample_size, n_components
         if svd_solver == "nystrom":
-            V, level = _nystrom_vectors(operator, subsample_size, n_components, weights)
+            V, level = _nystrom_vectors(operator, *sizes, weights, root)
         else:
-            V, level = _singular_vectors(
-                operator, subsample_size, n_components, root, rng
-            )
+            V, level = _singular_vectors(operator, *sizes, root, rng)
         if V.shape[1] == 0:
             values = xp.full_like(root[:1, 0], level)
             return cls(V, values[:0], values, damping, V)
@@ -102,7 +95,8 @@ class GlobalSpectral(TopEigenvectors):
         # The level is an estimate: it lies neither above the values it goes with nor,
         # as they do not, below rounding.
         levels = xp.full_like(values[:1], n * level)
-        entry, dtype = _largest_entry(operator), operator.dtype
+        m, dtype = min(n, 1000), operator.dtype
+        entry = float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))
         q = n_above_rounding(values, n, entry, dtype)
         if q and not n_above_rounding(levels, n, entry, dtype):
             q -= 1
@@ -149,18 +143,13 @@ def _check_memory(operator, s, q, svd_solver):
         )
 
 
-def _nystrom_vectors(operator, s, q, weights):
+def _nystrom_vectors(operator, s, q, weights, root):
     """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
-    xp = operator.xp
+    xp, n = operator.xp, operator.shape[0]
     top = Spectral.of(operator, s, q, weights=weights)
-    V = xp.concat(
-        [
-            top.features(operator, rows.start, rows.stop)
-            for rows in slices(operator.shape[0])
-        ]
+    V = root * xp.concat(
+        [top.features(operator, rows.start, rows.stop) for rows in slices(n)]
     )
-    if weights is not None:
-        V = V * weights[:, None] ** 0.5
     if V.shape[1]:
         V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
     return V, float(top.eigenvalues[-1])
@@ -179,9 +168,3 @@ def _singular_vectors(operator, s, q, root, rng):
         rng,
     )
     return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n
-
-
-def _largest_entry(operator):
-    """Return the largest k(x, x) of some rows."""
-    xp, m = operator.xp, min(operator.shape[0], 1000)
-    return float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))

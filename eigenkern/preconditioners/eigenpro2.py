@@ -19,24 +19,16 @@ class Spectral(TopEigenvectors):
 
     It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
     the others, and the solution of K a = y, as they are. With weights W of the rows,
-    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q).
-
-    Attributes
-    ----------
-    vectors : array of shape (s, q)
-        V.
-    scales : array of shape (q,)
-        The diagonal of D.
-    eigenvalues : array of shape (q + 1,)
-        lambda_j = sigma_j / s, decreasing.
-    damping : float
-        tau.
+    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q). Its eigenvalues
+    are lambda_j = sigma_j / s.
 
     References
     ----------
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: equation 8.
     """
+
+    is_of_rows = True
 
     @classmethod
     def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
@@ -101,19 +93,6 @@ class Spectral(TopEigenvectors):
         return slice(0, self.subsample_size)
 
     def correction(self, b, K_bs, G):
-        """Return V D V' K(X_s, X_b) G.
-
-        Parameters
-        ----------
-        b : slice
-            Rows of the batch.
-        K_bs : array of shape (m, s)
-            K(X_b, X_s).
-        G : array of shape (m, l)
-
-        Returns
-        -------
-        array of shape (s, l)
-        """
+        """Return V D V' K(X_s, X_b) G of the batch `b` of rows, shape (s, l)."""
         image = self.vectors.T @ large_product(G.T, K_bs).T
         return large_product(self.vectors, self.scales[:, None] * image)

@@ -14,15 +14,6 @@ class LinearSpectral(TopEigenvectors):
     subsample, with eigenvalues lambda_j, and D_j = 1 - tau lambda_{q+1} / lambda_j.
     Rows x, less their mean, have the preconditioned kernel x' P z.
 
-    Attributes
-    ----------
-    vectors : array of shape (d, q)
-    scales : array of shape (q,)
-    eigenvalues : array of shape (q + 1,)
-        Decreasing.
-    damping : float
-        tau.
-
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
@@ -72,9 +63,6 @@ class LinearSpectral(TopEigenvectors):
     def n_directions(self, spectrum):
         """Return what theorem 3 has in the logarithm, over 1 / delta."""
         return 2.0 * self.vectors.shape[0]
-
-    def _scales(self, values):
-        return 1.0 - self.damping * values[-1] / values[:-1]
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""

@@ -8,12 +8,27 @@ from ..backend.array import namespace
 
 @dataclass(frozen=True)
 class TopEigenvectors:
-    """What the spectral preconditioners share: k_P(x, z) = k(x, z) - p(x)' D p(z)."""
+    """What the spectral preconditioners share: k_P(x, z) = k(x, z) - p(x)' D p(z).
+
+    Attributes
+    ----------
+    vectors : array of shape (s, q), (n, q), (c, q) or (d, q)
+        V, of rows, centers or features.
+    scales : array of shape (q,)
+        The diagonal of D.
+    eigenvalues : array of shape (q + 1,)
+        lambda_j, decreasing.
+    damping : float
+        tau.
+    """
 
     vectors: Any
     scales: Any
     eigenvalues: Any
     damping: float
+
+    #: Whether the functions of V have the squared norms n lambda_j, and not 1.
+    is_of_rows = False
 
     @property
     def n_components(self):
@@ -37,12 +52,10 @@ class TopEigenvectors:
         """Return D of the first `q` eigenvectors."""
         xp = namespace(self.vectors)
         values = xp.astype(self.eigenvalues[: q + 1], xp.float64)
-        return xp.astype(self._scales(values), self.vectors.dtype)
-
-    def _scales(self, values):
-        """Return D of the eigenvectors of all but the last of some eigenvalues."""
-        top = values[:-1]
-        return (1.0 - self.damping * values[-1] / top) / (top * self.vectors.shape[0])
+        scales = 1.0 - self.damping * values[-1] / values[:-1]
+        if self.is_of_rows:
+            scales = scales / (values[:-1] * self.vectors.shape[0])
+        return xp.astype(scales, self.vectors.dtype)
 
 
 def n_above_rounding(sigma, n, entry, dtype):

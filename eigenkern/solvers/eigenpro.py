@@ -1,5 +1,7 @@
 """EigenPro: preconditioned stochastic gradient descent, kernel machines and linear."""
 
+from functools import partial
+
 import numpy as np
 
 from ..backend.array import device_of, namespace
@@ -140,11 +142,8 @@ def eigenpro(
             mean = run_epoch(
                 A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
             )
-            search.choose(
-                watch.losses,
-                watch.late,
-                lambda: _judge(A, y, w, zero_losses, mean, rows.stop),
-            )
+            judge = partial(_judge, A, y, w, zero_losses, mean, rows.stop)
+            search.choose(watch.losses, watch.late, judge)
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
             n_rows = rows.stop - rows.start
@@ -178,35 +177,23 @@ def eigenpro(
 
 def gone_on(make_solver, state):
     """Return the solver that goes on from the model of a state, with its step."""
-    return make_solver(
-        coef=state.coef,
-        try_steps=False,
-        n_halvings=state.n_step_halvings,
-    )
+    n = state.n_step_halvings
+    return make_solver(coef=state.coef, try_steps=False, n_halvings=n)
 
 
 def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0):
     """Visit the batches; return the mean of the iterates a on the second half.
 
-    Parameters
-    ----------
-    A, y, w, P, step, alpha
-        As of `eigenpro`.
-    a : array of shape (n, k l) or (d, k l)
-        k iterates side by side; changed in place.
-    rates : ndarray of shape (k, l)
-        eta / m of each column.
-    batches : list of slice
-        In the order to visit.
-    zero_losses : array of shape (n,)
-        Of f = 0.
-    watch : EpochWatch
+    The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place;
+    `rates` (k, l) are their eta / m, `zero_losses` (n,) the losses of f = 0. The
+    numbers are those of algorithm 1 of EigenPro 2, which has alpha for a, blocks t and
+    r for b and s, and 2 eta for eta.
     """
     xp, k = namespace(a), rates.shape[0]
     mean = xp.zeros_like(a)
     rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
-    for b in batches:
-        F, K_bs = A.product(a, b.start, b.stop, n_kept=P.n_kept)
+    for b in batches:  # 1
+        F, K_bs = A.product(a, b.start, b.stop, n_kept=P.n_kept)  # 2, 4
         error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
         g = w[b, None] * error
         zero_loss = float(xp.sum(zero_losses[b]))
@@ -214,10 +201,10 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
             break
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
-        step(A, P, a, b, K_bs, rates * g)
+        step(A, P, a, b, K_bs, rates * g)  # 3, 5
         if alpha > 0:
             a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
-        if watch.is_late:
+        if watch.n_late > 0:
             mean += (a - mean) / watch.n_late
     return mean
 

@@ -77,14 +77,12 @@ class Guard:
     zero_loss : float
         Mean loss of f = 0.
     n_halvings : int, default=0
-        Halvings so far.
+        Halvings so far; an attribute too.
 
     Attributes
     ----------
     factor : float
         What to multiply the steps by.
-    n_halvings : int
-        Times that `factor` was halved.
     best_loss : float
         Least loss of an epoch since the last halving.
     """
@@ -102,40 +100,27 @@ class Guard:
         return self.n_halvings > _MAX_HALVINGS
 
     def trips(self, total, baseline):
-        """Whether the loss of an epoch so far shows that it diverges.
+        """Whether the sum of losses so far shows that an epoch diverges; NaN does.
 
-        Parameters
-        ----------
-        total : float
-            Sum of the losses so far; NaN trips.
-        baseline : float
-            That of f = 0 on the same rows.
+        `baseline` is that of f = 0 on the same rows.
         """
         return not (total <= _TRIP * baseline and total < np.inf)
 
     def accepts(self, loss, halve=True):
-        """Take in the loss of an epoch, NaN if it diverged; halve the step if need be.
+        """Take in the loss of an epoch, NaN if it diverged; return whether it is good.
 
-        Parameters
-        ----------
-        loss : float
-        halve : bool, default=True
-            Whether the step is to blame.
-
-        Returns
-        -------
-        bool
-            False where the solver has to go back to the start of the best epoch.
+        If not, the solver has to go back to the start of the best epoch, with half the
+        step if that is to blame: if `halve`.
         """
         bound = _GROWTH * self.best_loss + _ROUNDING * self._zero_loss
-        if not (loss <= bound and loss < np.inf):
-            # The next epoch starts a new record: one halving an epoch.
-            self.best_loss = np.inf
-            if halve:
-                self.factor, self.n_halvings = self.factor / 2, self.n_halvings + 1
-            return False
-        self.best_loss = min(self.best_loss, loss)
-        return True
+        if loss <= bound and loss < np.inf:
+            self.best_loss = min(self.best_loss, loss)
+            return True
+        # The next epoch starts a new record: one halving an epoch.
+        self.best_loss = np.inf
+        if halve:
+            self.factor, self.n_halvings = self.factor / 2, self.n_halvings + 1
+        return False
 
 
 class EpochWatch:
@@ -156,10 +141,9 @@ class EpochWatch:
 
     Attributes
     ----------
-    losses : ndarray of shape (k, l)
-        Sums over the rows so far, infinite for an iterate that diverged.
-    late : ndarray of shape (k, l)
-        Those of the late batches.
+    losses, late : ndarrays of shape (k, l)
+        Sums over the rows so far, and over those of late batches; the first is infinite
+        for an iterate that diverged.
     lost : ndarray of shape (k,)
         Which iterates diverged.
     n_rows, n_batches : int
@@ -180,13 +164,8 @@ class EpochWatch:
 
     @property
     def n_late(self):
-        """Late batches so far."""
+        """Late batches so far; not positive before the first."""
         return self.n_batches - self._n_early
-
-    @property
-    def is_late(self):
-        """Whether the last batch was a late one."""
-        return self.n_late > 0
 
     def lost_columns(self):
         """Yield ranges of columns of the iterates that diverged."""
@@ -197,18 +176,12 @@ class EpochWatch:
     def add(self, losses, zero_loss, n_rows):
         """Take in a batch; return whether all iterates have diverged.
 
-        Parameters
-        ----------
-        losses : array of shape (k l,)
-            Sums over its rows.
-        zero_loss : float
-            That of f = 0 on its rows.
-        n_rows : int
+        `losses` (k l,), and `zero_loss` of f = 0, are sums over its rows.
         """
         losses = to_numpy(losses).astype(np.float64).reshape(self.losses.shape)
         self.losses += losses
         self.n_rows, self.n_batches = self.n_rows + n_rows, self.n_batches + 1
-        if self.is_late:
+        if self.n_late > 0:
             self.late += losses
         # Heavy targets raise both sides; a batch of zeros counts as an average one.
         self._baseline += max(zero_loss, self._zero_loss * n_rows)
@@ -237,8 +210,8 @@ class Guarded:
         there.
     step_size : float, default=1.0
         Before all factors, to be told.
-    model_of : callable, default=None
-        The model of a snapshot; None: the snapshot itself.
+    model_of : callable
+        The model of a snapshot; by default the snapshot itself.
     origin : snapshot, default=None
         Where to go if the given coefficients trip the guard at once: they may be worse
         than none.
@@ -246,7 +219,7 @@ class Guarded:
         Steps other than the guard's.
     counts : callable, default=dict
         ``counts()`` returns fitted attributes that the solver itself counts.
-    save_rest, load_rest : callable, default=None
+    save_rest, load_rest : callable
         ``save_rest()`` returns what a snapshot leaves out of the iteration, and
         ``load_rest(saved)`` goes on from it.
     """
@@ -259,18 +232,18 @@ class Guarded:
         restore,
         *,
         step_size=1.0,
-        model_of=None,
+        model_of=lambda snapshot: snapshot,
         origin=None,
         search=None,
         counts=dict,
-        save_rest=None,
-        load_rest=None,
+        save_rest=lambda: None,
+        load_rest=lambda saved: None,
     ):
         self._run_epoch, self._guard = run_epoch, guard
         self._snapshot, self._restore = snapshot, restore
-        self._step_size, self._origin, self._search = step_size, origin, search
-        self._model_of = (lambda place: place) if model_of is None else model_of
-        self._counts, self._save_rest, self._load_rest = counts, save_rest, load_rest
+        self._step_size, self._model_of, self._origin = step_size, model_of, origin
+        self._search, self._counts = search, counts
+        self._save_rest, self._load_rest = save_rest, load_rest
         self._begin = self._good = None
 
     def __iter__(self):
@@ -326,7 +299,7 @@ class Guarded:
             "good": self._good,
             "guard": vars(self._guard),
             "search": None if self._search is None else vars(self._search),
-            "rest": None if self._save_rest is None else self._save_rest(),
+            "rest": self._save_rest(),
         }
 
     def load(self, saved):
@@ -336,5 +309,4 @@ class Guarded:
         if self._search is not None:
             vars(self._search).update(saved["search"])
         self._restore(self._begin)
-        if self._load_rest is not None:
-            self._load_rest(saved["rest"])
+        self._load_rest(saved["rest"])

@@ -1,6 +1,7 @@
 """Preconditioned gradient descent on a model with centers of its own: EigenPro 3, 4."""
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,13 +62,11 @@ class Iterate:
     def of(cls, coef):
         """Return the start at some coefficients."""
         xp = namespace(coef)
-        a, mean = (xp.asarray(coef, copy=True) for _ in range(2))
-        return cls(a, mean, xp.zeros_like(coef))
+        return cls(coef, coef, xp.zeros_like(coef)).copy()
 
     def copy(self):
         """Return a copy."""
-        xp = namespace(self.coef)
-        parts = (self.coef, self.mean, self.rest)
+        xp, parts = namespace(self.coef), (self.coef, self.mean, self.rest)
         copies = (xp.asarray(part, copy=True) for part in parts)
         return Iterate(*copies, self.n_projections)
 
@@ -173,16 +172,9 @@ def projected(
         rates = guard.factor * step_size / batch_size * search.factors[0, :]
         watch = EpochWatch(guard, zero_loss, shape, n_slack_rows=n_slack_rows)
         with centers.exclusive_threads():
+            batches = next_epoch()
             run_epoch(
-                next_epoch(),
-                centers,
-                P,
-                project,
-                iterate,
-                rates,
-                interval,
-                watch,
-                alpha,
+                batches, centers, P, project, iterate, rates, interval, watch, alpha
             )
         if watch.n_rows == 0:
             return None
@@ -206,56 +198,44 @@ def projected(
 
 
 def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alpha=0.0):
-    """Visit the batches until they end, or the losses diverge.
+    """Visit an iterable of `Batch` until it ends, or the losses diverge.
 
-    Parameters
-    ----------
-    batches : iterable of Batch
-    centers, P, project, iterate, interval, alpha
-        As of `projected`.
-    rates : ndarray of shape (l,)
-        eta / m of every output.
-    watch : EpochWatch
+    `rates`, an ndarray of shape (l,), is eta / m of every output, `watch` an
+    `EpochWatch`; the others are those of `projected`. Algorithm 2 of EigenPro 3, with
+    T = 1, has alpha for a; its h and theta, times -eta / m, are h + K(Z, Z_c) V S and
+    the `change`.
     """
-    xp, c = namespace(iterate.coef), P.n_centers
+    xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
-    no_correction = xp.zeros_like(P.vectors.T @ iterate.coef[:c, :])
-    rows, steps, h, S, n_rows = [], [], iterate.rest, no_correction, 0
-
-    def to_centers():
+    while True:
+        # The iterate itself changes in projections only: it is always a model.
+        a, h, S = xp.asarray(iterate.coef, copy=True), iterate.rest, 0.0
+        rows, steps, n_rows = [], [], 0
+        for batch in islice(batches, interval):
+            targets = batch.targets
+            if rows:
+                temporary = TiledKernel(centers.kernel, xp.concat(rows))
+                targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
+            error, image = batch.operator.gradient(a, targets, batch.weights, rates)
+            g = batch.weights[:, None] * error
+            zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
+            losses, m = xp.sum(g * error, axis=0), error.shape[0]
+            if watch.add(losses, float(xp.sum(zero_losses)), m):
+                return
+            s_b = P.coordinates(image[:c, :])
+            P.add_to(a, s_b)
+            h, S, n_rows = h - image, S + s_b, n_rows + m
+            if interval > 1:
+                rows.append(in_memory(batch.rows))
+                steps.append(rates * g)
+        if n_rows == 0:
+            return
         change, rest = project(h, S)
         if alpha > 0:
             moved = iterate.coef + change
             values = centers.product(moved, 0, c)[0] if c else moved[:0, :]
             change = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
         iterate.add(change, rest)
-
-    # The iterate itself changes in projections only: it is always a model.
-    a = xp.asarray(iterate.coef, copy=True)
-    for batch in batches:
-        targets = batch.targets
-        if rows:
-            temporary = TiledKernel(centers.kernel, xp.concat(rows))
-            targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
-        error, image = batch.operator.gradient(a, targets, batch.weights, rates)
-        g = batch.weights[:, None] * error
-        zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-        losses, m = xp.sum(g * error, axis=0), error.shape[0]
-        if watch.add(losses, float(xp.sum(zero_losses)), m):
-            return
-        g = rates * g
-        s_b = P.coordinates(image[:c, :])
-        P.add_to(a, s_b)
-        S, h, n_rows = S + s_b, h - image, n_rows + m
-        if interval > 1:
-            rows.append(in_memory(batch.rows))
-            steps.append(g)
-        if watch.n_batches % interval == 0:
-            to_centers()
-            rows, steps, h, S, n_rows = [], [], iterate.rest, no_correction, 0
-            a = xp.asarray(iterate.coef, copy=True)
-    if watch.n_batches % interval:
-        to_centers()
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
@@ -273,12 +253,9 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     ----------
     K : array of shape (n, p)
         K(X, Z).
-    y : array of shape (n, l)
-    weights : array of shape (n,)
+    y, weights : arrays of shape (n, l) and (n,)
     P : GlobalSpectral
-    project : callable
-        ``project(h)`` returns K(Z, Z)^-1 h, and what is left of h.
-    iterate, step_size
+    project, iterate, step_size
         As in `projected`.
 
     Yields

@@ -32,22 +32,19 @@ class CenterFactor:
 
     def __init__(self, centers):
         xp, p = centers.xp, centers.shape[0]
-        eps = float(xp.finfo(centers.dtype).eps)
-        K, self._L = centers.block(dtype=xp.float64), None
-        entry = float(xp.max(xp.abs(xp.linalg.diagonal(K)))) or 1.0
-        shift = p * eps * entry
-        for _ in range(10):
-            K = K + shift * xp.eye(p, dtype=xp.float64, device=centers.device)
-            self._L = cholesky(K)
-            if self._L is not None:
-                break
-            K, shift = centers.block(dtype=xp.float64), 10 * shift
-        if self._L is None:
-            raise ValueError(
-                "the kernel matrix of the centers has no Cholesky factor: the kernel "
-                "must be positive semi-definite; choose another kernel or bandwidth"
-            )
         self._xp, self._dtype = xp, centers.dtype
+        options = {"dtype": xp.float64, "device": centers.device}
+        eps, K = float(xp.finfo(centers.dtype).eps), centers.block(dtype=xp.float64)
+        shift = p * eps * (float(xp.max(xp.abs(xp.linalg.diagonal(K)))) or 1.0)
+        for _ in range(10):
+            self._L = cholesky(K + shift * xp.eye(p, **options))
+            if self._L is not None:
+                return
+            shift = 10 * shift
+        raise ValueError(
+            "the kernel matrix of the centers has no Cholesky factor: the kernel must "
+            "be positive semi-definite; choose another kernel or bandwidth"
+        )
 
     def solve(self, h):
         """Return K(Z, Z)^-1 h."""
@@ -97,7 +94,7 @@ class InexactProjection:
     what they return is an orthogonal projection too, onto a part of the span, and never
     larger than what is projected; stochastic iterations are not so. What they leave of
     h is returned beside it, for the next projection. Their preconditioner has the
-    eigenvectors of the Nystrom approximation G G', G = K(Z, Z_c) V.
+    eigenvectors U of the Nystrom approximation G G', G = K(Z, Z_c) V.
 
     Parameters
     ----------
@@ -113,21 +110,19 @@ class InexactProjection:
     """
 
     def __init__(self, centers, P):
-        xp, V = centers.xp, P.vectors
-        self._centers, self._vectors = centers, None
-        self.residual, self._n_projections = 0.0, 0
-        self._images = xp.concat(
-            [
-                large_product(centers.block(rows.start, rows.stop, 0, V.shape[0]), V)
-                for rows in slices(centers.shape[0])
-            ]
+        xp, (c, q) = centers.xp, P.vectors.shape
+        self._centers, self.residual, self._n_projections = centers, 0.0, 0
+        blocks = (
+            centers.block(rows.start, rows.stop, 0, c)
+            for rows in slices(centers.shape[0])
         )
-        if V.shape[1] == 0:
-            return
-        U, R = xp.linalg.qr(self._images[:, : min(V.shape[1], _MAX_VECTORS)])
-        W, values, _ = xp.linalg.svd(R)
-        self._vectors = large_product(U, W)
-        self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
+        self._images = xp.concat([large_product(K, P.vectors) for K in blocks])
+        self._vectors, self._scales = self._images, 1.0
+        if q:
+            U, R = xp.linalg.qr(self._images[:, :_MAX_VECTORS])
+            W, values, _ = xp.linalg.svd(R)
+            self._vectors = large_product(U, W)
+            self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
     def save(self):
         """Return what the mean residual is made of, to `load`."""
@@ -139,8 +134,6 @@ class InexactProjection:
             self.residual, self._n_projections = saved
 
     def _preconditioned(self, R):
-        if self._vectors is None:
-            return R
         U = self._vectors
         return R - large_product(U, self._scales * (U.T @ R))
 
@@ -167,10 +160,16 @@ class InexactProjection:
 
 
 def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
-    """Return a `CenterFactor` if it fits and is cheaper than iterating, or None.
+    """Return a `CenterFactor` if `factor_pays`, of the same parameters, or None."""
+    pays = factor_pays(centers, n_features, n_columns, n_rows, cache_size)
+    return CenterFactor(centers) if pays else None
 
-    The factor takes p^3 / 3 multiply-adds once and 8 p^2 bytes; conjugate gradients
-    some p^2 (d + l) for every p rows that are learned.
+
+def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
+    """Whether a factor of the centers fits and is cheaper than iterating.
+
+    It takes p^3 / 3 multiply-adds once and 8 p^2 bytes; conjugate gradients some
+    p^2 (d + l) for every p rows that are learned.
 
     Parameters
     ----------
@@ -182,12 +181,6 @@ def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
     cache_size : float or "auto"
         As in the estimators: the factor counts.
     """
-    pays = factor_pays(centers, n_features, n_columns, n_rows, cache_size)
-    return CenterFactor(centers) if pays else None
-
-
-def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
-    """Whether `factor_if_cheaper`, of the same parameters, makes a factor."""
     p, machine = centers.shape[0], machine_of(centers)
     # The factor, and the matrix beside it where a library does not work in place.
     if 16.0 * p * p > cache_budget(cache_size, centers):
@@ -215,11 +208,10 @@ def projection_interval(centers, factor, m, n_features, n_columns):
     of a projection C / T. At most p / m, so that the temporary centers are no more than
     the others.
     """
-    p, machine = centers.shape[0], machine_of(centers)
-    width = n_features + 2 * n_columns + machine.function_work
+    width = n_features + 2 * n_columns + machine_of(centers).function_work
     cost = projection_work(centers, factor, n_features, n_columns)
     best = (2.0 * cost / (m * m * width)) ** 0.5
-    return int(max(1, min(round(best), p // m)))
+    return int(max(1, min(round(best), centers.shape[0] // m)))
 
 
 def projection_work(centers, factor, n_features, n_columns):

@@ -96,10 +96,7 @@ class StepSearch:
         if self._left is None:
             return sides
         left, self._left = self._left, None
-        columns = np.arange(self._n_outputs) + self._n_outputs * left[:, None]
-        columns = columns.reshape(-1)
-        xp = namespace(sides)
-        return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
+        return self._columns(sides, left[:, None])
 
     def choose(self, losses, late, judge):
         """Choose the best side of every output, after an epoch.
@@ -149,10 +146,12 @@ class StepSearch:
 
     def chosen_columns(self, sides):
         """Return the columns of the best sides."""
-        if self.n_sides == 1:
-            return sides
-        columns = self._best * self._n_outputs + np.arange(self._n_outputs)
-        xp = namespace(sides)
+        return sides if self.n_sides == 1 else self._columns(sides, self._best)
+
+    def _columns(self, sides, which):
+        """Return the columns of every output of some sides, or of one for each."""
+        columns = which * self._n_outputs + np.arange(self._n_outputs)
+        xp, columns = namespace(sides), columns.reshape(-1)
         return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
 
     def forget(self):

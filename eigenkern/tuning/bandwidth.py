@@ -84,19 +84,9 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
 
 
 def merged(first, which, targets, weights):
-    """Return the mean targets and the weights of rows that are equal.
+    """Return the mean targets (k, l) and the weights (k,) of rows that are equal.
 
-    Parameters
-    ----------
-    first, which : ndarray
-        As returned by `centers.distinct_rows`.
-    targets : ndarray of shape (n, l)
-    weights : ndarray of shape (n,) or None
-
-    Returns
-    -------
-    targets : ndarray of shape (k, l)
-    weights : ndarray of shape (k,)
+    `first` and `which` are those of `centers.distinct_rows`.
     """
     w = np.ones(len(which)) if weights is None else weights
     totals = np.bincount(which, weights=w)

@@ -179,15 +179,7 @@ def _measure_filling_work(xp, device, dtype):
 
 
 def direct_pays(operator, cache_size):
-    """Whether a kernel machine is solved directly: few rows, and memory for a factor.
-
-    Parameters
-    ----------
-    operator : Matrix
-        K(X, X).
-    cache_size : float or "auto"
-        MB that the matrix may take, as in the estimators.
-    """
+    """Whether a kernel machine is solved directly: few rows, memory for a factor."""
     n = operator.shape[0]
     if n > _DIRECT_ROWS or not operator.can_be_cached:
         return False
@@ -204,15 +196,7 @@ def direct_pays_on_centers(
 
     The sums over the rows take n p^2 / 2 multiply-adds and the factors some 2 p^3. Of
     the epochs count preconditioner and step, the kernel matrix, computed or read each
-    time, and the projections.
-
-    Parameters
-    ----------
-    centers : Matrix
-        K(Z, Z).
-    n_rows, n_features, n_columns, n_epochs : int
-    cache_size : float or "auto"
-        MB that the matrices of the direct solution may take, as in the estimators.
+    time, and the projections. The matrices of the direct solution fit the cache.
     """
     (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
     plan = NystromPlan.make("ridge", p, n_rows)
@@ -224,11 +208,9 @@ def direct_pays_on_centers(
     entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
     value = entry + machine.product_seconds(n_columns, size, n_threads)
     # Once for the sums, and once for the loss.
-    direct = 2 * n_rows * p * value
-    direct += machine.product_seconds(plan.work, 8, n_threads)
-    read = value
-    if (p + n_features) * n_rows * size <= budget:  # it may be kept
-        read = min(value, size / machine.read)
+    direct = 2 * n_rows * p * value + machine.product_seconds(plan.work, 8, n_threads)
+    may_be_kept = (p + n_features) * n_rows * size <= budget
+    read = min(value, size / machine.read) if may_be_kept else value
     c, N = default_subsample_of_centers(p, n_rows, p), min(n_rows, N_MEASURED)
     epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
     epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read
@@ -251,11 +233,6 @@ def direct_pays_on_features(features, n_epochs):
 
     The sums over the rows take n d^2 / 2 multiply-adds, factor and rows that are left
     out some d^3. Eigenvectors, the runs that measure the step, and epochs read rows.
-
-    Parameters
-    ----------
-    features : CenteredFeatures
-    n_epochs : int
     """
     (n, d), machine = features.shape, machine_of(features)
     free = memory.available(features.xp, features.device)
@@ -287,7 +264,40 @@ def check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
-def affordable_rows(operator):
+def chosen_sizes(
+    operator, largest_batch, subsample_size, n_components, batch_size, weights=None
+):
+    """Return s, q and m, chosen where they are "auto"; q is the most to try.
+
+    Raises
+    ------
+    ValueError
+        If one that is given is impossible.
+    """
+    n, s, q, m = operator.shape[0], subsample_size, n_components, batch_size
+    if s == "auto":
+        s = max(min(default_subsample_size(n), _affordable_rows(operator)), 1)
+    check_sizes(n, s, q, m)
+    if q == "auto":
+        q = max_components(n, s, None if weights is None else weights[:s])
+    return s, q, auto_batch_size(largest_batch, n) if m == "auto" else m
+
+
+def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_components):
+    """Return c, q and N of a sample, chosen where they are "auto"."""
+    N, c, q = n_measured_rows(centers, n_sampled), subsample_size, n_components
+    if c == "auto":
+        n_affordable = max(_affordable_rows(centers), 1)
+        c = default_subsample_of_centers(centers.shape[0], n_rows, n_affordable)
+    return c, max_components_on_centers(c, n_rows, N) if q == "auto" else q, N
+
+
+def n_measured_rows(operator, n_rows):
+    """Return N, rows that beta and lambda are measured on."""
+    return max(min(n_rows, N_MEASURED, _affordable_rows(operator)), 1)
+
+
+def _affordable_rows(operator):
     """Return how many rows the free memory allows to measure."""
     free = memory.available(operator.xp, operator.device)
     return int((free / _BYTES_A_SQUARE) ** 0.5)

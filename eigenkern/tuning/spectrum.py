@@ -34,11 +34,12 @@ class HeldOutSpectrum:
     def __init__(self, K_hh, P, preconditioner, weights=None):
         xp = namespace(P)
         self._xp, self._preconditioner = xp, preconditioner
-        self._K, self._P = K_hh, P
         if isinstance(K_hh, FeatureKernel):
-            self._diagonal = K_hh.diagonal()
+            self._rows = _FeatureRows(K_hh, P, preconditioner.vectors)
         else:
-            self._diagonal = xp.linalg.diagonal(K_hh)
+            self._rows = _KernelRows(K_hh, P)
+        self._single = None  # these in single precision
+        self._diagonal = self._rows.diagonal()
         # The unit of the products: squares of a kernel's values may overflow.
         self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
         if weights is None:
@@ -47,7 +48,6 @@ class HeldOutSpectrum:
         # A fixed start: the same data give the same step.
         start = np.random.RandomState(0).standard_normal(K_hh.shape[0])
         self._start = xp.asarray(start, dtype=P.dtype, device=device_of(P))
-        self._single = None  # K and P in single precision
 
     def largest_stable_step(self, q, batch_size, near):
         """Return the largest step eta that is stable in a trial run.
@@ -75,11 +75,11 @@ class HeldOutSpectrum:
         float
             `near` where no grid finds the edge.
         """
-        parts = self._in_single(q)
+        rows = self._in_single(q)
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
         below = above = None  # the nearest grids that were stable, unstable throughout
         for _ in range(20):
-            stable = self._stable(q, *parts, batch_size, grid)
+            stable = self._stable(rows, q, batch_size, grid)
             if stable.all():
                 below, grid = grid, 4 * grid
             elif not stable[0]:
@@ -91,53 +91,45 @@ class HeldOutSpectrum:
         return near
 
     def _in_single(self, q):
-        """Return K and P, in single precision where that does.
+        """Return the rows, in single precision where that does.
 
         It is twice as fast, and tells stable steps from others wherever the level of
         the preconditioned spectrum is above its rounding.
         """
-        xp, K, P = self._xp, self._K, self._P
+        rows, single = self._rows, self._xp.float32
         level = float(self._preconditioner.eigenvalues[q])
-        floor = rounding_floor(1, self._unit, float(xp.finfo(xp.float32).eps))
-        if P.dtype == xp.float32 or level <= floor or not 1e-30 < self._unit < 1e30:
-            return K, P
+        floor = rounding_floor(1, self._unit, float(self._xp.finfo(single).eps))
+        if rows.P.dtype == single or level <= floor or not 1e-30 < self._unit < 1e30:
+            return rows
         if self._single is None:
-            if isinstance(K, FeatureKernel):
-                K = K.astype(xp.float32)
-            else:
-                K = xp.astype(K, xp.float32)
-            self._single = K, xp.astype(P, xp.float32)
+            self._single = rows.astype(single)
         return self._single
 
-    def _stable(self, q, K, P, m, steps):
+    def _stable(self, rows, q, m, steps):
         """Return which of `steps` keep the iteration for zero targets bounded."""
-        xp, n_rows = self._xp, P.shape[0]
-        rates = xp.asarray(steps / m, dtype=P.dtype, device=device_of(P))
-        weights = xp.astype(self._root * self._root, P.dtype)[:, None]
-        start = xp.astype(self._start, P.dtype)[:, None] / self._unit
-        D = xp.astype(self._preconditioner.scales_of(q), P.dtype)[:, None]
-        if isinstance(K, FeatureKernel):
-            V = xp.astype(self._preconditioner.vectors[:, :q], P.dtype)
-            run = _FeatureIteration(K.features, V, D, start, len(steps))
-        else:
-            run = _KernelIteration(K, P[:, :q], D, start, len(steps))
+        xp, (n_rows, _), dtype = self._xp, rows.P.shape, rows.P.dtype
+        rates = xp.asarray(steps / m, dtype=dtype, device=device_of(rows.P))
+        weights = xp.astype(self._root * self._root, dtype)[:, None]
+        D = xp.astype(self._preconditioner.scales_of(q), dtype)[:, None]
+        start, H = xp.astype(self._start, dtype)[:, None], slice(0, n_rows)
+        f = rows.image(H, start / self._unit, D)
+        f = f / xp.linalg.vector_norm(rows.values(f, H))
+        f = xp.tile(f, (1, len(steps)))
         rng, norms, quarter = np.random.RandomState(0), [], 4
         with np.errstate(over="ignore", invalid="ignore"):
             for epoch in range(4 * quarter):
                 squares = xp.zeros_like(rates)
                 for i in rng.permutation(np.arange(0, n_rows, m)):
                     b = slice(int(i), min(int(i) + m, n_rows))
-                    f = run.values(b)
-                    squares = squares + xp.sum(f * f, axis=0)
-                    run.step(b, rates * (weights[b, :] * f))
+                    f_b = rows.values(f, b)
+                    squares = squares + xp.sum(f_b * f_b, axis=0)
+                    f = f - rows.image(b, rates * (weights[b, :] * f_b), D)
                 # What vanishes ends in subnormal numbers, ten times as slow.
-                run.scale(xp.where(squares < 1e-30, 0.0 * rates, 0.0 * rates + 1.0))
+                f = f * xp.astype(~(squares < 1e-30), dtype)
                 if epoch // quarter in (1, 3):
-                    f = run.values(slice(0, n_rows))
-                    norms.append(to_numpy(xp.linalg.vector_norm(f, axis=0)))
-            middle, end = (
-                np.mean(part, axis=0) for part in np.split(np.array(norms), 2)
-            )
+                    values = rows.values(f, H)
+                    norms.append(to_numpy(xp.linalg.vector_norm(values, axis=0)))
+            middle, end = np.mean(np.split(np.array(norms), 2), axis=1)
             # Not finite is unstable; what has vanished is at its rounding.
             return (end <= middle) | (end < 1e-4)
 
@@ -160,9 +152,9 @@ class HeldOutSpectrum:
         Up to 1 / m it is E[w phi phi'] - K^2 with w = k(x, x), whose eigenvalues are
         those of (W - G) G on the rows.
         """
-        xp, n_rows, root = self._xp, self._K.shape[0], self._root / self._unit**0.5
+        xp, K, root = self._xp, self._rows.K, self._root / self._unit**0.5
         w = self._diagonal * root * root
-        G = (root / n_rows)[:, None] * self._K * root
+        G = (root / K.shape[0])[:, None] * K * root
         v = self._start / xp.linalg.vector_norm(self._start)
         norm = 0.0
         for _ in range(20):  # it counts within a logarithm
@@ -175,22 +167,14 @@ class HeldOutSpectrum:
         return max(float(xp.mean(w * w) - xp.sum(G * G)) / norm, 1.0)
 
     def measure(self, numbers):
-        """Return (beta, lambda) of the preconditioner with q eigenvectors.
+        """Return a pair (beta, lambda) for each of several numbers q of eigenvectors.
 
-        Parameters
-        ----------
-        numbers : list of int
-            Several q: the rows' kernel matrix is read once for all.
-
-        Returns
-        -------
-        list of tuple
-            A pair for each q.
+        The rows' kernel matrix is read once for all.
         """
-        xp, K, P = self._xp, self._K, self._P
-        if isinstance(K, FeatureKernel):  # whose products take most of a setup
-            K, P = self._in_single(max(numbers))
-        scales, roots, largest = [], [], []
+        xp, rows = self._xp, self._rows
+        if rows.measured_in_single:
+            rows = self._in_single(max(numbers))
+        P, scales, roots, largest = rows.P, [], [], []
         diagonal, root, start = (
             xp.astype(part, P.dtype)
             for part in (self._diagonal, self._root, self._start)
@@ -208,7 +192,7 @@ class HeldOutSpectrum:
 
         def apply(V):
             U = R * V / self._unit
-            return R * (_product(K, U) - large_product(P, D * (P.T @ U))) / P.shape[0]
+            return R * (rows.product(U) - large_product(P, D * (P.T @ U))) / P.shape[0]
 
         values = largest_eigenvalues(apply, xp.zeros_like(R) + start[:, None])
         return [
@@ -218,56 +202,60 @@ class HeldOutSpectrum:
         ]
 
 
-def _product(K, U):
-    """Return K @ U, of an array or a `FeatureKernel`."""
-    return K @ U if isinstance(K, FeatureKernel) else large_product(K, U)
+class _KernelRows:
+    """Rows with K = k(H, H) as an array: a function is known by its values f."""
 
+    measured_in_single = False
 
-class _KernelIteration:
-    """f <- f - k_P(H, b) g from k_P(H, H) times a start, with K in memory."""
+    def __init__(self, K, P):
+        self.K, self.P, self._xp = K, P, namespace(P)
 
-    def __init__(self, K, P, D, start, n_columns):
-        xp = namespace(K)
-        self._K, self._P, self._D = K, P, D
-        f = large_product(K, start) - large_product(P, D * (P.T @ start))
-        self._f = xp.tile(f / xp.linalg.vector_norm(f), (1, n_columns))
+    def diagonal(self):
+        """Return the diagonal of K."""
+        return self._xp.linalg.diagonal(self.K)
 
-    def values(self, b):
-        """Return f on some rows."""
-        return self._f[b, :]
+    def astype(self, dtype):
+        """Return the rows in another data type."""
+        return _KernelRows(*(self._xp.astype(part, dtype) for part in (self.K, self.P)))
 
-    def step(self, b, g):
-        """Subtract k_P(H, b) g."""
-        lowered = large_product(self._P, self._D * (self._P[b, :].T @ g))
+    def product(self, U):
+        """Return K U."""
+        return large_product(self.K, U)
+
+    def values(self, f, b):
+        """Return the values of f on the rows b."""
+        return f[b, :]
+
+    def image(self, b, g, D):
+        """Return k_P(H, b) g."""
+        P = self.P[:, : D.shape[0]]
         # The symmetric K is read along its rows.
-        self._f = self._f - large_product(g.T, self._K[b, :]).T + lowered
-
-    def scale(self, factors):
-        """Multiply every column by a factor."""
-        self._f = self._f * factors
+        image = large_product(g.T, self.K[b, :]).T
+        return image - large_product(P, D * (P[b, :].T @ g))
 
 
-class _FeatureIteration:
-    """The same where K = F F' and P = F V, as f = F w."""
+class _FeatureRows:
+    """The same where K = F F' and P = F V: a function f = F w is known by w."""
 
-    def __init__(self, F, V, D, start, n_columns):
-        xp = namespace(V)
-        self._F, self._V, self._D = F, V, D
-        w = self._lowered(F.adjoint(start))
-        self._w = xp.tile(w / xp.linalg.vector_norm(F @ w), (1, n_columns))
+    measured_in_single = True  # the products take most of a setup
 
-    def _lowered(self, gradient):
-        along = self._D * (self._V.T @ gradient)
-        return gradient - large_product(self._V, along)
+    def __init__(self, K, P, V):
+        self.K, self.P, self._V = K, P, V
 
-    def values(self, b):
-        """Return f on some rows."""
-        return self._F.product(self._w, b.start, b.stop)[0]
+    def diagonal(self):
+        return self.K.diagonal()
 
-    def step(self, b, g):
-        """Subtract k_P(H, b) g."""
-        self._w = self._w - self._lowered(self._F.adjoint(g, b.start, b.stop))
+    def astype(self, dtype):
+        parts = (namespace(self.P).astype(part, dtype) for part in (self.P, self._V))
+        return _FeatureRows(self.K.astype(dtype), *parts)
 
-    def scale(self, factors):
-        """Multiply every column by a factor."""
-        self._w = self._w * factors
+    def product(self, U):
+        return self.K @ U
+
+    def values(self, w, b):
+        return self.K.features.product(w, b.start, b.stop)[0]
+
+    def image(self, b, g, D):
+        V = self._V[:, : D.shape[0]]
+        gradient = self.K.features.adjoint(g, b.start, b.stop)
+        return gradient - large_product(V, D * (V.T @ gradient))

@@ -6,21 +6,16 @@ Here m is chosen likewise, and q where the step that beta and lambda predict sto
 growing; `spectrum.HeldOutSpectrum` measures these, and the step itself.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from ..preconditioners.centers import CenterSpectral
 from ..preconditioners.eigenpro2 import Spectral
 from .sizes import (
-    N_MEASURED,
-    affordable_rows,
-    auto_batch_size,
     check_at_most,
-    check_sizes,
-    default_subsample_of_centers,
-    default_subsample_size,
-    max_components,
-    max_components_on_centers,
+    chosen_sizes,
+    chosen_sizes_on_centers,
+    n_measured_rows,
 )
 from .spectrum import HeldOutSpectrum
 
@@ -91,12 +86,11 @@ class Tuning:
     @property
     def results(self):
         """The candidates as a dict of columns, with the predicted step."""
-        columns = {
-            field.name: [getattr(one, field.name) for one in self.candidates]
-            for field in fields(Measured)
-        }
-        steps = [one.step_size(self.batch_size) for one in self.candidates]
-        return columns | {"step_size": steps}
+        rows = [
+            vars(one) | {"step_size": one.step_size(self.batch_size)}
+            for one in self.candidates
+        ]
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     @property
     def acceleration(self):
@@ -116,7 +110,7 @@ def tune(
     batch_size="auto",
     step_size="auto",
     damping=1.0,
-    cost=None,
+    cost=lambda q, m: 1.0,
 ):
     """Choose what is "auto", and measure the step.
 
@@ -132,9 +126,9 @@ def tune(
         Weights of the rows, with mean 1.
     subsample_size, n_components, batch_size, step_size, damping
         As in the estimators.
-    cost : callable, default=None
-        ``cost(q, m)``, the time of a step with q eigenvectors over that with none;
-        None: they cost next to nothing.
+    cost : callable
+        ``cost(q, m)``, the time of a step with q eigenvectors over that with none; by
+        default they cost nothing.
 
     Returns
     -------
@@ -146,28 +140,15 @@ def tune(
         If a given size is impossible for so many rows.
     """
     n = operator.shape[0]
-    n_affordable = affordable_rows(operator)
-    s = subsample_size
-    if s == "auto":
-        s = max(min(default_subsample_size(n), n_affordable), 1)
-    check_sizes(n, s, n_components, batch_size)
-    m = auto_batch_size(largest_batch, n) if batch_size == "auto" else batch_size
-    weights_s = None if weights is None else weights[:s]
-    q = max_components(n, s, weights_s) if n_components == "auto" else n_components
+    s, q, m = chosen_sizes(
+        operator, largest_batch, subsample_size, n_components, batch_size, weights
+    )
+    n_measured = n_measured_rows(operator, n)
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
-    n_measured = max(min(n, N_MEASURED, n_affordable), 1)
     spectrum = _spectrum(operator, n, s, full, weights, n_measured)
+    sizes = s, m, largest_batch
     return _choose_step(
-        spectrum,
-        full,
-        n,
-        n_measured,
-        n_components=n_components,
-        batch_size=m,
-        step_size=step_size,
-        subsample_size=s,
-        max_batch_size=largest_batch,
-        cost=cost,
+        spectrum, full, n, n_measured, sizes, n_components, step_size, cost
     )
 
 
@@ -196,11 +177,8 @@ def tune_on_centers(
         n, all rows of the data; infinite for a stream.
     weights : array, default=None
         Weights of the rows of the sample, with mean 1.
-    subsample_size : int or "auto", default="auto"
-        c, the centers that the preconditioner lives on.
-    batch_size, max_batch_size : int
-    n_components, step_size, damping
-        As in the estimators.
+    subsample_size, n_components, batch_size, max_batch_size, step_size, damping
+        As in the estimators: the preconditioner lives on `subsample_size` centers.
 
     Returns
     -------
@@ -212,16 +190,11 @@ def tune_on_centers(
         If a given size is impossible for so many centers.
     """
     p, n_sampled = centers.shape[0], sample.shape[0]
-    n_affordable = max(affordable_rows(centers), 1)
-    c = subsample_size
-    if c == "auto":
-        c = default_subsample_of_centers(p, n_rows, n_affordable)
+    c, q, n_measured = chosen_sizes_on_centers(
+        centers, n_rows, n_sampled, subsample_size, n_components
+    )
     check_at_most("subsample_size", c, p, "centers")
-    n_measured = min(n_sampled, N_MEASURED, n_affordable)
-    q = n_components
-    if q == "auto":
-        q = max_components_on_centers(c, n_rows, n_measured)
-    elif q >= c:
+    if q >= c:
         raise ValueError(
             "n_components must be less than subsample_size, which is at most the "
             f"number of centers; got {q} with {c} of {p} centers"
@@ -233,49 +206,32 @@ def tune_on_centers(
     # these may overlap by as large a part as the fitted rows are of all.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
+    sizes = c, batch_size, max_batch_size
     return _choose_step(
-        spectrum,
-        full,
-        n_rows,
-        n_measured,
-        n_components=n_components,
-        batch_size=batch_size,
-        step_size=step_size,
-        subsample_size=c,
-        max_batch_size=max_batch_size,
+        spectrum, full, n_rows, n_measured, sizes, n_components, step_size
     )
 
 
 def _choose_step(
-    spectrum,
-    full,
-    n,
-    n_measured,
-    *,
-    n_components,
-    batch_size,
-    step_size,
-    subsample_size,
-    max_batch_size,
-    cost=None,
+    spectrum, full, n, n_measured, sizes, n_components, step_size, cost=lambda q, m: 1.0
 ):
-    """Choose the number of eigenvectors of a preconditioner, and the step."""
-    m, q_max = batch_size, full.n_components
+    """Choose the number of eigenvectors of a preconditioner, and the step.
+
+    `sizes` are those of the `Tuning`.
+    """
+    (_, m, _), q_max, several = sizes, full.n_components, n_components == "auto"
     grid = {0, q_max}
-    if n_components == "auto":
+    if several:
         grid |= {q for q in (5 * 2**i for i in range(20)) if q < q_max}
     grid = sorted(grid)
     candidates = tuple(
         Measured(q, *measured, float(full.eigenvalues[q]))
         for q, measured in zip(grid, spectrum.measure(grid), strict=True)
     )
-    adapted = (
-        _best_candidate(candidates, m, n, cost)
-        if n_components == "auto"
-        else candidates[-1]
-    )
+    adapted = _best_candidate(candidates, m, n, cost) if several else candidates[-1]
+    q = adapted.n_components
     if step_size == "bound":
-        bound = spectrum.bound(adapted.n_components, m)
+        bound = spectrum.bound(q, m)
         step_size = 1.0 / bound if bound > 0 else 1.0
     elif step_size == "auto":
         step_size = adapted.step_size(m)
@@ -285,19 +241,9 @@ def _choose_step(
             # of larger ones follows from the formula.
             simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
-            edge = spectrum.largest_stable_step(
-                adapted.n_components, simulated, predicted
-            )
+            edge = spectrum.largest_stable_step(q, simulated, predicted)
             step_size *= SAFETY * edge / predicted
-    return Tuning(
-        preconditioner=full.truncate(adapted.n_components),
-        batch_size=m,
-        subsample_size=subsample_size,
-        max_batch_size=max_batch_size,
-        step_size=float(step_size),
-        adapted=adapted,
-        candidates=candidates,
-    )
+    return Tuning(full.truncate(q), *sizes, float(step_size), adapted, candidates)
 
 
 def _spectrum(operator, n, s, preconditioner, weights, n_measured):
@@ -315,7 +261,7 @@ def _spectrum(operator, n, s, preconditioner, weights, n_measured):
     )
 
 
-def _best_candidate(candidates, m, n, cost=None):
+def _best_candidate(candidates, m, n, cost):
     """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
@@ -325,7 +271,7 @@ def _best_candidate(candidates, m, n, cost=None):
     """
 
     def rate(one):
-        return one.step_size(m) / (1.0 if cost is None else cost(one.n_components, m))
+        return one.step_size(m) / cost(one.n_components, m)
 
     able = [
         one

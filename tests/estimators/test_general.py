@@ -28,8 +28,7 @@ def data():
 @pytest.fixture
 def quick(monkeypatch):
     """Measure the step on fewer rows."""
-    for module in ("sizes", "step"):
-        monkeypatch.setattr(f"eigenkern.tuning.{module}.N_MEASURED", 1000)
+    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 1000)
 
 
 def least_squares(X, y, Z):

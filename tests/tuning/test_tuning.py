@@ -9,7 +9,7 @@ from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.nystrom.plan import NystromPlan
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.tuning import sizes, step
+from eigenkern.tuning import sizes
 from eigenkern.tuning.sizes import max_batch_size
 from eigenkern.tuning.spectrum import HeldOutSpectrum
 from eigenkern.tuning.step import Measured, tune
@@ -195,7 +195,7 @@ def test_filling_work_of_this_machine(operator):
 
 
 def test_large_batches_take_larger_steps_than_those_simulated(monkeypatch, rng):
-    monkeypatch.setattr(step, "N_MEASURED", 200)
+    monkeypatch.setattr(sizes, "N_MEASURED", 200)
     operator = TiledKernel(Laplacian(2.0), rng.standard_normal((600, 4)))
     options = {"subsample_size": 100, "n_components": 10}
     small, large = (
