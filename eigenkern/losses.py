@@ -26,7 +26,7 @@ __all__ = [
 # quantiles of little noise as it grows.
 _KINK = 0.1
 # Slopes of the kink's ends differ from those beside it by rounding only.
-_ROUNDING = 1e-4
+_SLOPE_ROUNDING = 1e-4
 
 
 def weighted_median(Y, weights):
@@ -183,7 +183,7 @@ class Pinball(Loss):
     def second_derivative(self, gradient):
         xp = namespace(gradient)
         distance = xp.abs(gradient - self._middle_slope(gradient))
-        inside = xp.astype(distance < 0.5 - _ROUNDING, gradient.dtype)
+        inside = xp.astype(distance < 0.5 - _SLOPE_ROUNDING, gradient.dtype)
         return self.curvature * inside
 
     def baseline(self, Y, weights):

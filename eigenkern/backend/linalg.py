@@ -33,7 +33,7 @@ _SMALLEST_PIVOT = 1e-6
 # less than 50 ms on one, and two gain a quarter.
 _SHARED_ORDER = 750
 # Rows of a piece of a product, at least: BLAS is slow with few.
-_PIECE = 64
+_PIECE_ROWS = 64
 
 
 def large_product(A, B):
@@ -52,7 +52,7 @@ def large_product(A, B):
         return A @ B
     team, out = Team(n_blas_threads()), np.empty((m, n), dtype=dtype)
     # Several for each thread, so that they end together.
-    n_pieces = max(min(2 * team.n_workers, max(m, n) // _PIECE), 1)
+    n_pieces = max(min(2 * team.n_workers, max(m, n) // _PIECE_ROWS), 1)
     bounds = [max(m, n) * i // n_pieces for i in range(n_pieces + 1)]
 
     def task(start, stop):
@@ -74,7 +74,7 @@ def large_gram(A):
     if seconds < 2 * SHARED_SECONDS:
         return A @ A.T
     team, K = Team(n_blas_threads()), np.empty((m, m), dtype=A.dtype)
-    width = max(-(-m // (4 * team.n_workers)), _PIECE)
+    width = max(-(-m // (4 * team.n_workers)), _PIECE_ROWS)
 
     def task(rows):
         np.matmul(A[rows, :], A[: rows.stop, :].T, out=K[rows, : rows.stop])
@@ -420,7 +420,7 @@ def solve_triangular(L, B, *, transposed=False):
     if is_numpy(xp):
         # Of many columns LAPACK gives each thread some.
         seconds = CPU.product_seconds(0.5 * L.size * B.shape[1], B.itemsize, 1)
-        many = B.shape[1] >= 2 * _PIECE and seconds >= 2 * SHARED_SECONDS
+        many = B.shape[1] >= 2 * _PIECE_ROWS and seconds >= 2 * SHARED_SECONDS
         with single_threaded_blas.lifted(n_blas_threads() if many else 1):
             return scipy.linalg.solve_triangular(L, B, **options)
     if is_cupy(xp):

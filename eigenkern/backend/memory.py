@@ -24,7 +24,7 @@ _GPU_SHARE = 0.9
 _ADDRESS_SHARE = 0.5
 # How the first use of memory is measured: bytes of a piece, bytes at most, and seconds
 # after which it ends. See `touch_rate`.
-_PIECE, _MOST_TOUCHED, _TOUCH_SECONDS = 2**23, 2**30, 0.05
+_TOUCHED_PIECE, _MOST_TOUCHED, _TOUCH_SECONDS = 2**23, 2**30, 0.05
 
 _LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA)
 
@@ -103,15 +103,15 @@ _measured_rate = []
 def _measure_touch_rate(n_bytes):
     new = np.empty(n_bytes, dtype=np.uint8)
     begin, seconds = time.perf_counter(), []
-    for i in range(0, n_bytes - _PIECE + 1, _PIECE):
+    for i in range(0, n_bytes - _TOUCHED_PIECE + 1, _TOUCHED_PIECE):
         start = time.perf_counter()
-        new[i : i + _PIECE : 4096] = 1  # a number on every page
+        new[i : i + _TOUCHED_PIECE : 4096] = 1  # a number on every page
         end = time.perf_counter()
         seconds.append(end - start)
         if end - begin > _TOUCH_SECONDS:
             break
     # Of the last two the faster: one may have been interrupted.
-    return _PIECE / min(seconds[-2:])
+    return _TOUCHED_PIECE / min(seconds[-2:])
 
 
 def _cgroup_headroom():

@@ -10,11 +10,11 @@ from ..backend.array import device_of, namespace
 _LEAK = 1e-3
 # Logarithms of scale and floor to begin with, and the weight of their squared distance
 # from there, in rows: it is what keeps them apart where only their ratio matters.
-_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
+_LOG_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
 # Weight of the squares of offsets, in rows: few rows of a class tell little of it.
 _OFFSET_PENALTY = 1.0
 # Newton steps, at most, and the one that is small enough.
-_MAX_STEPS, _SMALL = 100, 1e-9
+_MAX_NEWTON_STEPS, _SMALL = 100, 1e-9
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
     doubt = 1.0 / (n + 1.0)
     T = (1.0 - doubt) * np.eye(n_classes)[codes] + doubt / n_classes
     loss = _LogLoss(F, T, weights, with_offsets)
-    theta = _minimised(loss, np.array([*_START, *[0.0] * loss.n_offsets]))
+    theta = _minimised(loss, np.array([*_LOG_START, *[0.0] * loss.n_offsets]))
     a, d = np.exp(theta[:2])
     return Calibration(float(a), float(d), tuple(map(float, theta[2:])))
 
@@ -108,7 +108,7 @@ class _LogLoss:
         x = _logarithms(np, self._F, np.exp(theta[1]))
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z
-        away = np.concatenate([theta[:2] - _START, theta[2:]])
+        away = np.concatenate([theta[:2] - _LOG_START, theta[2:]])
         z = z - z.max(axis=1, keepdims=True)
         return x, z - np.log(np.exp(z).sum(axis=1, keepdims=True)), away
 
@@ -146,7 +146,7 @@ def _minimised(loss, theta):
     """Return the minimum by Newton's method, damped where it would lead up."""
     value, damping = loss.value(theta), 1e-3
     gradient, H = loss.derivatives(theta)
-    for _ in range(_MAX_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         values, vectors = np.linalg.eigh(H)
         step = -vectors @ (vectors.T @ gradient / (np.abs(values) + damping))
         new = loss.value(theta + step)

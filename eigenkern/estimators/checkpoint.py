@@ -53,7 +53,7 @@ _CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTr
 # The hash of whatever a checkpoint is checked by.
 _new_digest = partial(hashlib.blake2b, digest_size=16)
 # Where the manifest tells that rows of a file were not held in memory.
-_BLOCK_SIZE = "the number of rows of X read at once"
+_READ_AT_ONCE = "the number of rows of X read at once"
 
 
 @dataclass(frozen=True)
@@ -433,7 +433,7 @@ def _told_data(estimator, data):
     """Return texts that tell the data of a fit apart."""
     told = {"X": _told_array(data.X), "y": _told_array(data.targets)}
     if isinstance(data.X, StoredRows):
-        told[_BLOCK_SIZE] = str(data.X.block_size)
+        told[_READ_AT_ONCE] = str(data.X.block_size)
     if hasattr(estimator, "classes_"):
         told["classes"] = _told(estimator.classes_.tolist())
     if data.weights is not None:
@@ -449,9 +449,9 @@ def _rows_as_in(told, X):
 
     The free memory decides it, and it decides the order of the rows of an epoch.
     """
-    if _BLOCK_SIZE in told:
+    if _READ_AT_ONCE in told:
         if is_numpy_array(X):
-            X = StoredRows(X, X.dtype, block_size=int(told[_BLOCK_SIZE]))
+            X = StoredRows(X, X.dtype, block_size=int(told[_READ_AT_ONCE]))
         return X
     return in_memory(X) if isinstance(X, StoredRows) else X
 

@@ -14,16 +14,16 @@ LOSSES = ("squared_error", "log_loss")
 # Covertype and 1500 of Fashion-MNIST the test log loss is that of 1e-2 and 1e-5 to 1e-4
 # in half as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
 # first.
-_PATH_TOL, _TOL = 3e-2, 3e-3
+_PATH_TOL, _KEPT_TOL = 3e-2, 3e-3
 # Newton steps of one penalty, at most.
-_MAX_STEPS = 100
+_MOST_STEPS = 100
 # A path ends where the held-out loss is above the least by the first factor, or above
 # the second times that of a penalty ten times as large; for the latter, and to end as
 # soon as it rises at all, it must be below the third times that of the constant model:
 # it has begun to fall. Smaller penalties gain nothing, and need ever more iterations.
 # On digits (scikit-learn's) a whole path took ten times as long, and its least loss is
 # 0.6 % lower.
-_RISEN, _FLAT, _BEGUN = 1.02, 0.99, 0.95
+_PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 # Penalties of a path: two in each factor of ten.
 N_ALPHAS = 31
 
@@ -98,10 +98,10 @@ def _nystrom(estimator, problem, alphas, selects):
         rows = problem.all if problem.refits else problem.train
         objective = problem.objective(rows)
         preconditioner = problem.preconditioner(objective, rows)
-        state = minimised(objective, preconditioner, coef, lead, _TOL, _MAX_STEPS)
+        state = minimised(objective, preconditioner, coef, lead, _KEPT_TOL, _MOST_STEPS)
         if not state.converged:
             warn_user(
-                f"{type(estimator).__name__} stopped after {_MAX_STEPS} Newton steps "
+                f"{type(estimator).__name__} stopped after {_MOST_STEPS} Newton steps "
                 f"with a residual of {state.residual:.1e}; the best model is kept: "
                 "raise alpha"
             )
@@ -122,7 +122,12 @@ def _path(estimator, problem, alphas):
     for k in np.argsort(-alphas, kind="stable"):
         start = _extrapolated(coefs, done, alphas, k) if len(done) > 1 else coef
         state = minimised(
-            objective, preconditioner, start, [float(alphas[k])], _PATH_TOL, _MAX_STEPS
+            objective,
+            preconditioner,
+            start,
+            [float(alphas[k])],
+            _PATH_TOL,
+            _MOST_STEPS,
         )
         coef = coefs[k] = state.coef
         done.append(k)
@@ -132,7 +137,7 @@ def _path(estimator, problem, alphas):
         flat = len(before) and errors[k] > _FLAT * before.min()
         over = flat or errors[k] > np.nanmin(errors)
         begun = np.nanmin(errors) < _BEGUN * constant
-        if errors[k] > _RISEN * np.nanmin(errors) or (over and begun):
+        if errors[k] > _PAST_LEAST * np.nanmin(errors) or (over and begun):
             break
     if not np.isfinite(errors).any():
         raise ValueError(

@@ -32,14 +32,14 @@ _N_TOGETHER = 32
 _UNLIKE, WORSE = 4.0, 1.1
 # In a stream of such pieces the second: steps are halved until it holds. And a loss
 # that is rounding, over the mean square of the targets.
-_WORSE_IN_ORDER, _ROUNDING = 1.02, 1e-10
+_WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
 # Epochs over the rows that are kept where a model begins anew.
 _N_EPOCHS_ANEW = 5
 # When it does so early: the rows have grown so much, and its loss is so many times what
 # it was when it began. Scores of 20 pieces with and without, 5000 rows: a9a by class
 # 0.837, 0.777 (shuffled 0.834), covtype by class 0.696, 0.645 (0.701), cpusmall and
 # kin8nm the same to 0.02.
-_GROWTH, _OUTGROWN = 1.25, 2.0
+_GROWN, _OUTGROWN = 1.25, 2.0
 # Attributes that are not those of the model.
 _OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
 # Steps, each half of the one before, to try where rows drawn from all make it worse.
@@ -88,7 +88,7 @@ class Memory(NamedTuple):
     def limit(self):
         """The loss up to which a model is no worse than the best one."""
         limit = (_WORSE_IN_ORDER if self.in_order else WORSE) * self.least
-        return max(limit, _ROUNDING * float(np.mean(self.kept.judges.targets**2)))
+        return max(limit, _NO_LOSS * float(np.mean(self.kept.judges.targets**2)))
 
     def is_due(self, unlike, bad, loss):
         """Whether a model is to begin anew, after a piece and the loss that it led to.
@@ -96,7 +96,7 @@ class Memory(NamedTuple):
         The piece may have been unlike the rows so far, and the loss too large.
         """
         early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
-        grown = self.kept.n_seen >= (_GROWTH if early else 2) * self.n_chose
+        grown = self.kept.n_seen >= (_GROWN if early else 2) * self.n_chose
         return grown and (self.in_order or unlike or bad)
 
 

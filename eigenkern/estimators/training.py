@@ -23,13 +23,13 @@ from .validation import warn_user
 # Training rows that are predicted at the end of a fit, to see that it ended well: as
 # many as tell a mean loss to some percent.
 _N_CHECKED = 10_000
-# Above _HIGH times the loss of the mean's model all rows are checked, for an epoch's
-# loss is measured while the model changes; above _RISEN times that of the best epoch
-# the models of both are compared.
-_HIGH, _RISEN = 0.9, 1.2
+# Above the first times the loss of the mean's model all rows are checked, for an
+# epoch's loss is measured while the model changes; above the second times that of the
+# best epoch the models of both are compared.
+_HIGH, _ABOVE_BEST = 0.9, 1.2
 # Losses that differ by this many rounding errors are equal: if all rows are, the best
 # model is the mean, and found up to rounding.
-_ROUNDING = 10
+_SAME_LOSS_EPS = 10
 # The part of the epochs that visits rows that were spared: with 5 of 20 the errors of
 # 10000 rows, beside those of 20 epochs on all of them, are 3.06 and 3.06 % on MNIST,
 # 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
@@ -298,7 +298,7 @@ class EpochRule:
                 if score > best:
                     best, coef, self._values = score, other, values
             return coef
-        if self.losses[-1] > _RISEN * min(self.losses) and not self._state.failed:
+        if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
             # It may be the noise of the last epoch, or it may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
         return self._no_worse_than_mean(coef)
@@ -308,7 +308,7 @@ class EpochRule:
         problem, zero = self._problem, self._problem.initial_coef()
         of_mean = problem.model_loss(zero)
         eps = float(problem.xp.finfo(problem.dtype).eps)
-        limit = of_mean * (1 + _ROUNDING * eps)
+        limit = of_mean * (1 + _SAME_LOSS_EPS * eps)
         low = self.losses[-1] <= _HIGH * limit
         if low and problem.model_loss(coef, _N_CHECKED) <= problem.model_loss(
             zero, _N_CHECKED

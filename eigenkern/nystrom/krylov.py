@@ -38,7 +38,7 @@ _RATIO, _N_SOLUTIONS = 1e3, 16
 # From so many coefficients on, and so many for each output, it is faster than all
 # eigenvectors. Seconds of a path, two cores: 400 rows, one output 0.020 and 0.022; 600
 # rows 0.029 and 0.040; 1000 rows, five outputs 0.084 and 0.090.
-_LEAST, _LEAST_PER_OUTPUT = 600, 200
+_LEAST_COEFS, _LEAST_PER_OUTPUT = 600, 200
 
 
 def krylov_spectrum(A, T, squares, weight, floor, low, high):
@@ -87,7 +87,7 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
 
 def krylov_pays(n, n_outputs):
     """Whether `krylov_spectrum` of n coefficients is faster than all eigenvectors."""
-    return n >= max(_LEAST, _LEAST_PER_OUTPUT * n_outputs)
+    return n >= max(_LEAST_COEFS, _LEAST_PER_OUTPUT * n_outputs)
 
 
 def top_eigenvalue(product, like):

@@ -30,7 +30,7 @@ from .whitening import EPS
 
 # Least and most rows that are left out. Residuals of a kurtosis of 7, as on real data,
 # tell s from 1000 of them to 4 %, and the coverage of 90 % intervals to 1.3 %.
-_LEAST, _MOST = 300, 1000
+_FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
 # How much larger the logarithm of the likelihood of another ratio must be: by chance
 # alone it is in 2 of 100 cases.
 _DOUBT = 2.0
@@ -44,7 +44,7 @@ def n_left_out(n_rows, fraction):
     one penalty (500 rows: 20 %, 2.5 ms), an eighth of those of a model on centers 10 to
     20 %, on few centers a third (4000 rows, 300 centers: 20 ms), on two cores.
     """
-    return min(max(int(fraction * n_rows), _LEAST), _MOST, n_rows)
+    return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), _MOST_UNSEEN, n_rows)
 
 
 def left_out_of_kernel(factor, coefs, Y, weights, total):

@@ -16,7 +16,7 @@ _READ_ROWS = 65536
 _SPARSE_SLOWNESS = 10
 # How far the rows of a constant column may be from its number, in eps times that: what
 # a few operations leave. Rows by which most columns are known not to be constant.
-_ROUNDING, _FEW_ROWS = 10, 8
+_CONSTANT_EPS, _ROWS_AT_FIRST = 10, 8
 
 
 class CenteredFeatures(Matrix):
@@ -158,7 +158,7 @@ def features_of(X, mean, varies=None):
 def near(x, level):
     """Whether numbers x are others but for rounding; nothing is near zero, or NaN."""
     xp = namespace(level)
-    limit = _ROUNDING * float(xp.finfo(level.dtype).eps) * xp.abs(level)
+    limit = _CONSTANT_EPS * float(xp.finfo(level.dtype).eps) * xp.abs(level)
     return (xp.abs(x - level) <= limit) & (level != 0)
 
 
@@ -179,7 +179,7 @@ def levels_of(X, zeros):
     array of shape (d,)
     """
     xp, features = namespace(zeros), features_of(X, zeros)
-    few = features.block(0, _FEW_ROWS)
+    few = features.block(0, _ROWS_AT_FIRST)
     first = few[0, :]
     found = np.array(to_numpy(xp.all(near(few, first), axis=0)))
     for rows in slices(X.shape[0], features.gram_rows()):

@@ -16,15 +16,13 @@ from ..operators.plan import cache_budget, cache_pays
 from ..operators.sample import Sample
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
+from ..solvers.direct import N_DIAGONAL
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
 from .least_squares import rounding
 from .parameters import make_kernel
 from .problem import Problem, take
-
-# Rows that tell the size of k(x, x).
-_N_SIZED = 1000
 
 
 class GeneralProblem(Problem):
@@ -228,7 +226,7 @@ class GeneralProblem(Problem):
 
     def entry_size(self):
         """Return the mean of w k(x, x), on some rows."""
-        first = slice(0, min(self.n_rows, _N_SIZED))
+        first = slice(0, min(self.n_rows, N_DIAGONAL))
         entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
         return float(self.xp.mean(entries))
 

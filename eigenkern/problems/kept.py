@@ -11,10 +11,10 @@ from .data import Data
 
 # Rows to keep at most, bytes of them, and rows at least. Pickles stay small; sorted
 # streams of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
-_N_KEPT, _KEPT_BYTES, _FEWEST = 2000, 16e6, 250
+_N_KEPT, _KEPT_BYTES, _FEWEST_KEPT = 2000, 16e6, 250
 # Rows that tell whether a model has become worse, and by how much the rows so far may
 # grow before others are drawn.
-_N_JUDGES, _GROWTH = 500, 1.25
+_N_JUDGES, _OUTDATED = 500, 1.25
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Kept:
         """Return the sample of the first rows."""
         data = _with_weight(data)
         of_row = _n_bytes(data.X) / max(len(data.targets), 1)
-        n_most = int(min(max(_KEPT_BYTES / max(of_row, 1.0), _FEWEST), _N_KEPT))
+        n_most = int(min(max(_KEPT_BYTES / max(of_row, 1.0), _FEWEST_KEPT), _N_KEPT))
         none = data.take(np.arange(0))
         return cls(none, 0, n_most, none).plus(data)
 
@@ -64,7 +64,7 @@ class Kept:
             chosen[places[taken]] = n_kept + taken
             kept = joined([kept, data]).take(chosen)
         more = replace(self, data=kept, n_seen=self.n_seen + n)
-        if more.n_seen < _GROWTH * self.n_drawn:
+        if more.n_seen < _OUTDATED * self.n_drawn:
             return more
         return more.with_judges()
 

@@ -15,6 +15,7 @@ from ..nystrom.moments import nearest_factor
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
+from ..solvers.direct import N_DIAGONAL
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
@@ -23,13 +24,11 @@ from .problem import Problem, scatter, take
 # Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
 # 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
 # 0.631; of fashion_mnist with 500 and 2000 rows 0.432 and 0.431.
-_LEAST_LEFT_OUT, _MOST_LEFT_OUT = 300, 500
+_FEWEST_SETS, _MOST_SETS = 300, 500
 # Rows that are held out together, where no factor leaves out single ones.
 _MOST_HELD_OUT = 2000
 # Rows that are no centers, where these alone are left out.
-_FEWEST = 50
-# Rows that tell the mean of k(x, x).
-_N_SIZED = 1000
+_FEWEST_NO_CENTERS = 50
 
 
 def rounding(xp, dtype, n):
@@ -264,7 +263,7 @@ class LeastSquares(Problem):
         """Whether float32 values of the kernel of the first rows drown a penalty."""
         if self.dtype == self.xp.float64 or is_lazy(X):
             return False
-        rows = self.to_compute(X[: min(_N_SIZED, n_rows), :])
+        rows = self.to_compute(X[: min(N_DIAGONAL, n_rows), :])
         size = float(self.xp.mean(self.kernel.diagonal(rows)))
         return alpha <= rounding(self.xp, self.dtype, n_columns) * size
 
@@ -442,7 +441,7 @@ class LeastSquares(Problem):
         if self.center_indices is None:
             return everything
         able = ~np.isin(self.all.index, self.center_indices)
-        return able if np.sum(able) >= _FEWEST else everything
+        return able if np.sum(able) >= _FEWEST_NO_CENTERS else everything
 
     def _sets(self, among):
         """Return the sets of equal rows that `left_out` takes."""
@@ -454,7 +453,7 @@ class LeastSquares(Problem):
         of_class = np.bincount(which * n_classes + codes, weights, n * n_classes)
         classes = of_class.reshape(n, n_classes).argmax(axis=1)
         able = among[first] | ~np.isin(classes, classes[among[first]])
-        n_taken = min(n, max(_LEAST_LEFT_OUT, min(n // 20, _MOST_LEFT_OUT)))
+        n_taken = min(n, max(_FEWEST_SETS, min(n // 20, _MOST_SETS)))
         chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
         chosen = np.flatnonzero(able)[chosen]
         n_able, n_all = np.bincount(classes[able]), np.bincount(classes)

@@ -20,10 +20,10 @@ _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties whose normal matrix has entries that single precision can hold.
 _SINGLE_RANGE = 1e-30, 1e30
 # Relative residual that is as good as none, in units of rounding, and refinements.
-_ENOUGH, _N_REFINEMENTS = 1000, 5
+_SOLVED, _N_REFINEMENTS = 1000, 5
 # The same of normal equations, by the bytes of a number: the features weigh what is
 # left up to sqrt(lambda_1 / c) times as much as the residual of the rows.
-_ENOUGH_OF_FEATURES = {4: 1e-5, 8: 1e-12}
+_SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual of what is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
 # The part of the rows that are left out one by one, and how many are at least and at
@@ -31,7 +31,7 @@ _NO_SOLUTION = 1e-2
 # calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows that tell the size of k(x, x).
-_N_ENTRIES = 1000
+N_DIAGONAL = 1000
 
 
 class Solution(NamedTuple):
@@ -117,7 +117,7 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     """
     xp = F.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    enough = _ENOUGH_OF_FEATURES[F.itemsize]
+    enough = _SOLVED_OF_FEATURES[F.itemsize]
     precisions = _precisions_of_features(F, w, ridge)
     rates, residual = xp.ones_like(y[0, :]), y
 
@@ -142,7 +142,7 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
 def _precisions_of_features(F, w, ridge):
     """Return the data types of the factors to try: those whose rounding is below c."""
     xp, n = F.xp, F.shape[0]
-    m = min(n, _N_ENTRIES)
+    m = min(n, N_DIAGONAL)
     rows = F.block(0, m, dtype=xp.float64)
     trace = n * float(xp.mean(xp.astype(w[:m], xp.float64) * xp.vecdot(rows, rows)))
     if not ridge > _DOUBLE_EPS * trace:
@@ -192,7 +192,7 @@ def _precisions(A, weights, penalty, ridge):
     xp, n = A.xp, A.shape[0]
     if not ridge:
         return [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
-    m = min(n, _N_ENTRIES)
+    m = min(n, N_DIAGONAL)
     entries = xp.linalg.diagonal(A.block(0, m, 0, m))
     if weights is not None:
         entries = weights[:m] * entries
@@ -267,7 +267,7 @@ def _factor(A, weights, penalty, ridge, dtype):
 
 def _enough(A):
     """Return the relative residual that is as good as none."""
-    return _ENOUGH * float(A.xp.finfo(A.dtype).eps)
+    return _SOLVED * float(A.xp.finfo(A.dtype).eps)
 
 
 def _largest(values):

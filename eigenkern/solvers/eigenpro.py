@@ -9,7 +9,7 @@ from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Rows at most on which the sides of a race are compared.
-_N_JUDGES = 1000
+_N_RACE_JUDGES = 1000
 
 
 def step_on_rows(A, P, a, b, K_bs, g):
@@ -212,7 +212,7 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
 def _judge(A, y, w, zero_losses, mean, n):
     """Return the losses of models side by side on some rows, and that of f = 0."""
     xp, n_outputs = namespace(y), y.shape[1]
-    rows, k = slice(n - min(n, _N_JUDGES), n), mean.shape[1] // n_outputs
+    rows, k = slice(n - min(n, _N_RACE_JUDGES), n), mean.shape[1] // n_outputs
     error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)
     losses = xp.sum(w[rows, None] * error * error, axis=0)
     return losses, float(xp.sum(zero_losses[rows]))

@@ -12,9 +12,9 @@ from ..backend.array import to_numpy
 _TRIP = 4.0
 # The loss of an epoch over that of the best one. On noisy targets epochs differ by tens
 # of percent, where the residual is nearly zero by a factor of two.
-_GROWTH = 3.0
+_MOST_GROWTH = 3.0
 # Growth of the loss, over that of f = 0, which is rounding.
-_ROUNDING = 1e-6
+_GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
 
@@ -112,7 +112,7 @@ class Guard:
         If not, the solver has to go back to the start of the best epoch, with half the
         step if that is to blame: if `halve`.
         """
-        bound = _GROWTH * self.best_loss + _ROUNDING * self._zero_loss
+        bound = _MOST_GROWTH * self.best_loss + _GROWTH_ROUNDING * self._zero_loss
         if loss <= bound and loss < np.inf:
             self.best_loss = min(self.best_loss, loss)
             return True

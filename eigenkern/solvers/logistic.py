@@ -33,11 +33,11 @@ _MOST_ITERATIONS = 100
 # Halvings of a step that does not lower the objective, at most.
 _HALVINGS = 30
 # Part of the predicted decrease that a step must reach (Armijo's rule).
-_ENOUGH = 1e-4
+_ARMIJO = 1e-4
 # A penalty is left for the next smaller one at this residual: it is only on the way.
 _ON_THE_WAY = 0.3
 # Residual that may be called rounding, where no step lowers the objective.
-_ROUNDING = 1e-5
+_STUCK = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -308,14 +308,14 @@ def newton(objective, preconditioner, start, alphas, tol):
         preconditioner.prepare(point, alpha)
         residual, stuck = _norm(preconditioner, point) / _unit(point), False
         while i == last or residual > limit:
-            done = residual <= limit or (stuck and residual <= _ROUNDING)
+            done = residual <= limit or (stuck and residual <= _STUCK)
             if not (done or stuck):
                 preconditioner.prepare(point, alpha)
                 found, residual = _step(
                     objective, preconditioner, point, alpha, residual
                 )
                 stuck, point = found is point, found
-                done = residual <= limit or (stuck and residual <= _ROUNDING)
+                done = residual <= limit or (stuck and residual <= _STUCK)
             yield LogisticState(point.coef, {}, residual, done and i == last, point)
             if stuck and i < last:
                 break
@@ -369,7 +369,7 @@ def _step(objective, preconditioner, point, alpha, residual):
     rounding, size = 1e-14 * point.value, 1.0
     for _ in range(_HALVINGS):
         found = objective.at(point.coef + size * direction, alpha)
-        if found.value <= point.value + _ENOUGH * size * slope + rounding:
+        if found.value <= point.value + _ARMIJO * size * slope + rounding:
             break
         size /= 2
     else:

@@ -22,14 +22,14 @@ _MOST_NUMBERS = 10_000_000
 # (gaussian, 32 rows); 1.05 and 1.27, 1.01 and 1.05 (gaussian, 250 rows); 1.09 and 1.56,
 # 1.02 and 1.11 (laplacian, 32 rows). Of sparse features a quarter finds a c that is far
 # too small.
-_LEAST_ROWS, _FEW_ROWS, _FEW_ROWS_OF_FEATURES = 20, 300, 1200
+_TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 300, 1200
 # Rayleigh quotient, over the mean, of a constant that centered rows do not span.
 _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
-_LEAST, _STEP, _N_PENALTIES, _START = -3.0, 0.5, 15, 3
+_LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
 # What less error a larger penalty must have, relative to it; what rounding may make.
-_TOL, _EQUAL = 1e-3, 1e-5
+_WORTH, _EQUAL = 1e-3, 1e-5
 
 
 def auto_ridge(K, y, weights=None):
@@ -58,9 +58,9 @@ def auto_ridge(K, y, weights=None):
         c; 0 where the least one is the best, or where there are too few rows to tell.
     """
     n = K.shape[0]
-    if n < _LEAST_ROWS:
+    if n < _TOO_FEW_ROWS:
         return 0.0
-    if n <= _FEW_ROWS:
+    if n <= _ROWS_LEFT_OUT:
         return _ridge_by_leaving_out(K.block(), y, weights)
     s, judges = n_ridge_rows(K)
     return _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights)
@@ -146,13 +146,13 @@ def auto_ridge_of_features(F, y, weights=None):
         c of ``(F' W F + c I) a = F' W y``; 0 as of `auto_ridge`.
     """
     n, d = F.shape
-    if n < _LEAST_ROWS:
+    if n < _TOO_FEW_ROWS:
         return 0.0
-    if n <= _FEW_ROWS_OF_FEATURES:
+    if n <= _ROWS_LEFT_OUT_OF_FEATURES:
         if d < n:
             return _ridge_of_features_by_leaving_out(F.block(0, n), y, weights)
         return _ridge_by_leaving_out(F.row_gram(n, n), y, weights)
-    s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _LEAST_ROWS))
+    s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
     s, judges = _that_fit(F, s, d)
     end = min(s + judges, n)
     if d >= s:
@@ -216,12 +216,12 @@ def _search(error, s):
     few, more = (
         cache(lambda place, m=m: error(m, _penalty(place))) for m in (s // 2, s)
     )
-    return _least(more, _descend(more, _descend(few, _START)))
+    return _least(more, _descend(more, _descend(few, _FIRST_PENALTY)))
 
 
 def _penalty(place):
     """Return a penalty of the sequence, or one between two of them."""
-    return 10.0 ** (_LEAST + place * _STEP)
+    return 10.0 ** (_LOG_LEAST + place * _LOG_STEP)
 
 
 def _least(error, place):
@@ -277,7 +277,7 @@ def _descend(error, place):
         place -= 1
     if place == start:
         while place < _N_PENALTIES - 1:
-            if not error(place + 1) < (1 - _TOL) * error(place):
+            if not error(place + 1) < (1 - _WORTH) * error(place):
                 break
             place += 1
     return place

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
 def exact(monkeypatch):
     """Make Nystrom models exact: 1e-6 of the objective is 1e-3 of some values."""
     monkeypatch.setattr("eigenkern.estimators.logistic._PATH_TOL", 1e-7)
-    monkeypatch.setattr("eigenkern.estimators.logistic._TOL", 1e-7)
+    monkeypatch.setattr("eigenkern.estimators.logistic._KEPT_TOL", 1e-7)
 
 
 def problem(n_classes, rng, n=200):
@@ -281,7 +281,7 @@ def test_falkon_warns(rng):
 
 
 def test_nystrom_warns(rng, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.logistic._MAX_STEPS", 2)
+    monkeypatch.setattr("eigenkern.estimators.logistic._MOST_STEPS", 2)
     X, y, _ = problem(3, rng)
     with pytest.warns(ConvergenceWarning, match="stopped after 2 Newton steps"):
         assert nystrom().fit(X, y).score(X, y) > 0.5

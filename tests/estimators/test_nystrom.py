@@ -1080,7 +1080,7 @@ def test_the_cheaper_route_is_taken():
 @pytest.fixture
 def small_spectra(monkeypatch):
     """Make paths use a part of the spectrum, however small the problem."""
-    monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST", 0)
+    monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_COEFS", 0)
     monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_PER_OUTPUT", 0)
 
 

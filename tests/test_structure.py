@@ -1,0 +1,133 @@
+"""The shape of the package: sizes, levels of classes, constants, paths of X."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import eigenkern
+from eigenkern import EigenProRegressor
+
+PACKAGE = Path(eigenkern.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = [
+    ".".join(("eigenkern", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in FILES
+]
+_DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
+
+
+def docstring_lines(node):
+    """Return how many lines the docstring of a node has."""
+    if ast.get_docstring(node) is None:
+        return 0
+    return node.body[0].end_lineno - node.body[0].lineno + 1
+
+
+def nodes(tree, kinds):
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=MODULES)
+def test_a_file_is_read_at_one_sitting(path):
+    """At most 600 lines, but for estimators whose docstrings are most of the file."""
+    text = path.read_text()
+    n_lines, tree = text.count("\n"), ast.parse(text)
+    n_documented = sum(map(docstring_lines, nodes(tree, _DOCUMENTED)))
+    most = path.parent.name == "estimators" and 2 * n_documented > n_lines
+    assert most or n_lines <= 600
+
+
+@pytest.mark.parametrize("path", FILES, ids=MODULES)
+def test_a_function_fits_on_a_screen(path):
+    """At most 60 lines of code; constructors only take what they are given."""
+    lines = path.read_text().splitlines()
+    for node in nodes(ast.parse(path.read_text()), ast.FunctionDef):
+        body = lines[node.lineno - 1 : node.end_lineno]
+        code = [line for line in body if line.strip() and line.strip()[0] != "#"]
+        n_lines = len(code) - docstring_lines(node)
+        assert n_lines <= 60 or node.name == "__init__", node.name
+
+
+def own_classes():
+    for name in MODULES:
+        module = importlib.import_module(name.removesuffix(".__init__"))
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if cls.__module__.startswith("eigenkern"):
+                yield cls
+
+
+def n_levels(cls):
+    """Return how many levels of own classes are over a class, mixins of targets not."""
+    own = [
+        base
+        for base in cls.__bases__
+        if base.__module__.startswith("eigenkern")
+        and base.__module__ != "eigenkern.estimators.targets"
+    ]
+    return max((1 + n_levels(base) for base in own), default=0)
+
+
+def test_no_class_stands_on_a_tower():
+    classes = set(own_classes())
+    assert EigenProRegressor in classes and n_levels(EigenProRegressor) == 2
+    assert not [cls.__name__ for cls in classes if n_levels(cls) > 2]
+
+
+def test_no_two_constants_share_a_name():
+    places = defaultdict(set)
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for name in [n for t in targets for n in nodes(t, ast.Name)]:
+                if name.id.isupper():
+                    places[name.id].add(str(path.relative_to(PACKAGE)))
+    shared = {name: files for name, files in places.items() if len(files) > 1}
+    assert not shared
+
+
+def documented_path(heading):
+    """Return the functions that CONTRIBUTING lists, with numbers, under a heading."""
+    text = (PACKAGE.parent / "CONTRIBUTING.rst").read_text()
+    section = text.split(f"\n{heading}\n", 1)[1]
+    listed = re.match(r"\W*\n(?:.*\n)*?((?:\d+\. .*\n(?:   .*\n)*)+)", section)[1]
+    return re.findall(r"^\d+\. ``([\w.<>]+)``", listed, re.MULTILINE)
+
+
+def calls_of(function):
+    """Return the names of the package's functions that a call calls, first ones first.
+
+    Functions inside of others are named by these.
+    """
+    called = {}
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            called.setdefault(code.co_qualname.replace(".<locals>", ""))
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return list(called)
+
+
+@pytest.mark.parametrize(
+    ("heading", "most"), [("From X to ``dual_coef_``", 25), ("And back", 10)]
+)
+def test_x_takes_the_documented_path(heading, most, regression):
+    X, y, *_ = regression
+    options = {"early_stopping": False, "cache_size": 100, "random_state": 0}
+    model = EigenProRegressor(algorithm="eigenpro2", **options)
+    fit = calls_of(lambda: model.fit(X, y))
+    called = fit if most == 25 else calls_of(lambda: model.predict(X))
+    path = documented_path(heading)
+    assert [name for name in called if name in path] == path
+    assert 5 < len(path) <= most
