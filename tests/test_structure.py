@@ -124,8 +124,7 @@ def calls_of(function):
 )
 def test_x_takes_the_documented_path(heading, most, regression):
     X, y, *_ = regression
-    options = {"early_stopping": False, "cache_size": 100, "random_state": 0}
-    model = EigenProRegressor(algorithm="eigenpro2", **options)
+    model = EigenProRegressor(algorithm="eigenpro2", cache_size=100, random_state=0)
     fit = calls_of(lambda: model.fit(X, y))
     called = fit if most == 25 else calls_of(lambda: model.predict(X))
     path = documented_path(heading)

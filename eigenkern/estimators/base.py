@@ -112,7 +112,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
                 keeper = None
             fitted = attributes(train(solver, rule, report, keeper))
         except KeyboardInterrupt as interrupt:
-            if not hasattr(rule, "undo") or not rule.undo():
+            if not rule.undo():
                 raise
             report.close()
             publish(self, attributes(True))
@@ -191,12 +191,6 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Whether ``early_stopping="auto"`` spares rows, to calibrate by, at first."""
         return is_auto(self.early_stopping) and self.max_iter > 1
 
-    def _spare(self, data, train, *, at_start=False):
-        """Return the rows that a classifier spares, or None."""
-        if data.groups is None or not self._spares:
-            return None
-        return Spared(train, at_start=at_start)
-
     @property
     def _n_iterations(self):
         """Iterations that callbacks are told of, at most."""
@@ -220,31 +214,6 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Show a line of progress if ``verbose``."""
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
-
-    def _epoch_rule(
-        self, problem, data, held_out, kind=EpochRule, start=None, spared=None
-    ):
-        """Return the rule of an iteration over epochs, with early stopping or not."""
-        score = scored = None
-        if held_out is not None:
-            weights = None if data.weights is None else data.weights[held_out]
-            if spared is None:
-                labels = data.labels[held_out]
-                score = partial(self._score_values, labels=labels, weights=weights)
-            weights = np.ones(len(held_out)) if weights is None else weights
-            scored = data.targets[held_out], weights
-        return kind(
-            type(self).__name__,
-            self._failure_hint,
-            problem,
-            self.max_iter,
-            self.tol,
-            self.n_iter_no_change,
-            score,
-            start,
-            scored,
-            spared,
-        )
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
@@ -327,3 +296,36 @@ def split(data, early_stopping, fraction):
             f"with{trained}; got {fraction} of {len(rows)} rows"
         )
     return data.shuffled(rows[~held]), rows[held]
+
+
+def spare(model, data, train, *, at_start=False):
+    """Return the training rows that a classifier spares, or None."""
+    if data.groups is None or not model._spares:
+        return None
+    return Spared(train, at_start=at_start)
+
+
+def epoch_rule(
+    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
+):
+    """Return the rule of an iteration over epochs, with early stopping or not."""
+    score = scored = None
+    if held_out is not None:
+        weights = None if data.weights is None else data.weights[held_out]
+        if spared is None:
+            labels = data.labels[held_out]
+            score = partial(model._score_values, labels=labels, weights=weights)
+        weights = np.ones(len(held_out)) if weights is None else weights
+        scored = data.targets[held_out], weights
+    return kind(
+        type(model).__name__,
+        model._failure_hint,
+        problem,
+        max_iter=model.max_iter,
+        tol=model.tol,
+        n_iter_no_change=model.n_iter_no_change,
+        score=score,
+        start=start,
+        scored=scored,
+        spared=spared,
+    )

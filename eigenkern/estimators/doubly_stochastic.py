@@ -20,7 +20,7 @@ from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
 from ..tuning.doubly_stochastic import ALPHA, auto_alpha, choose_sizes, make_steps
-from .base import Model, check_epochs, split, stops_early
+from .base import Model, check_epochs, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
@@ -121,7 +121,8 @@ class _DoublyStochastic(Streaming, Model):
         )
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
-        return problem, solver, chosen, self._epoch_rule(problem, data, held_out, kind)
+        rule = epoch_rule(self, problem, data, held_out, kind=kind)
+        return problem, solver, chosen, rule
 
     def _holds_out(self, n):
         """Return whether some of n rows are held out."""

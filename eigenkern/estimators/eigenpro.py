@@ -20,6 +20,7 @@ from .base import (
     is_precomputed,
     kernel_gradients,
     kernel_values,
+    spare,
     split,
     stops_early,
 )
@@ -261,7 +262,7 @@ class _EigenPro(Streaming, Model):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         if self.algorithm == "eigenpro3-exact":
             return prepare_exact(self, data, train, held_out)
-        spared = self._spare(data, train, at_start=self._general)
+        spared = spare(self, data, train, at_start=self._general)
         held_out = held_out if spared is None else spared.rows
         prepare = prepare_on_centers if self._general else prepare_machine
         return prepare(self, data, train, held_out, spared)

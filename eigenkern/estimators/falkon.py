@@ -20,6 +20,7 @@ from .checkpoint import Checkpoint
 from .least_squares import make_problem, ridge_coef
 from .logistic import check_loss, prepare_falkon
 from .targets import ClassificationTargets, RegressionTargets
+from .training import Rule
 from .validation import (
     check_flag,
     check_kernel_parameters,
@@ -228,7 +229,7 @@ class _FalkonLike(Model):
         return ResidualLines(type(self).__name__) if self.verbose else None
 
 
-class ResidualRule:
+class ResidualRule(Rule):
     """Stop when every output is done; warn if that takes too many iterations.
 
     Parameters
@@ -272,7 +273,7 @@ class ResidualRule:
         self._whole = self._state, len(self.residuals)
 
     def undo(self):
-        """Go back to the last whole iteration; return if there is one.
+        """Go back to the last whole iteration; return whether there was one.
 
         Values out of sample, which take more iterations, are then left alone.
         """

@@ -8,11 +8,11 @@ from ..backend.array import to_numpy
 from ..backend.lazy import is_lazy
 from ..centers import METHODS, distinct_rows
 from ..nystrom.descent import State
-from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
+from .base import epoch_rule
 from .learner import Learner, ProjectedRule
 from .training import SolutionRule
 from .tuned import (
@@ -71,7 +71,15 @@ def prepare_on_centers(model, data, train, held_out, spared):
         "algorithm_": model._algorithm,
         "cache_size_": problem.cache_megabytes,
     }
-    rule = model._epoch_rule(problem, data, held_out, ProjectedRule, start, spared)
+    rule = epoch_rule(
+        model,
+        problem,
+        data,
+        held_out,
+        kind=ProjectedRule,
+        start=start,
+        spared=spared,
+    )
     return problem, solver, chosen, rule
 
 
@@ -85,17 +93,13 @@ def prepare_exact(model, data, train, held_out):
             f"steps take all {n} training rows; got {model.batch_size}"
         )
     problem.check_memory()
-    make_preconditioner = partial(
-        GlobalSpectral.of, svd_solver=model.svd_solver, rng=problem.rng
-    )
     tuning = tuned(
         model,
         problem,
         problem.row_operator(),
-        make_preconditioner,
-        n,
         model.n_components,
-        n,
+        on_all_rows=True,
+        in_batches=False,
     )
     K = problem.matrix()
     coef = problem.initial_coef() if start is None else start
@@ -114,7 +118,7 @@ def prepare_exact(model, data, train, held_out):
         "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
         "projection_interval_": 1,
     }
-    rule = model._epoch_rule(problem, data, held_out, ProjectedRule, start)
+    rule = epoch_rule(model, problem, data, held_out, kind=ProjectedRule, start=start)
     return problem, solver, chosen, rule
 
 
@@ -163,7 +167,7 @@ def _chosen_problem(model, data, train, held_out):
 def chosen_problem(model, data, train, held_out=None):
     """Return the problem with the kernel and the centers that a model names."""
     centers = _centers_at_hand(model, data.X)
-    return GeneralProblem.chosen(
+    return GeneralProblem(
         data,
         train,
         held_out,

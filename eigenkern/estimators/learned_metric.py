@@ -15,6 +15,7 @@ from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
 from ..problems.parameters import make_kernel
 from .gradients import mean_outer_product
+from .training import Rule
 from .validation import warn_user
 
 # Features, at most, for which "auto" tries a full metric: its root takes 0.2 s a round
@@ -344,7 +345,7 @@ class MetricProblem:
         }
 
 
-class RoundRule:
+class RoundRule(Rule):
     """The best round is the model.
 
     Parameters
@@ -377,10 +378,6 @@ class RoundRule:
         }
         best = min(rounds, key=lambda one: (not one.is_last, one.error))
         return self._problem.fitted_attributes(best) | {"validation_scores_": scores}
-
-    def out_of_sample(self):
-        """Return None: the estimator has probabilities of its own."""
-        return None
 
 
 def mapped(X, root):

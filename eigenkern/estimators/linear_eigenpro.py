@@ -23,7 +23,7 @@ from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
 from ..tuning.linear import sizes_of_features, tune_on_features
 from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import direct_pays_on_features
-from .base import Model, split, stops_early
+from .base import Model, epoch_rule, spare, split, stops_early
 from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
@@ -146,7 +146,7 @@ class _LinearEigenPro(Streaming, Model):
 
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
-        spared = self._spare(data, train)
+        spared = spare(self, data, train)
         held_out = held_out if spared is None else spared.rows
         problem = self._problem(data, train, held_out, self.fit_intercept)
         alpha = 0.0
@@ -176,7 +176,7 @@ class _LinearEigenPro(Streaming, Model):
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = self._epoch_rule(problem, data, held_out, start=start, spared=spared)
+        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 

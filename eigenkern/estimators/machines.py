@@ -3,13 +3,12 @@
 from functools import partial
 
 from ..nystrom.descent import State
-from ..preconditioners.eigenpro1 import GlobalSpectral
-from ..preconditioners.eigenpro2 import Spectral
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro, gone_on
-from ..tuning.sizes import check_sizes, direct_pays, max_batch_size, tuning_bytes
+from ..tuning.sizes import check_sizes, direct_pays, tuning_bytes
+from .base import epoch_rule
 from .training import SolutionRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -64,7 +63,8 @@ def prepare_machine(model, data, train, held_out, spared):
     cache = model.cache_size, model.max_iter + on_all_rows, spared is None
     if first:
         problem = problem.cached(*cache)
-    tuning = _tuned(model, problem, q)
+    K = problem.operator
+    tuning = tuned(model, problem, K, q, on_all_rows=on_all_rows)
     if not first:
         problem = problem.cached(*cache)
     make_solver = partial(
@@ -90,27 +90,15 @@ def prepare_machine(model, data, train, held_out, spared):
         "alpha_": ridge / len(train),
         "cache_size_": problem.cache_megabytes,
     }
-    rule = model._epoch_rule(problem, data, held_out, start=start, spared=spared)
+    rule = epoch_rule(model, problem, data, held_out, start=start, spared=spared)
     return problem, solver, chosen, rule
-
-
-def _tuned(model, problem, q):
-    """Return preconditioner, batch and step, measured by the kernel matrix."""
-    K, n_outputs = problem.operator, problem.targets.shape[1]
-    make_preconditioner = Spectral.of
-    if model.algorithm == "eigenpro1":
-        make_preconditioner = partial(
-            GlobalSpectral.of, svd_solver=model.svd_solver, rng=problem.rng
-        )
-    largest_batch = max_batch_size(K, problem.n_features, n_outputs)
-    return tuned(model, problem, K, make_preconditioner, largest_batch, q)
 
 
 def _solved_directly(model, problem, ridge, data, train):
     """Return the state of the direct solution, and what was chosen, or None.
 
     It is the state after one step of EigenPro with all eigenvectors. Where there is no
-    penalty, it is what as many epochs as are allowed would leave.
+    penalty, it is about as smooth as `max_iter` epochs would leave it.
     """
     K, penalty = problem.operator, EPOCH_PENALTY / model.max_iter
     found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)

@@ -12,7 +12,7 @@ from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.lazy import in_memory
 from ..problems.data import Data
 from ..problems.kept import Kept, joined
-from .training import Plateau, Report, SolutionRule, train
+from .training import Plateau, Report, Rule, SolutionRule, train
 from .validation import (
     all_or_nothing,
     check_same_location,
@@ -441,7 +441,7 @@ class Stream:
             self.restart()
 
 
-class PassRule:
+class PassRule(Rule):
     """Stop when the loss of a pass over a stream no longer improves.
 
     Parameters
@@ -458,8 +458,6 @@ class PassRule:
     losses, scores : list of float
         One a pass; no scores.
     """
-
-    scores = ()
 
     def __init__(self, name, hint, max_iter, tol, n_iter_no_change):
         self._name, self._hint, self.max_iter = name, hint, max_iter

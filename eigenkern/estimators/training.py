@@ -1,14 +1,7 @@
 """The training loop, the rules that end it, and what is shown of it.
 
-A solver is a generator of states; a rule looks at each, says whether training is over,
-and in the end which coefficients are the model. To stop otherwise is another rule, a
-class with
-
-- ``max_iter`` and ``update(state)``, which returns whether training is over;
-- ``fitted_attributes(interrupted)``, where it is the rule of a fit, and then
-  ``out_of_sample()``: values to calibrate probabilities on, or None;
-- ``losses`` and ``scores``, where a `ProgressLine` shows them;
-- ``save()`` and ``load(saved)``, as the solver, where checkpoints are written.
+A solver is an iterator of states; a `Rule` looks at each, says whether training is
+over, and in the end which coefficients are the model.
 """
 
 import sys
@@ -147,7 +140,32 @@ class Plateau:
         return self.waited >= self._patience
 
 
-class EpochRule:
+class Rule:
+    """When training is over, and which model it leaves.
+
+    A subclass has
+
+    - ``max_iter`` and ``update(state)``, which returns whether training is over;
+    - ``fitted_attributes(interrupted)``, as the rule of a fit;
+    - ``losses``, and ``scores`` if there are some, where a `ProgressLine` shows them;
+    - ``save()`` and ``load(saved)``, as the solver, where checkpoints are written.
+    """
+
+    losses = scores = ()
+
+    def undo(self):
+        """Go back to the last state taken in whole; return whether there was one.
+
+        An interrupt may come at any moment.
+        """
+        return False
+
+    def out_of_sample(self):
+        """Return values to calibrate probabilities on, or None."""
+        return None
+
+
+class EpochRule(Rule):
     """Stop when loss or validation score no longer improve; never worse than the mean.
 
     Parameters
@@ -213,10 +231,7 @@ class EpochRule:
         self._whole = saved
 
     def undo(self):
-        """Go back to the last epoch that was taken in whole; return if there is one.
-
-        An interrupt may come at any moment.
-        """
+        """Go back to the last epoch taken in whole; return whether there was one."""
         if self._whole is None:
             return False
         self.load(self._whole)
@@ -327,7 +342,7 @@ class EpochRule:
         return other if better else zero
 
 
-class SolutionRule:
+class SolutionRule(Rule):
     """The last state is the model: of a solver in closed form, or of a few epochs.
 
     Parameters
@@ -342,8 +357,6 @@ class SolutionRule:
     state : State or EpochState
         The last one.
     """
-
-    scores = ()
 
     def __init__(self, problem, losses=(), max_iter=1):
         self._problem, self.losses, self.max_iter = problem, losses, max_iter

@@ -1,12 +1,16 @@
 """What EigenPro is asked for and chooses: parameters, tuning, attributes that tell."""
 
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
 from ..backend.array import to_numpy
+from ..preconditioners.eigenpro1 import GlobalSpectral
+from ..preconditioners.eigenpro2 import Spectral
 from ..problems.data import OutOfSample
 from ..tuning.penalty import auto_ridge
+from ..tuning.sizes import max_batch_size
 from ..tuning.step import tune
 from .base import check_epochs, stops_early
 from .validation import check_flag, check_number, is_auto
@@ -58,16 +62,28 @@ def chosen_ridge(model, problem, K):
     return auto_ridge(K, problem.targets, problem.weights)
 
 
-def tuned(model, problem, operator, make_preconditioner, largest_batch, q, m=None):
-    """Return preconditioner, batch and step for a model, measured by an operator."""
+def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
+    """Return preconditioner, batch and step for a model, measured by K of its rows.
+
+    With `on_all_rows` the eigenvectors are those of EigenPro 1, else of a subsample.
+    """
+    make_preconditioner, m = Spectral.of, model.batch_size
+    if on_all_rows:
+        options = {"svd_solver": model.svd_solver, "rng": problem.rng}
+        make_preconditioner = partial(GlobalSpectral.of, **options)
+    if in_batches:
+        n_outputs = problem.targets.shape[1]
+        largest_batch = max_batch_size(K, problem.n_features, n_outputs)
+    else:
+        largest_batch = m = K.shape[0]
     return tune(
-        operator,
+        K,
         largest_batch,
         make_preconditioner=make_preconditioner,
         weights=problem.weights,
         subsample_size=model.subsample_size,
         n_components=q,
-        batch_size=model.batch_size if m is None else m,
+        batch_size=m,
         step_size=model.step_size,
         damping=model.damping,
     )

@@ -35,14 +35,16 @@ class OutOfSample(NamedTuple):
 
 
 class Spared:
-    """Training rows that come last: first they tell values out of sample.
+    """Training rows that the first epochs leave out, to calibrate the model on.
+
+    The last epochs train on them too.
 
     Parameters
     ----------
     train : ndarray of int
         Training rows, in the solver's order.
     at_start : bool, default=False
-        Which of them are spared, a tenth and 1000 at most: the last, or the first.
+        Whether the first rows are left out, and not the last: a tenth, at most 1000.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ class GeneralProblem(Problem):
     """Least squares with f = K(., Z) a + intercept on rows of data.
 
     The word is that of EigenPro 3: a general kernel model has centers Z that need not
-    be its training rows. `GeneralProblem.chosen` chooses kernel and centers.
+    be its training rows.
 
     Parameters
     ----------
@@ -38,11 +38,14 @@ class GeneralProblem(Problem):
         used.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z.
-    device : str or list
-        The parameter of the estimator.
+    kernel, device
+        Parameters of the estimator.
+    centers : str or array of shape (p, d)
+        Z, or one of `centers.METHODS`, which chooses them.
+    bandwidth : float or str, default=None
+        Parameter of the estimator; None where the kernel has one.
+    n_centers : int, default=None
+        p, where centers are chosen; None: all distinct rows.
     intercept : ndarray of shape (l,), default=None
         None: the weighted mean of the targets.
     weight_scale : float, default=None
@@ -74,6 +77,8 @@ class GeneralProblem(Problem):
         kernel,
         centers,
         device,
+        bandwidth=None,
+        n_centers=None,
         intercept=None,
         weight_scale=None,
         zero_loss=None,
@@ -81,18 +86,34 @@ class GeneralProblem(Problem):
         super().__init__(device, data.X)
         self._device, self._data = device, data
         self._X = self.to_compute_if_small(data.X)
-        centers = self.to_compute(centers)
-        like = self.to_compute(self._X[:0, :]) if intercept is None else centers
-        self.dtype = like.dtype
-        self.rng, self._train, self.kernel = data.rng, train, kernel
+        self.rng, self._train = data.rng, train
         self.n_machines, self.message_seconds = 1, 0.0
         if is_lazy(self._X):
             self.n_machines = self._X.n_machines
             self.message_seconds = self._X.message_seconds
         self._streamed = StreamedRows(self._X, self.xp, self.device, train)
-        self._on_workers = None
-        self._rows = self._matrix = None
-        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        self._on_workers = self._rows = self._matrix = None
+        weights = None if data.weights is None else data.weights[train]
+        if bandwidth is not None:
+            first = slice(0, n_sampled_rows(len(train)))
+            kernel = make_kernel(
+                kernel,
+                bandwidth,
+                self._streamed[first, :],
+                self.rng,
+                data.targets[train[first]],
+                None if weights is None else weights[first],
+                data.every_row,
+            )
+        self.kernel = kernel
+        if isinstance(centers, str):
+            centers = _chosen(
+                centers, n_centers, kernel, self._X, train, weights, self.rng
+            )
+        centers = self.to_compute(centers)
+        like = self.to_compute(self._X[:0, :]) if intercept is None else centers
+        self.dtype = like.dtype
+        w = np.ones(len(train)) if weights is None else weights
         if intercept is None:
             intercept = np.average(data.targets[train], axis=0, weights=w)
         self.intercept = intercept
@@ -111,41 +132,6 @@ class GeneralProblem(Problem):
         self._validation = None
         if held_out is not None:
             self._validation = self.center_matrix.rows(take(self._X, held_out))
-
-    @classmethod
-    def chosen(
-        cls, data, train, held_out, *, kernel, bandwidth, centers, n_centers, device
-    ):
-        """Return the problem with a kernel, and centers, as an estimator names them.
-
-        Parameters
-        ----------
-        data, train, held_out, device
-            As of the class.
-        kernel, bandwidth
-            Parameters of the estimator.
-        centers : str or array
-            One of `centers.METHODS`, or the centers.
-        n_centers : int or None
-            p; None: all distinct rows.
-        """
-        problem = Problem(device, data.X)
-        X = problem.to_compute_if_small(data.X)
-        first = StreamedRows(X, problem.xp, problem.device, train)
-        n_sampled = n_sampled_rows(len(train))
-        weights = None if data.weights is None else data.weights[train]
-        kernel = make_kernel(
-            kernel,
-            bandwidth,
-            first[:n_sampled, :],
-            data.rng,
-            data.targets[train[:n_sampled]],
-            None if weights is None else weights[:n_sampled],
-            data.every_row,
-        )
-        if isinstance(centers, str):
-            centers = _chosen(centers, n_centers, kernel, X, train, weights, data.rng)
-        return cls(data, train, held_out, kernel=kernel, centers=centers, device=device)
 
     def _gather(self, rows):
         """Return a slice of the training rows in the solver's order."""
@@ -182,16 +168,16 @@ class GeneralProblem(Problem):
         for b, following in zip(batches, [*batches[1:], None], strict=True):
             if self._on_workers is not None:
                 operator = self._on_workers.part(b.start, b.stop)
-                rows = operator.lazy_rows
+                X_b = operator.lazy_rows
             else:
-                rows = self._gather(b)
+                X_b = self._gather(b)
                 if following is not None and self._rows is None:
                     self._streamed.expect(following.start, following.stop)
                 if self._matrix is None:
-                    operator = self.center_matrix.rows(rows)
+                    operator = self.center_matrix.rows(X_b)
                 else:
                     operator = GivenMatrix(self._matrix[b, :])
-            yield Batch(operator, rows, self.targets[b, :], self.weights[b])
+            yield Batch(operator, X_b, self.targets[b, :], self.weights[b])
 
     def batch(self, X, Y, weights):
         """Return a batch of more rows: where X lives, and on the host."""
