@@ -15,7 +15,7 @@ __all__ = [
     "SpectrumDisplay",
 ]
 
-# Features, at most, with a bar or a label: as many as can be read in a figure.
+# Most features with a bar or a label: as many as can be read in a figure.
 _MAX_FEATURES = 20
 
 
@@ -33,24 +33,24 @@ def _axes(ax):
 
 
 class SpectrumDisplay:
-    """Eigenvalues that the preconditioner was chosen by.
+    """Eigenvalues by which the preconditioner was chosen.
 
     The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
     preconditioned kernel as estimated on held-out rows, and the chosen q. Where the
-    second curve leaves the first, the eigenvectors fit the subsample and no longer the
-    population: the step must suit the second.
+    second curve leaves the first, the eigenvectors overfit the subsample: the step must
+    suit the second.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
     Parameters
     ----------
     n_components : array of shape (k,)
-        The q that were measured, increasing.
+        The values of q that were measured, increasing.
     in_sample : array of shape (k,)
         lambda_{q+1} of the subsample.
     held_out : array of shape (k,)
-        The largest eigenvalue of the preconditioned kernel, measured on rows that hold
-        no larger a part of the subsample than the data do.
+        The largest eigenvalue of the preconditioned kernel, measured on rows with no
+        larger a share of the subsample than in the data.
     chosen : int
         q in use.
     name : str, default=None
@@ -101,7 +101,7 @@ class SpectrumDisplay:
         ax : matplotlib Axes, default=None
             None: a new figure.
         name : str, default=None
-            For the title; None: that of the estimator's class.
+            For the title; None: the name of the estimator's class.
 
         Returns
         -------
@@ -154,7 +154,7 @@ class SpectrumDisplay:
 
 
 class ConvergenceDisplay:
-    """Training loss, and validation score if there is one, of every epoch.
+    """Training loss of every epoch, and validation score if there is one.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
@@ -170,12 +170,12 @@ class ConvergenceDisplay:
     ----------
     ax_ : matplotlib Axes
     score_ax_ : matplotlib Axes or None
-        Axis on the right with the scores.
+        Axes on the right, with the scores.
     figure_ : matplotlib Figure
 
     See Also
     --------
-    SpectrumDisplay : What the step was chosen by.
+    SpectrumDisplay : Eigenvalues by which the step was chosen.
 
     Examples
     --------
@@ -213,7 +213,7 @@ class ConvergenceDisplay:
             For the losses and the scores; None: new ones. Pass ``ax_`` and
             ``score_ax_`` of another display to compare.
         name : str, default=None
-            For the legend; None: that of the estimator's class.
+            For the legend; None: the name of the estimator's class.
         **line_kwargs : dict
             For `matplotlib.axes.Axes.plot`.
 
@@ -279,10 +279,10 @@ class RegularizationPathDisplay:
     errors : array of shape (k,)
         Mean squared errors, or what `measure` says.
     chosen : float
-        Of `values`.
+        The chosen one of `values`.
     parameter : {"alpha", "iterations"}
     criterion : str, default="holdout"
-        What the errors are of.
+        How the errors were measured.
     name : str, default=None
         For the legend.
     measure : str, default="mean squared error"
@@ -295,7 +295,7 @@ class RegularizationPathDisplay:
 
     See Also
     --------
-    ConvergenceDisplay : Loss of the epochs of an iteration.
+    ConvergenceDisplay : Loss of every epoch of an iteration.
 
     Examples
     --------
@@ -343,7 +343,7 @@ class RegularizationPathDisplay:
         ax : matplotlib Axes, default=None
             None: a new figure.
         name : str, default=None
-            For the legend; None: that of the estimator's class.
+            For the legend; None: the name of the estimator's class.
         **line_kwargs : dict
             For `matplotlib.axes.Axes.plot`.
 
@@ -414,17 +414,17 @@ class RegularizationPathDisplay:
 
 
 class MetricDisplay:
-    """What a kernel looks at: the features that matter, or its learned metric.
+    """What a kernel model looks at: the features that matter, or a learned metric.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
     Parameters
     ----------
     values : array of shape (n_features,) or (n_features, n_features)
-        Importances, the metric, or for "image" its diagonal.
+        Importances, the metric, or its diagonal for "image".
     kind : {"importances", "matrix", "image"}, default="importances"
-        "importances": a bar for each feature, the largest first, 20 at most.
-        "matrix": a matrix, zero in white. "image": a value for each pixel.
+        "importances": a bar for each feature, the largest first, 20 at most. "matrix":
+        a matrix, with zero in white. "image": a value for each pixel.
     shape : tuple of int, default=None
         Rows and columns of "image".
     feature_names : array of shape (n_features,), default=None
@@ -481,18 +481,18 @@ class MetricDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            For "importances" with the attribute ``feature_importances_``, as trees have
-            it too; otherwise with ``metric_``, such as `RFMRegressor`.
+            For "importances", with the attribute ``feature_importances_``, which trees
+            have too; otherwise with ``metric_``, such as `RFMRegressor`.
         kind : {"importances", "matrix", "image"}, default="importances"
             "importances": a bar for each feature, the largest first, 20 at most.
-            "matrix": ``metric_``, zero in white. "image": the diagonal of ``metric_``
-            over the pixels that the features are.
+            "matrix": ``metric_``, with zero in white. "image": the diagonal of
+            ``metric_`` as an image, whose pixels are the features.
         shape : tuple of int, default=None
             Rows and columns of "image"; their product is the number of features.
         ax : matplotlib Axes, default=None
             None: a new figure.
         name : str, default=None
-            For the title; None: that of the estimator's class.
+            For the title; None: the name of the estimator's class.
 
         Returns
         -------
@@ -501,7 +501,7 @@ class MetricDisplay:
         Raises
         ------
         ValueError
-            If the estimator has no such attribute, or kind or shape are wrong.
+            If the estimator has no such attribute, or kind or shape is wrong.
         """
         _check_metric_kind(kind)
         attribute = "feature_importances_" if kind == "importances" else "metric_"
@@ -530,7 +530,7 @@ class MetricDisplay:
         Raises
         ------
         ValueError
-            If kind or shape are wrong.
+            If kind or shape is wrong.
         """
         _check_metric_kind(self.kind)
         values = np.asarray(self.values)

@@ -1,9 +1,9 @@
-"""Which rows become the centers of a kernel model.
+"""How to choose the centers of a kernel model.
 
 Every estimator with a parameter `centers` takes the names of these functions. Called
-directly, as functions of a kernel and rows X, they return centers to look at, or to
-pass to several models as ``centers=``. Where X has fewer distinct rows than `n_centers`
-asks for, all of them are centers.
+directly, with a kernel and rows X, they return centers to inspect, or to pass to
+several models as ``centers=``. If X has fewer distinct rows than `n_centers`, all of
+them are centers.
 """
 
 from numbers import Integral
@@ -38,21 +38,21 @@ def uniform(
     kernel : Kernel
         Not used.
     X : array of shape (n, d)
-        Rows to choose among. Equal rows are one, with the sum of their weights.
+        Rows to choose from. Equal rows count as one, with the sum of their weights.
     n_centers : int
         m, how many centers to choose.
     weights : array of shape (n,), default=None
-        How often each row counts. All rows are drawn alike. None: once.
+        Not used: all rows are equally likely.
     random_state : int, RandomState instance, Generator or None, default=None
-        What the choice is drawn by; pass an int to get the same centers again.
+        Controls the choice; pass an int to get the same centers again.
 
     Returns
     -------
     centers : array of shape (m, d)
-        In the library and data type of X, where X lives. All distinct rows where there
-        are no more than `n_centers`.
+        In the library and data type of X, where X lives. All distinct rows if there are
+        no more than `n_centers`.
     indices : ndarray of shape (m,)
-        Their places in X.
+        Their indices in X.
 
     Raises
     ------
@@ -72,29 +72,29 @@ def kmeans(
 ) -> Any:
     """Choose the means of clusters of rows.
 
-    They need fewer centers than random rows for the same accuracy, where the rows form
-    clusters. By scikit-learn's ``MiniBatchKMeans``, on the host.
+    If the rows form clusters, fewer means than random rows give the same accuracy. Uses
+    scikit-learn's ``MiniBatchKMeans``, on the host.
 
     Parameters
     ----------
     kernel : Kernel
-        Not used: clusters are those of the Euclidean distance.
+        Not used: clusters are by Euclidean distance.
     X : array of shape (n, d)
-        Rows to choose among. Equal rows are one, with the sum of their weights.
+        Rows to choose from. Equal rows count as one, with the sum of their weights.
     n_centers : int
         m, how many centers to choose.
     weights : array of shape (n,), default=None
         How often each row counts. None: once.
     random_state : int, RandomState instance, Generator or None, default=None
-        What the choice is drawn by; pass an int to get the same centers again.
+        Controls the choice; pass an int to get the same centers again.
 
     Returns
     -------
     centers : array of shape (m, d)
-        In the library and data type of X, where X lives. All distinct rows where there
-        are no more than `n_centers`.
+        In the library and data type of X, where X lives. All distinct rows if there are
+        no more than `n_centers`.
     indices : ndarray of shape (m,) or None
-        None: means are no rows.
+        None: means are not rows of X.
 
     Raises
     ------
@@ -112,37 +112,37 @@ def leverage_scores(
     weights: ArrayLike | None = None,
     random_state: AnyGenerator = None,
 ) -> Any:
-    """Choose rows at random, the more likely the less other rows explain them.
+    """Choose rows at random, with higher probability if other rows explain them less.
 
-    By approximate ridge leverage scores: rows of sparse regions are not forgotten.
-    Takes up to 2000 columns of the kernel matrix.
+    The probabilities are approximate ridge leverage scores, so that sparse regions get
+    centers too. Takes up to 2000 columns of the kernel matrix.
 
     Parameters
     ----------
     kernel : Kernel
-        Whose matrix the scores are of.
+        The scores are those of its matrix.
     X : array of shape (n, d)
-        Rows to choose among. Equal rows are one, with the sum of their weights.
+        Rows to choose from. Equal rows count as one, with the sum of their weights.
     n_centers : int
         m, how many centers to choose.
     weights : array of shape (n,), default=None
         How often each row counts. None: once.
     random_state : int, RandomState instance, Generator or None, default=None
-        What the choice is drawn by; pass an int to get the same centers again.
+        Controls the choice; pass an int to get the same centers again.
 
     Returns
     -------
     centers : array of shape (m, d)
-        In the library and data type of X, where X lives. All distinct rows where there
-        are no more than `n_centers`.
+        In the library and data type of X, where X lives. All distinct rows if there are
+        no more than `n_centers`.
     indices : ndarray of shape (m,)
-        Their places in X.
+        Their indices in X.
 
     Raises
     ------
     ValueError
-        If a parameter is wrong, the memory does not suffice, or the kernel has no
-        finite and positive k(x, x).
+        If a parameter is wrong, memory does not suffice, or the values k(x, x) are not
+        finite or all zero.
     """
     return _chosen("leverage_scores", kernel, X, n_centers, weights, random_state)
 
@@ -157,35 +157,35 @@ def rpcholesky(
 ) -> Any:
     """Choose rows by randomly pivoted Cholesky: the most accurate for their number.
 
-    Each row is drawn with a probability proportional to what the rows before it leave
-    of its k(x, x). Takes time n m^2 and 16 n m bytes.
+    The probability of a row is proportional to the part of its k(x, x) that the rows
+    chosen before leave unexplained. Takes time n m^2 and 16 n m bytes.
 
     Parameters
     ----------
     kernel : Kernel
-        Whose matrix the rows approximate.
+        The rows approximate its matrix.
     X : array of shape (n, d)
-        Rows to choose among. Equal rows are one, with the sum of their weights.
+        Rows to choose from. Equal rows count as one, with the sum of their weights.
     n_centers : int
         m, how many centers to choose.
     weights : array of shape (n,), default=None
         How often each row counts. None: once.
     random_state : int, RandomState instance, Generator or None, default=None
-        What the choice is drawn by; pass an int to get the same centers again.
+        Controls the choice; pass an int to get the same centers again.
 
     Returns
     -------
     centers : array of shape (m, d)
-        In the library and data type of X, where X lives. All distinct rows where there
-        are no more than `n_centers`, and fewer where they span all rows up to rounding.
+        In the library and data type of X, where X lives. All distinct rows if there are
+        no more than `n_centers`; fewer if those span all rows up to rounding.
     indices : ndarray of shape (m,)
-        Their places in X.
+        Their indices in X.
 
     Raises
     ------
     ValueError
-        If a parameter is wrong, the memory does not suffice, or the kernel has no
-        finite and positive k(x, x).
+        If a parameter is wrong, memory does not suffice, or the values k(x, x) are not
+        finite or all zero.
 
     References
     ----------
@@ -209,7 +209,7 @@ def rpcholesky(
 
 
 def _chosen(method, kernel, X, n_centers, weights, random_state):
-    """Return centers for rows that need not be distinct, and their places."""
+    """Return centers among rows that need not be distinct, and their indices."""
     right = isinstance(n_centers, Integral) and not isinstance(n_centers, bool)
     if not right or n_centers < 1:
         raise ValueError(f"n_centers must be an integer >= 1; got {n_centers!r}")

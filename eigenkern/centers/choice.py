@@ -1,4 +1,4 @@
-"""Centers by the name of a method, and the weighted kernel matrix that some look at."""
+"""Centers by the name of a method, and the weighted kernel matrix that some use."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ from ..operators.tiled import TiledKernel
 from .clusters import cluster_means
 from .sampling import leverage_indices, pilot_size, pivot_indices, uniform_indices
 
-#: How centers can be chosen among rows.
+#: How centers can be chosen from rows.
 METHODS = ("uniform", "kmeans", "leverage_scores", "rpcholesky")
 
 
 def choose(method, kernel, X, n_centers, rng, weights=None):
-    """Return centers for distinct rows, chosen by one of `METHODS`.
+    """Return centers chosen from distinct rows by one of `METHODS`.
 
     Parameters
     ----------
@@ -26,22 +26,22 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
         m; all rows, if there are fewer.
     rng : numpy.random.RandomState
     weights : ndarray of shape (n,), default=None
-        How often each row counts; "uniform" takes all rows alike.
+        How often each row counts; "uniform" ignores it.
 
     Returns
     -------
     centers : array of shape (m, d)
-        In the library and data type of X, where X lives. "rpcholesky" returns fewer
-        where they span all rows.
+        In the library and data type of X, where X lives. "rpcholesky" returns fewer if
+        those span all rows.
     indices : ndarray of shape (m,) or None
-        Their places in X. None for "kmeans", whose centers are no rows.
+        Their indices in X. None for "kmeans", whose centers are not rows.
 
     Raises
     ------
     ValueError
-        If the memory does not suffice: "rpcholesky" needs 16 n m bytes,
-        "leverage_scores" 16 n bytes for each of its `pilot_size` columns. Or if no
-        k(x, x) is positive, or one is not finite.
+        If memory does not suffice: "rpcholesky" needs 16 n m bytes, "leverage_scores"
+        16 n bytes for each of its `pilot_size` columns. Or if no k(x, x) is positive,
+        or one is not finite.
     """
     if method not in METHODS:
         names = ", ".join(repr(name) for name in METHODS)

@@ -1,4 +1,4 @@
-"""Means of clusters of rows, and what the rows weigh that are nearest to each."""
+"""Means of clusters of rows, and the weight of the rows nearest to each center."""
 
 import numpy as np
 
@@ -7,25 +7,25 @@ from ..backend.linalg import large_product
 from ..backend.threads import openmp_with_room
 from .distinct import distinct_rows
 
-# Means up to which k-means++ starts. Its time grows with the square of their number
-# (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means have 96.7 %
-# accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
+# Most means for which k-means++ chooses the start. Its time grows with the square of
+# their number (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means
+# have 96.7 % accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
 _MAX_PLUS_PLUS = 1000
 
 
 def cluster_means(X, n_centers, rng, weights=None):
     """Return the means of clusters of rows, by scikit-learn's ``MiniBatchKMeans``.
 
-    Batches of 1024 rows: the time grows little with the number of rows. On the host,
-    wherever X lives. The first means are those of k-means++, or random rows where
-    there are more than 1000. Means of distinct rows are distinct; no more rows than
-    `n_centers` are returned as they are.
+    It takes batches of 1024 rows, so time grows little with the number of rows, and
+    runs on the host, wherever X lives. It starts from k-means++, or from random rows
+    for more than 1000 means. Means of distinct rows are distinct; if there are no more
+    rows than `n_centers`, they are returned as they are.
     """
     from sklearn.cluster import MiniBatchKMeans
 
     if n_centers >= X.shape[0]:
         return X
-    if weights is not None:  # rounded: in any unit the same, to the last bit
+    if weights is not None:  # rounded: then their scale changes no bit
         weights = np.maximum((weights / weights.max()).astype(np.float32), 1e-30)
     rows = to_numpy(X)
     offset = rows.mean(axis=0)  # a large one would cost digits of the distances
@@ -39,7 +39,7 @@ def cluster_means(X, n_centers, rng, weights=None):
     with openmp_with_room():
         clusters.fit(rows - offset, sample_weight=weights)
     centers = clusters.cluster_centers_ + offset
-    # A mean of few rows is started anew from a row, which another may have taken.
+    # A mean of few rows is restarted from a row, possibly the same as another mean.
     if len(distinct_rows(centers)[0]) < n_centers:
         centers = np.concatenate([centers, rows[rng.permutation(len(rows))]])
         centers = centers[np.sort(distinct_rows(centers)[0])[:n_centers]]
@@ -47,7 +47,7 @@ def cluster_means(X, n_centers, rng, weights=None):
 
 
 def masses(X, centers, weights):
-    """Return the summed weights of the rows that are nearest to each center, (m,)."""
+    """Return the total weight of the rows nearest to each center, (m,)."""
     xp, (n, m) = namespace(X), (X.shape[0], centers.shape[0])
     offset = xp.mean(centers, axis=0)  # a large one would cost digits of the distances
     Z = centers - offset

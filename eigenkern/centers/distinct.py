@@ -7,29 +7,29 @@ import numpy as np
 from ..backend.array import slices, to_numpy
 from ..backend.lazy import is_lazy
 
-# Numbers of X whose keys are computed at a time: copies of 8 MB.
+# Numbers of X to compute keys of at a time: copies of 8 MB.
 _KEYS_BLOCK = 2**20
 
 
 def distinct_rows(X):
     """Return the first of every set of equal rows, in an order of their content.
 
-    Repeating rows, leaving out copies, another order of the rows or float32 in place of
-    float64 change nothing but the indices: what is drawn from distinct rows with a
-    given seed is the same rows. X may be an array or LazyRows.
+    Copies of rows, their order, and float32 in place of float64 change only the
+    indices: a given seed draws the same rows from the distinct ones. X may be an array
+    or LazyRows.
 
     Returns
     -------
     first : ndarray of shape (k,)
         Indices of the distinct rows.
     which : ndarray of shape (n,)
-        For each row, the place of its equal in `first`.
+        For each row, the index in `first` of the row that equals it.
     """
     return _distinct(X.by_rows(_all_keys) if is_lazy(X) else _all_keys(X))
 
 
 def rows_among(X, Z):
-    """Return which rows of X equal a row of Z of their data type, bool (n,)."""
+    """Return which rows of X equal a row of Z, of the same data type, bool (n,)."""
     which = _distinct(np.concatenate([_all_keys(X), _all_keys(Z)]))[1]
     return np.isin(which[: X.shape[0]], which[X.shape[0] :])
 

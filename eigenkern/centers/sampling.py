@@ -1,4 +1,4 @@
-"""Rows drawn at random: all alike, as pivots of Cholesky, or by leverage scores."""
+"""Rows drawn at random: uniformly, as Cholesky pivots, or by leverage scores."""
 
 import numpy as np
 from scipy.optimize import brentq
@@ -17,10 +17,10 @@ def uniform_indices(n_rows, n_centers, rng):
 def pivot_indices(diagonal, columns, n_centers, rng):
     """Return rows drawn by randomly pivoted Cholesky.
 
-    A row is drawn with a probability proportional to what the rows before it leave of
-    its k(x, x), so that sparse regions are not forgotten and no copy is taken twice.
-    Rows are proposed in blocks and accepted by rejection, which draws from the same
-    distribution as one by one. Takes n_centers columns of the kernel matrix and
+    The probability of a row is proportional to the part of its k(x, x) that the rows
+    drawn before leave unexplained, so that sparse regions get centers and no copy is
+    drawn. Rows are proposed in blocks and accepted by rejection, which gives the same
+    distribution as drawing one by one. Takes n_centers columns of the kernel matrix and
     n n_centers^2 multiply-adds, and keeps n n_centers numbers.
 
     Parameters
@@ -75,7 +75,7 @@ def pivot_indices(diagonal, columns, n_centers, rng):
 
 
 def _accepted(H, places, n_most, floor, rng):
-    """Return which proposals pivoted Cholesky takes, one after the other."""
+    """Return the proposals that pivoted Cholesky accepts, one after the other."""
     first, H = np.diagonal(H).copy(), H.copy()
     accepted = []
     for i in places:
@@ -88,19 +88,18 @@ def _accepted(H, places, n_most, floor, rng):
 
 
 def pilot_size(n_rows, n_centers):
-    """Return how many rows `leverage_indices` takes as a pilot."""
+    """Return how many rows `leverage_indices` uses as a pilot."""
     return min(n_rows, max(n_centers, 200), 2000)
 
 
 def leverage_indices(diagonal, columns, n_centers, rng):
     """Return rows drawn by approximate ridge leverage scores.
 
-    A row is drawn, without replacement, with a probability proportional to its score
-    (K (K + lambda I)^-1)_ii, how much of it other rows don't explain, with the lambda
-    whose effective dimension, the sum of the scores, is n_centers. The scores are those
-    of `ridge_leverage_scores` with uniformly drawn rows as a pilot. Takes `pilot_size`
-    columns of the kernel matrix and that many multiply-adds for each of their entries,
-    and keeps them.
+    Rows are drawn without replacement, with probabilities proportional to the scores (K
+    (K + lambda I)^-1)_ii, the part of each row that others don't explain. lambda is
+    such that the scores sum to n_centers. They are those of `ridge_leverage_scores`
+    with uniformly drawn rows as a pilot. Takes and keeps `pilot_size` columns of the
+    kernel matrix, and takes that many multiply-adds for each of their entries.
 
     `diagonal` and `columns` are as for `pivot_indices`. Indices are in the order of
     their choice.
@@ -108,21 +107,21 @@ def leverage_indices(diagonal, columns, n_centers, rng):
     n = diagonal.shape[0]
     pilot = uniform_indices(n, pilot_size(n, n_centers), rng)
     scores = ridge_leverage_scores(diagonal, columns, pilot, n_centers)
-    scores = np.maximum(scores, 1e-300)  # rows without one fill up
+    scores = np.maximum(scores, 1e-300)  # rows with score 0 come last
     return rng.choice(n, min(n_centers, n), replace=False, p=scores / scores.sum())
 
 
 def ridge_leverage_scores(diagonal, columns, pilot, total):
     """Return approximate ridge leverage scores with a given sum.
 
-    With a pilot set J of M rows that stands for all n, the score of row i is ::
+    With a pilot set J of M rows that represents all n, the score of row i is ::
 
         h_i = (k_ii - k_iJ (K_JJ + (M / n) lambda I)^-1 k_Ji) / lambda
 
-    as in Rudi et al., whose lambda is n times smaller, with A = (M / n) I. In it a row
-    of J counts c = n / M times, and any other c = 0 times. It should count once: by the
-    formula of Sherman and Morrison that is h_i / (1 + (1 - c) h_i). The scores are then
-    at most 1, and exact if J is all rows.
+    as in Rudi et al., whose lambda is n times smaller, with A = (M / n) I. There a row
+    of J counts c = n / M times, and any other row c = 0 times. Counting row i once
+    instead gives h_i / (1 + (1 - c) h_i), by the Sherman-Morrison formula. The scores
+    are then at most 1, and exact if J is all rows.
 
     Parameters
     ----------
@@ -136,8 +135,8 @@ def ridge_leverage_scores(diagonal, columns, pilot, total):
     Returns
     -------
     ndarray of shape (n,)
-        Their sum is smaller than `total` if that needs a lambda of less than 1e-12
-        times the trace of K, when K is of low rank.
+        Their sum is less than `total` if that would need a lambda below 1e-12 times the
+        trace of K, as for K of low rank.
 
     References
     ----------
@@ -165,7 +164,7 @@ def ridge_leverage_scores(diagonal, columns, pilot, total):
         ridge = np.exp(log_ridge)
         inverse = xp.asarray(1 / (values + part * ridge), device=device)
         h = (diagonal - to_numpy(V @ inverse)) / ridge
-        h = np.clip(h, 0.0, bound)  # it is there, up to rounding
+        h = np.clip(h, 0.0, bound)  # true up to rounding
         return h / (1 + (1 - count) * h)
 
     trace = diagonal.sum()

@@ -1,9 +1,9 @@
-"""What a fit would take, told before it: sizes, memory, flops and seconds.
+"""What a fit would take, estimated beforehand: sizes, memory, flops and seconds.
 
-The sizes come from the functions that choose them in a fit, called with matrices of
-which nothing but the shape is right. Memory and seconds follow from them: what is in
-memory together where most of it is, and the work of each part over the rates of this
-machine, which are measured once a process.
+The sizes come from the functions that choose them in a fit, called with dummy matrices
+of the right shape. Memory and seconds follow from them: the peak of what is in memory
+together, and the work of each part over the rates of this machine, which are measured
+once per process.
 """
 
 from inspect import isclass
@@ -41,22 +41,22 @@ def estimate(
 ) -> Estimate:
     """Return what a fit of an estimator would take on this machine.
 
-    Nothing is fitted. The number of centers, the batch and whether a kernel matrix is
-    kept are what a fit chooses by the memory that is free now; the rates of this
-    machine are measured once a process, in up to 0.3 s. Where early stopping or a
-    tolerance ends a fit, it takes less time.
+    Nothing is fitted. The number of centers, the batch and whether to keep a kernel
+    matrix are what a fit would choose with the memory that is free now; the rates of
+    this machine are measured once per process, in up to 0.3 s. A fit that early
+    stopping or a tolerance ends takes less time.
 
     Parameters
     ----------
     estimator : estimator
-        Of this package, on the CPU; not a transformer, and not `RFMRegressor` or
-        `RFMClassifier`, whose rounds fit another estimator: estimate that.
+        Of this package, on the CPU; not a transformer, `RFMRegressor` or
+        `RFMClassifier`. The rounds of these two fit another estimator: estimate that.
     n_samples : int
         Training rows.
     n_features : int
         Columns of X.
     n_outputs : int, default=1
-        Columns of y. Of a classifier 1 for two classes, and their number for more.
+        Columns of y. For a classifier: 1 for two classes, their number for more.
     dtype : {"float32", "float64"}, default="float64"
         Data type of X. Matrices in float32 take half of the memory.
 
@@ -69,7 +69,7 @@ def estimate(
     Raises
     ------
     ValueError
-        If the estimator is none of this package, or computes on a GPU, or a size is not
+        If the estimator is not of this package, or computes on a GPU, or a size is not
         a positive integer.
 
     See Also

@@ -16,8 +16,8 @@ from ..tuning.sizes import (
 )
 from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, add_ridge, race
 
-# Half a product F' F, whose pieces are slower than whole ones; and passes over the rows
-# for means, copies and the loss.
+# Work of half a product F' F, computed in slower pieces; and passes over the rows for
+# means, copies and the loss.
 _HALF, _PASSES_OF_SETUP = 0.8, 8
 
 
@@ -31,7 +31,7 @@ def estimate_linear(fit):
     penalised = is_auto(e.early_stopping) and e._may_be_direct
     if penalised and direct_pays_on_features(X, e.max_iter):
         return _direct_on_features(fit, X)
-    alpha = float(is_auto(e.early_stopping))  # whether there is one is what matters
+    alpha = float(is_auto(e.early_stopping))  # all that matters is whether there is one
     _, m, s = e._sizes(X, k, alpha)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
@@ -76,8 +76,8 @@ def estimate_dsg(fit):
     fit.holds("targets", (8 + 3 * size) * n * k)
     rows = min(n, 20_000)
     add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
-    # Steps of an epoch, and blocks that a batch evaluates: its own, and those since its
-    # last visit, or all so far.
+    # Steps of an epoch, and blocks that a batch evaluates: its own, and those changed
+    # since its last visit, or all so far.
     steps = max(-(-n // m), 32)
     total = steps * e.max_iter
     most = (e.max_features or np.inf) // F

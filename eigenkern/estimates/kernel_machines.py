@@ -81,7 +81,7 @@ def estimate_eigenpro(fit):
 def _direct(fit, K):
     """Return the estimate of one factor of the kernel matrix."""
     e, n, size = fit.estimator, K.shape[0], fit.itemsize
-    # In single precision, as long as the penalty is above its rounding.
+    # In single precision, if the penalty is above its rounding.
     factor_size = 4 if not e.alpha or size == 4 else 8
     fit.holds("kernel matrix", n * n * factor_size)
     left = n / 8
@@ -174,7 +174,7 @@ def _estimate_direct_on_centers(fit, K):
     fit.holds("centers", p * (fit.d + K.row_width) * fit.itemsize)
     add_normal_equations(fit, "ridge", K, NystromPlan.make("ridge", p, n))
     fit.entries(n * p, fit.n_outputs)
-    if fit.data.groups is not None:  # rows to leave out, which are no centers
+    if fit.data.groups is not None:  # to find rows that are not centers
         fit.tells_rows()
         fit.tells_rows()
     return fit.result("direct", n_centers=p)

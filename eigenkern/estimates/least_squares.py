@@ -17,7 +17,7 @@ from ..operators.cached import kept_bytes
 from ..tuning.sizes import FALKON_ITERATIONS
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
-# Iterations of a Falkon classifier without the rows that it is calibrated on.
+# Iterations that fit a Falkon classifier without its calibration rows.
 _N_HELD_OUT = 3
 
 NYTRO = NytroRegressor, NytroClassifier
@@ -99,7 +99,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         fit.reads(n_passes * n_train * p, 2 * k, 8)
     else:
         fit.entries(n_passes * n_train * p, 2 * k)
-    # Blocks of a matrix that is kept in float32 are brought to float64.
+    # Blocks of a matrix that is kept in float32 are converted to float64.
     converted = kept and size == 4
     block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
     fit.uses(2 * square + block)
@@ -108,7 +108,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
 
 
 def _factorises(fit, plan, p):
-    """Whether NYTRO takes a factorization."""
+    """Whether NYTRO uses a factorization."""
     e = fit.estimator
     if e.selection == "gcv":
         return True

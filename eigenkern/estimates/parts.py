@@ -1,4 +1,4 @@
-"""Costs of parts that the fits of several estimators have."""
+"""Costs of parts that fits of several estimators share."""
 
 from ..backend.machine import CPU
 from ..estimators.validation import is_auto
@@ -14,12 +14,12 @@ from ..tuning.sizes import (
 
 # Multiply-adds of a Cholesky factor over n^3.
 FACTOR_CUBES = 0.25
-# Factors that a penalty on a subsample takes, of half the rows and of all of these.
+# Factors to choose a penalty on a subsample: of half its rows, and of all of them.
 N_FACTORS = 4
-# Work of a path over what `NystromPlan` says, where it takes all eigenvectors.
+# Work of a path with all eigenvectors, over what `NystromPlan` says.
 ALL_EIGENVECTORS = 3
-# Epochs, times sides beside the first, that a race of six sides takes: its rules drop
-# most of them early (`solvers.step_search`).
+# Extra epochs that a race of six sides takes, summed over the sides beside the first:
+# its rules drop most of them early (`solvers.step_search`).
 _RACE_SIDES = 16
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
@@ -33,7 +33,7 @@ def race(fit, n, m):
 
 
 def add_ridge(fit, K):
-    """Add the choice of a penalty on a subsample, where it is asked for."""
+    """Add the choice of a penalty on a subsample, if there is one."""
     e, size = fit.estimator, fit.itemsize
     if not is_auto(e.early_stopping) or getattr(e, "alpha", 0.0) not in (0, "auto"):
         return
@@ -69,10 +69,10 @@ def add_measuring(fit, N, q):
 
 
 def add_normal_equations(fit, kind, K, plan, holds_out=False):
-    """Add sums over all rows, by the matrix K of those to train with, and factors."""
-    # Sums over the rows pass through a buffer; a tile a thread, L of the centers, the
-    # sums, and halves of these are there then. The plan has room for a matrix more than
-    # was seen where the models are computed.
+    """Add factors, and sums over all rows, with the matrix K of the training rows."""
+    # Sums over the rows pass through a buffer, with a tile per thread, L of the
+    # centers, the sums, and halves of these in memory. While the models are computed,
+    # the plan has room for one matrix more than was seen in use.
     p = K.shape[1]
     square = 8 * p * p
     tiles = 8 * CPU.row_tile * CPU.center_tile * fit.n_threads
@@ -89,5 +89,5 @@ def add_normal_equations(fit, kind, K, plan, holds_out=False):
 
 
 def add_pivoted_factor(fit, p):
-    """Add `pivoted_cholesky`, on a thread."""
+    """Add `pivoted_cholesky`, which runs on one thread."""
     fit.products(FACTOR_CUBES * p**3 * fit.n_threads)

@@ -1,4 +1,4 @@
-"""A fit that is planned, and the rates of this machine that its costs follow."""
+"""A planned fit, and the rates of this machine that determine its costs."""
 
 import time
 from copy import copy
@@ -20,27 +20,27 @@ from ..problems.least_squares import rounding
 from ..problems.parameters import make_kernel
 from .result import Estimate
 
-# What counts here depends on the data; benchmarks/estimates.py shows how well.
-# Seconds to tell a row from others, and bytes/s of its content, on one thread: 0.5 us a
-# row of 8 features in single precision, 5.4 us with 784. A row in double precision is
-# told by its content in single precision as well.
+# Costs depend on the data; benchmarks/estimates.py shows how accurate these are.
+# Seconds to hash a row, and bytes/s of its content, on one thread: 0.5 us for a row of
+# 8 features in single precision, 5.4 us with 784. A row in double precision is hashed
+# in single precision as well.
 _ROW_SECONDS, _CONTENT = 0.5e-6, 0.65e9
 
 
-# Seconds of an entry of a kernel matrix on all threads, measured once a process for
+# Seconds per entry of a kernel matrix on all threads, measured once per process for
 # every kernel, number of features and data type.
 _entry_seconds = {}
 
 
 @cache
 def _product_seconds():
-    """Return those of a multiply-add of a large product in float64, measured once."""
+    """Return the seconds of a multiply-add in large float64 products, cached."""
     A = np.ones((1024, 1024))
     return _best_seconds(lambda: large_product(A, A)) / 1024**3
 
 
 def _best_seconds(function):
-    """Return the least time of up to five calls, for 0.1 s."""
+    """Return the least time of up to five calls, within 0.1 s."""
     begin, seconds = time.perf_counter(), []
     while not seconds or (len(seconds) < 5 and time.perf_counter() - begin < 0.1):
         start = time.perf_counter()
@@ -51,7 +51,7 @@ def _best_seconds(function):
 
 @dataclass
 class PlannedFit:
-    """A fit that is planned: what is known of it, and the costs so far."""
+    """A planned fit: what is known of it, and the costs so far."""
 
     estimator: object
     n: int
@@ -77,8 +77,8 @@ class PlannedFit:
         self.n_threads = n_blas_threads()
         if self.precomputed or not hasattr(e, "kernel"):
             return
-        # Few rows of random numbers, at most 80 MB, on which the kernel is measured;
-        # not negative, as functions of the user's own may ask.
+        # A few random rows, at most 80 MB, to measure the kernel on; not negative, as
+        # users' own functions may require.
         n_rows = max(min(1024 if self.d > 100 else 2048, 10**7 // self.d), 64)
         sample = rng.random_sample((n_rows, self.d)).astype(self.dtype)
         word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
@@ -91,7 +91,7 @@ class PlannedFit:
         self._entry_seconds = _entry_seconds[key]
 
     def matrix(self, m, p, *, symmetric=False):
-        """Return a kernel matrix with the shape (m, p), and nothing else of it."""
+        """Return a dummy kernel matrix of shape (m, p)."""
         if self.precomputed:
             return GivenMatrix(np.broadcast_to(np.zeros((), self.dtype), (m, p)))
         made = copy(TiledKernel(self._kernel, self._sample))
@@ -99,7 +99,7 @@ class PlannedFit:
         return made
 
     def drowns(self, alpha, n_columns):
-        """Whether the fit goes on in float64, as float32 would drown the penalty."""
+        """Whether the fit uses float64, as float32 rounding would drown the penalty."""
         if self.precomputed or self.itemsize == 8 or alpha == 0:
             return False
         size = float(np.mean(self._kernel.diagonal(self._sample)))
@@ -142,7 +142,7 @@ class PlannedFit:
         self.touches(n_bytes)
 
     def tells_rows(self):
-        """Add what it takes to find equal rows."""
+        """Add the time to find equal rows."""
         if not self.precomputed:
             n_bytes = self.d * (4 if self.itemsize == 4 else 12)
             self.seconds += self.n * (_ROW_SECONDS + n_bytes / _CONTENT)
@@ -150,19 +150,19 @@ class PlannedFit:
     # Memory
 
     def holds(self, name, n_bytes):
-        """Add what is held from here on."""
+        """Add memory that is held from here on."""
         self.held[name] = self.held.get(name, 0.0) + n_bytes
         self.peak = max(self.peak, sum(self.held.values()))
 
     def uses(self, n_bytes):
-        """Tell what is in use for a while, beside what is held."""
+        """Add memory that is in use for a while, beside what is held."""
         self.peak = max(self.peak, sum(self.held.values()) + n_bytes)
 
     def tiles(self, operator, m=None):
         """Return the bytes that the tiles of a product take.
 
-        The plan has room for more temporaries: half of it was seen to be in use in
-        float32, and a quarter in float64.
+        The plan allows for more: half of it was seen in use in float32, and a quarter
+        in float64.
         """
         if self.precomputed:
             return 0

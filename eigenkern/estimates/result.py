@@ -1,4 +1,4 @@
-"""What a fit would take, as it is printed."""
+"""What a fit would take, and how it is printed."""
 
 from dataclasses import dataclass
 from html import escape
@@ -18,15 +18,15 @@ class Estimate:
         How the model is computed: "direct", the name of an algorithm, "factor", "path",
         "iterations".
     n_centers : int or None
-        Centers of the model; None where it has features in their place.
+        Centers of the model; None if it has features instead.
     batch_size : int or None
-        Rows of a step; None where there are no steps.
+        Rows per step; None if there are no steps.
     n_epochs : int
-        Epochs or iterations assumed: as many as are allowed, or usual. 1 for a
-        solution in closed form.
+        Epochs or iterations assumed: as many as allowed, or usual; 1 for a solution in
+        closed form.
     memory : dict of float
-        MB that are in use together when most is: "data copy", "centers", "kernel
-        matrix", "preconditioner", "workspace", and their "total".
+        MB in use when memory use peaks: "data copy", "centers", "kernel matrix",
+        "preconditioner", "workspace", and their "total".
     flops : float
         Floating-point operations.
     seconds : float

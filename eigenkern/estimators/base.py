@@ -41,25 +41,25 @@ from .validation import (
 class Model(CallbackSupportMixin, BaseEstimator):
     """A model: fitted completely or not at all, on arrays that stay where they are.
 
-    A family of models defines ``_check_parameters()``, and ``_prepare(data)``, which
-    returns a problem, a solver, the fitted attributes that are chosen already, and a
-    rule that ends the training; and ``_expand(X)``, the values of a fitted model less
-    its intercept on the device that computes (`kernel_values`). The mixins of `targets`
-    know what targets and predictions are.
+    A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
+    returns a problem, a solver, the fitted attributes chosen so far, and a rule that
+    ends the training; and ``_expand(X)``, the values of a fitted model without its
+    intercept, on the device that computes (`kernel_values`). The mixins of `targets`
+    handle targets and predictions.
     """
 
     #: Attribute of a fitted model that lives where X lives.
     _coef_attribute = "dual_coef_"
     _accept_sparse = False
-    #: What callbacks call an iteration; None: there is none to follow.
+    #: What callbacks call an iteration; None: there are none to follow.
     _task = None
-    #: What to try where no step is stable.
+    #: What to try if no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
-    #: What to pass so that rows need not be in memory; None: they need not.
+    #: What to pass so that rows need not be in memory; None: they never need to be.
     _in_memory_unless = None
-    #: What a fit needs that it has values out of sample, for probabilities.
+    #: What a fit needs for out-of-sample values, to calibrate probabilities.
     _calibrates_with = "early_stopping=True"
-    #: C, of SVC's 1/2 |f|^2 + C sum_i loss_i, in the objective of the model.
+    #: The alpha that equals C in SVC's objective 1/2 |f|^2 + C sum_i loss_i.
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
@@ -70,13 +70,13 @@ class Model(CallbackSupportMixin, BaseEstimator):
         return super().__new__(cls)
 
     def set_params(self, **params):
-        """Set parameters of this estimator, or of what it holds.
+        """Set parameters of this estimator or of its nested objects.
 
         Parameters
         ----------
         **params : dict
-            By name; those of a kernel object as ``kernel__bandwidth``. They replace
-            the kernel, and leave others that share it as they are.
+            By name; those of a kernel object as ``kernel__bandwidth``. They replace the
+            kernel, so other estimators that share it do not change.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
 
         report = Report(problem, callbacks, progress)
         try:
-            if not hasattr(solver, "save"):  # of a closed form
+            if not hasattr(solver, "save"):  # a closed form
                 keeper = None
             fitted = attributes(train(solver, rule, report, keeper))
         except KeyboardInterrupt as interrupt:
@@ -164,7 +164,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
     def _validate_given(self, X, y, sample_weight):
-        """Return validated rows to select by: X, targets, labels, weights."""
+        """Return validated rows to select on: X, targets, labels, weights."""
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
@@ -188,30 +188,30 @@ class Model(CallbackSupportMixin, BaseEstimator):
 
     @property
     def _spares(self):
-        """Whether ``early_stopping="auto"`` spares rows, to calibrate by, at first."""
+        """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
         return is_auto(self.early_stopping) and self.max_iter > 1
 
     @property
     def _n_iterations(self):
-        """Iterations that callbacks are told of, at most."""
+        """Maximum number of iterations to report to callbacks."""
         return getattr(self, "max_iter", 0)
 
     @property
     def _calibrates(self):
-        """Whether a fit has values out of sample."""
+        """Whether a fit has out-of-sample values."""
         return stops_early(self)
 
     def _make_rng(self):
         return check_random_state(self.random_state)
 
     def _progress(self):
-        """Return what shows the iterations, or None."""
+        """Return the progress display, or None."""
         if not self.verbose or self._task is None:
             return None
         return ProgressLine(type(self).__name__)
 
     def _say(self, text):
-        """Show a line of progress if ``verbose``."""
+        """Print a line of progress if ``verbose``."""
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
@@ -267,14 +267,14 @@ def check_epochs(estimator):
 
 
 def stops_early(estimator):
-    """Whether rows are held out to stop early by."""
+    """Whether rows are held out for early stopping."""
     return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
 
 
 def split(data, early_stopping, fraction):
     """Return the shuffled training rows, and rows to score the epochs on (or None).
 
-    Rows without weight are in neither: they get the coefficient zero.
+    Neither has rows without weight, whose coefficients are zero.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def split(data, early_stopping, fraction):
     early_stopping : bool
         Whether rows are held out.
     fraction : float
-        Of the rows with weight, of every class; one of a class is left to train with.
+        Of the rows with weight, in each class; one of each class is kept for training.
     """
     rows = data.rows_with_weight()
     if not early_stopping:

@@ -1,4 +1,4 @@
-"""From values out of sample to probabilities of the classes."""
+"""From out-of-sample values to class probabilities."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ import numpy as np
 
 from ..backend.array import device_of, namespace
 
-# Part of a negative value that counts: enough to keep the order of the classes.
+# Slope below zero: enough to keep the order of the classes.
 _LEAK = 1e-3
-# Logarithms of scale and floor to begin with, and the weight of their squared distance
-# from there, in rows: it is what keeps them apart where only their ratio matters.
+# Initial logarithms of scale and floor, and the weight, in rows, of their squared
+# distance from there: it determines both if only their ratio matters.
 _LOG_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
-# Weight of the squares of offsets, in rows: few rows of a class tell little of it.
+# Weight of squared offsets, in rows: few rows of a class tell little about it.
 _OFFSET_PENALTY = 1.0
-# Newton steps, at most, and the one that is small enough.
+# Maximum number of Newton steps, and the step at which to stop.
 _MAX_NEWTON_STEPS, _SMALL = 100, 1e-9
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What makes probabilities of values, see `calibrate`.
+    """A map from values to probabilities, see `calibrate`.
 
     Attributes
     ----------
     scale, floor : float
         a and d.
     offsets : tuple of float
-        b, one a class, or none.
+        b, one per class, or none.
     """
 
     scale: float
@@ -34,7 +34,7 @@ class Calibration:
     offsets: tuple = ()
 
     def scores(self, F):
-        """Return logarithms of probabilities but for a constant in each row, (m, k)."""
+        """Return log probabilities, up to a constant in each row, (m, k)."""
         xp = namespace(F)
         F = self.scale * _logarithms(xp, F, self.floor)
         if not self.offsets:
@@ -43,39 +43,39 @@ class Calibration:
 
 
 def _logarithms(xp, F, floor):
-    """Return log(F + d), which goes on as a line below F = 0."""
+    """Return log(F + d), continued below F = 0 by a line."""
     return xp.log(xp.clip(F, min=0.0) + floor) + _LEAK * xp.clip(F, max=0.0)
 
 
 def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
     """Return the calibration with the least log loss.
 
-    Least squares for 1 in class c and 0 in the others has values f_c that estimate
-    probabilities, with an error, and can be negative. So ::
+    Least squares on 1 in class c and 0 in the others gives values f_c that estimate
+    probabilities, with errors, and can be negative. So ::
 
         P(c) proportional to (max(f_c, 0) + d)^a exp(b_c),   a > 0, d > 0
 
-    with b = 0 unless offsets are asked for: then the likeliest class is the one with
-    the largest value. Labels are taken to be wrong with the probability 1 / (n + 1), or
-    classes that the values separate would get an infinite scale.
+    with b = 0 unless offsets are asked for; with b = 0 the likeliest class is the one
+    with the largest value. Labels are assumed wrong with probability 1 / (n + 1):
+    otherwise classes that the values separate would get an infinite scale.
 
     Measured with leave-one-out values of 4000 rows (digits: 1078), test log loss of
-    softmax(a f), of one sigmoid a class made to sum to 1, and of this: fashion_mnist
-    0.469, 0.447, 0.431; covtype 0.748, 0.652, 0.631; digits 0.034, 0.054, 0.034.
-    Offsets gain up to 1 %, and change up to 1 % of the likeliest classes. Of one class
-    of them against the rest, beside Platt scaling, which has an offset: up to 22 %
-    less where classes overlap, the same for even classes, more where hardly a row is
-    wrong (breast_cancer 0.066 and 0.060).
+    softmax(a f), of one sigmoid per class normalized to sum to 1, and of this:
+    fashion_mnist 0.469, 0.447, 0.431; covtype 0.748, 0.652, 0.631; digits 0.034, 0.054,
+    0.034. Offsets gain up to 1 %, and change up to 1 % of the likeliest classes. For
+    one of their classes against the rest, compared with Platt scaling, which has an
+    offset: up to 22 % less if classes overlap, the same for even classes, more if
+    hardly a row is wrong (breast_cancer 0.066 and 0.060).
 
     Parameters
     ----------
     values : ndarray of shape (m, k)
-        A column a class, of rows that the model was not trained with.
+        A column per class, for rows that the model was not trained on.
     codes : ndarray of shape (m,)
-        Of their classes.
+        Class of each row.
     weights : ndarray of shape (m,)
     n_rows : int, default=None
-        n, rows that differ. None: all m.
+        n, the number of distinct rows. None: all m.
     with_offsets : bool, default=False
 
     Returns
@@ -95,7 +95,7 @@ def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
 
 
 class _LogLoss:
-    """The log loss, and penalties, as a function of (log a, log d, b)."""
+    """The log loss plus penalties, as a function of (log a, log d, b)."""
 
     def __init__(self, F, T, weights, with_offsets):
         self._F, self._T, self._weights = F, T, weights
@@ -104,7 +104,7 @@ class _LogLoss:
         self._penalty = np.array(penalty)
 
     def _parts(self, theta):
-        """Return x, log P, and the distance that is penalized."""
+        """Return x, log P, and the differences that are penalized."""
         x = _logarithms(np, self._F, np.exp(theta[1]))
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z
@@ -141,9 +141,9 @@ class _LogLoss:
         return gradient + 2 * self._penalty * away, H + 2 * np.diag(self._penalty)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # no step leads to what overflows
+@np.errstate(over="ignore", invalid="ignore")  # an overflowing step is refused
 def _minimised(loss, theta):
-    """Return the minimum by Newton's method, damped where it would lead up."""
+    """Return the minimum by Newton's method, damped if a step would lead up."""
     value, damping = loss.value(theta), 1e-3
     gradient, H = loss.derivatives(theta)
     for _ in range(_MAX_NEWTON_STEPS):

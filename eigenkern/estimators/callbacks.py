@@ -2,7 +2,7 @@
 
 
 class Callbacks:
-    """What the callbacks of an estimator are told of a fit.
+    """What the callbacks of an estimator are told about a fit.
 
     Parameters
     ----------
@@ -13,7 +13,7 @@ class Callbacks:
     task : str or None
         What an iteration is called; None: a fit without iterations to follow.
     max_iter : int
-        Iterations, at most.
+        Maximum number of iterations.
     """
 
     def __init__(self, estimator, X, y, sample_weight, task, max_iter):
@@ -29,13 +29,13 @@ class Callbacks:
         self._fit.call_on_fit_task_begin(**self._given)
 
     def begin(self):
-        """Tell that an iteration begins."""
+        """Report that an iteration begins."""
         if self._task is not None:
             self._iteration = self._fit.subcontext(task_name=self._task)
             self._iteration.call_on_fit_task_begin(**self._given)
 
     def end(self, attributes):
-        """Tell that an iteration is over; return whether a callback wants to stop.
+        """Report that an iteration is over; return whether a callback wants to stop.
 
         ``attributes()`` returns the fitted attributes of its model.
         """
@@ -46,7 +46,7 @@ class Callbacks:
         )
 
     def close(self, attributes):
-        """Tell that the fit is over, with its fitted attributes."""
+        """Report that the fit is over, with its fitted attributes."""
         self._fit.call_on_fit_task_end(
             reconstruction_attributes=attributes, **self._given
         )

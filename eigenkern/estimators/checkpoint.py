@@ -1,15 +1,15 @@
-"""Checkpoints: a fit that was stopped goes on bit for bit.
+"""Checkpoints: a fit that was stopped continues, bit for bit.
 
 A folder with ``manifest.json`` and the arrays of the last state, ``state-<n>.npz``. The
-manifest tells of which estimator, parameters and data it is, the random state at the
-start, what was chosen, and the state itself, whose arrays are numbers in the file. What
-is chosen and measured before the first epoch is made again, from the same random state.
+manifest holds estimator, parameters, hashes of the data, the random state at the start,
+what was chosen, and the state, with numbers of arrays in the file. What is chosen and
+measured before the first epoch is computed again, from the same random state.
 
-A file is written under another name, brought to the disk and renamed; the manifest
-comes last, and then the state before is removed: at any moment one state is whole.
+A file is written under another name, flushed to disk and renamed. The manifest comes
+last, then the previous state is removed: there is always one complete state.
 
-scikit-learn's callbacks cannot do this: they are told the fitted attributes of an
-iteration, which say nothing of the state of a solver, and have no way to put it back.
+scikit-learn's callbacks cannot do this: they get the fitted attributes of an iteration,
+which do not include the state of the solver, and have no way to restore it.
 """
 
 import hashlib
@@ -37,42 +37,42 @@ from ..solvers.projected import Iterate
 from ..solvers.step_search import StepTrials
 from .validation import check_flag, check_number, is_auto, warn_user
 
-# Of the layout of both files, and of all that solvers and rules save.
+# Version of the layout of both files, and of what solvers and rules save.
 _FORMAT = 1
 _MANIFEST = "manifest.json"
 # Parameters that change no number of a fit.
 _FREE_PARAMETERS = ("verbose",)
-# Sizes that a measured rate of the machine, or its free memory, may have decided.
+# Sizes that may depend on the machine's measured speed or free memory.
 _SIZES = {"batch_size": "batch_size_", "block_size": "block_size_"}
-# What is told of the machine, and decides nothing.
+# Attributes that describe the machine and decide nothing.
 _TOLD = ("max_batch_size_",)
-# Bytes that are hashed at a time.
+# Bytes to hash at a time.
 _HASHED_BYTES = 2**26
-# What states are made of, beside numbers, lists and arrays.
+# Classes that states consist of, beside numbers, lists and arrays.
 _CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
-# The hash of whatever a checkpoint is checked by.
+# The hash that checkpoints are checked by.
 _new_digest = partial(hashlib.blake2b, digest_size=16)
-# Where the manifest tells that rows of a file were not held in memory.
+# Entry of the manifest if the rows of a file were not held in memory.
 _READ_AT_ONCE = "the number of rows of X read at once"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often a fit writes what it needs to go on.
+    """Where and how often a fit writes what it needs to continue.
 
     Parameters
     ----------
     folder : str or path
-        A folder of its own for each fit; made if it is not there.
+        A folder of its own for each fit; created if it does not exist.
     seconds : float, default=60
-        Time between two checkpoints, at least; one is written after an epoch. The last
-        epoch is always written.
+        Least time between two checkpoints, which are written after an epoch. There is
+        always one after the last epoch.
     epochs : int, default=None
-        Epochs after which one is written even if less time has passed.
+        Number of epochs after which to write one even if less time has passed.
 
     See Also
     --------
-    EigenProRegressor.fit : Takes it as `checkpoint`, or the folder alone.
+    EigenProRegressor.fit : Takes it, or just a folder, as `checkpoint`.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Checkpoint:
 
 
 def open_keeper(checkpoint, resume, estimator, data):
-    """Return the `Keeper` of a fit; None: it has no checkpoints."""
+    """Return the `Keeper` of a fit, or None if it has no checkpoints."""
     check_flag("resume", resume)
     if checkpoint is not None:
         return Keeper(checkpoint, resume, estimator, data)
@@ -109,7 +109,7 @@ def open_keeper(checkpoint, resume, estimator, data):
 
 
 class Keeper:
-    """Writes the checkpoints of a fit, and reads the one that it goes on from.
+    """Writes the checkpoints of a fit, and reads the one to continue from.
 
     Parameters
     ----------
@@ -123,13 +123,13 @@ class Keeper:
     Attributes
     ----------
     data : Data
-        The same, with the random state of the fit that goes on, and rows of a file in
-        memory if they were there.
+        The same, with the random state of the fit to continue, and with rows of a file
+        in memory if they were in memory then.
 
     Raises
     ------
     ValueError
-        If the folder holds anything that `resume` may not go on from.
+        If the folder holds anything that `resume` does not let it continue from.
     OSError
         If the folder cannot be written.
     """
@@ -172,7 +172,7 @@ class Keeper:
             self._state, self._chosen = found["state"], found["chosen"]
             if self._state is not None:
                 self._arrays = self._read_arrays()
-            if estimator.random_state is None:  # NumPy's own stays as it is
+            if estimator.random_state is None:  # leave NumPy's global state alone
                 data = replace(data, rng=np.random.RandomState())
             data.rng.set_state(found["rng"])
         self.data, self._rng = data, data.rng
@@ -216,7 +216,7 @@ class Keeper:
         return found
 
     def _check(self, found, made_of):
-        """Raise a ValueError unless a checkpoint is of this fit."""
+        """Raise a ValueError unless a checkpoint belongs to this fit."""
 
         def check_same(name, there, here):
             if there != here:
@@ -256,8 +256,7 @@ class Keeper:
     def prepare(self, estimator):
         """Return what ``estimator._prepare(data)`` returns, with the sizes chosen then.
 
-        Warns where anything else was chosen otherwise than when the checkpoint was
-        written.
+        Warns if any other choice differs from that in the checkpoint.
         """
         given = {
             name: getattr(estimator, name)
@@ -285,12 +284,12 @@ class Keeper:
         return prepared
 
     def resume(self, solver, rule):
-        """Put solver and rule where the checkpoint is.
+        """Bring solver and rule to the state of the checkpoint.
 
         Returns
         -------
         n_done : int
-            Epochs that it holds; all that are allowed where the fit was over.
+            Number of epochs done; `max_iter` if the fit was over.
         """
         state, problem = self._state, self._problem
         if state is None:
@@ -353,7 +352,7 @@ class Keeper:
         self._write(_MANIFEST, lambda file: file.write(text))
 
     def _write(self, name, write):
-        """Write a file of the folder wholly, or not at all."""
+        """Write a file of the folder completely, or not at all."""
         path = self._folder / name
         temporary = self._folder / f"{name}.tmp"
         try:
@@ -365,7 +364,7 @@ class Keeper:
         finally:
             with suppress(OSError):
                 os.remove(temporary)
-        if os.name == "posix":  # the name too is to be on the disk
+        if os.name == "posix":  # flush the name to disk too
             folder = os.open(self._folder, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -380,7 +379,7 @@ def _unusable(folder, verb, error):
 
 
 def _told(value):
-    """Return a text that tells the value of a parameter from others."""
+    """Return a text that identifies the value of a parameter."""
     if isinstance(value, np.random.RandomState) or value is None:
         return type(value).__name__
     if isinstance(value, np.generic):
@@ -403,21 +402,21 @@ def _told(value):
 
 
 def _told_code(function):
-    """Return a hash of what a function of Python does, and of what it refers to."""
+    """Return a hash of the code of a Python function, and of what it refers to."""
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     values = [function.__defaults__, function.__kwdefaults__, *cells]
     told = [_content_of(code)]
-    for value in values:  # of functions the code alone: they may refer to each other
+    for value in values:  # functions by code only: they may be mutually recursive
         inner = getattr(value, "__code__", None)
         told.append(_told(value) if inner is None else _content_of(inner))
     return f" {_hash(repr(told).encode())}"
 
 
 def _content_of(code):
-    """Return what a code object does, wherever it stands in its file."""
+    """Return the content of a code object, wherever it is in its file."""
     consts = [
         _content_of(one)
         if isinstance(one, types.CodeType)
@@ -430,7 +429,7 @@ def _content_of(code):
 
 
 def _told_data(estimator, data):
-    """Return texts that tell the data of a fit apart."""
+    """Return texts that identify the data of a fit."""
     told = {"X": _told_array(data.X), "y": _told_array(data.targets)}
     if isinstance(data.X, StoredRows):
         told[_READ_AT_ONCE] = str(data.X.block_size)
@@ -445,9 +444,9 @@ def _told_data(estimator, data):
 
 
 def _rows_as_in(told, X):
-    """Return the rows of a file in memory or not, as they were in another fit.
+    """Return rows of a file, in memory or not as in the fit of the checkpoint.
 
-    The free memory decides it, and it decides the order of the rows of an epoch.
+    That depends on the free memory, and determines the order of rows in an epoch.
     """
     if _READ_AT_ONCE in told:
         if is_numpy_array(X):
@@ -457,7 +456,7 @@ def _rows_as_in(told, X):
 
 
 def _told_array(X):
-    """Return shape, type, place and a hash of all bytes of an array."""
+    """Return type, shape, library, device and a hash of all bytes of an array."""
     xp, device = location_of(X)
     told = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
     digest = _new_digest()
@@ -480,7 +479,7 @@ def _hashes_of_rows(rows):
 
 
 def _canonical(content):
-    """Return JSON, the same for equal content; arrays become lists."""
+    """Return JSON that is the same for equal content; arrays become lists."""
     to_list = np.ndarray.tolist
     text = json.dumps(content, sort_keys=True, allow_nan=False, default=to_list)
     return text.encode()
@@ -496,7 +495,7 @@ def _hash_of_file(path):
 
 
 class _Encoder:
-    """Makes JSON of numbers, lists, dicts and known classes; arrays go to a list.
+    """Encodes numbers, lists, dicts and known classes as JSON; arrays go to a list.
 
     An array that occurs several times is written once.
 
@@ -509,7 +508,7 @@ class _Encoder:
         self.arrays, self._numbers = [], {}
 
     def encode(self, value):
-        """Return what `_Decoder.decode` makes the same value of."""
+        """Return what `_Decoder.decode` turns back into the value."""
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, bool | int | str):
@@ -532,7 +531,7 @@ class _Encoder:
 
 
 class _Decoder:
-    """Makes values of what an `_Encoder` returned, on the device that computes."""
+    """Decodes what an `_Encoder` returned, on the device that computes."""
 
     def __init__(self, arrays, xp, device):
         self._arrays = arrays

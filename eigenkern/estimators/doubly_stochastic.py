@@ -34,11 +34,11 @@ from .validation import (
     warn_user,
 )
 
-# Steps of an epoch, at least: fewer tell too little of the loss.
+# Fewest steps in an epoch: fewer tell too little about the loss.
 _N_STEPS = 32
-# Bytes of frequencies to keep, at most.
+# Most bytes of frequencies to keep.
 _FREQUENCY_BYTES = 256e6
-# Rows that are sent to another device at a time.
+# Rows sent to another device at a time.
 _N_SENT = 65536
 
 
@@ -129,7 +129,7 @@ class _DoublyStochastic(Streaming, Model):
         return stops_early(self)
 
     def _loss_of(self, n_columns):
-        """Return the loss, made of what it needs to know."""
+        """Return the loss, made with the parameters that it has."""
         known = {
             "n_columns": n_columns,
             "epsilon": getattr(self, "epsilon", None),
@@ -159,9 +159,9 @@ class _DoublyStochastic(Streaming, Model):
         return choose_sizes(n, *given, keep_values=keep_values)
 
     def _chosen(self, problem, batch_size, n, alpha):
-        """Return the fitted attributes that are chosen: sizes, lambda and the step.
+        """Return the fitted attributes that were chosen: sizes, lambda and the step.
 
-        `n` is the number of rows that are visited in turn, None for ever new ones.
+        `n` is the number of rows that are visited in turn; None if rows are always new.
         """
         step, decay = self.step_size, 0.0
         if is_auto(step):
@@ -181,7 +181,7 @@ class _DoublyStochastic(Streaming, Model):
         }
 
     def _check_theta(self, theta):
-        """Warn where the condition of theorem 3 does not hold."""
+        """Warn if the condition of theorem 3 does not hold."""
         product = theta * self._alpha
         whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
         if not (1.0 < product < 2.0 or whole):
@@ -213,7 +213,7 @@ class _DoublyStochastic(Streaming, Model):
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         rows = data.rows_with_weight()
         if anew:
-            if hasattr(self, "coef_"):  # batches are those of the pieces
+            if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
                 block_size, batch_size = self.block_size_, self.batch_size_
             else:
                 block_size, batch_size = self._sizes(len(rows), keep_values=False)
@@ -223,7 +223,7 @@ class _DoublyStochastic(Streaming, Model):
         else:
             if self.max_features is not None:
                 check_number("max_features", self.max_features, self.block_size_)
-            # With the steps so far: else every call would draw the same old blocks.
+            # Seeded by the steps so far, or every call would draw the same old blocks.
             data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
             start = Start.of(vars(self))
             problem = self._problem(data, rows, None, self.block_size_, cache, start)
@@ -265,98 +265,97 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     """Kernel regression of any convex loss by doubly stochastic gradients.
 
     Every step takes a batch of rows and a block of random Fourier features of the
-    kernel, which are drawn from a seed whenever they are needed: the model is its
-    coefficients, its memory does not grow with the number of rows, and its accuracy is
-    not bounded by a number of features that is chosen beforehand.
+    kernel, which are drawn again from a seed whenever they are needed. So the model is
+    only its coefficients, its size does not grow with the number of rows, and no number
+    of features fixed in advance limits its accuracy.
 
     Parameters
     ----------
     kernel : str or Kernel, default="laplacian"
         How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
-        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
-        function of x - z, whose frequencies can be drawn. The laplacian takes the
-        Euclidean distance, "manhattan" the sum of absolute differences.
+        "cauchy", "matern32", "matern52", or an object of `eigenkern.kernels` of that
+        kind: a function of x - z whose frequencies can be drawn. The laplacian takes
+        the Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
-        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
-        the nearest to the median of those that are as good within noise. "scale": that
-        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
-        new ones, then `n_old` old ones drawn at random, in turn: half the features by
-        default. "cdsg": an old one if the paper's check finds one that allows a longer
-        step than a new one does, which seldom is so where a batch holds all rows.
+        new ones, then `n_old` old ones drawn at random, in turn: by default half as
+        many features. "cdsg": an old one if the paper's check finds one that allows a
+        longer step than a new one, which is rare if a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
-        What is minimized: the first predicts means, "huber" and "epsilon_insensitive"
-        heed outliers less, "pinball" predicts quantiles. In this order, of the residual
-        r: ``r^2 / 2``; the same up to `epsilon` and linear beyond it; ``max(0, |r| -
-        epsilon)``; ``max(q r, (q - 1) r)``, for the `quantile` q.
+        Loss to minimize: "squared_error" predicts means, "huber" and
+        "epsilon_insensitive" resist outliers, "pinball" predicts quantiles. In this
+        order, for a residual r: ``r^2 / 2``; the same up to `epsilon`, then linear;
+        ``max(0, |r| - epsilon)``; ``max(q r, (q - 1) r)``, for the `quantile` q.
     epsilon : float, default=0.1
         Threshold of "huber" and "epsilon_insensitive", in standard deviations of y,
-        which are estimated by the median absolute deviation, so that outliers don't
-        count.
+        estimated from the median absolute deviation so that outliers don't count.
     quantile : float or sequence of float, default=0.5
-        Which quantile "pinball" predicts, q, between 0 and 1; other losses ignore it.
-        Of several quantiles `predict` returns one column each, in the order given and
-        without crossing; y must be one-dimensional then. With ``early_stopping="auto"``
-        rows are held out for it: without them the quantiles close in on the training
-        rows, and fewer new rows than q are below.
+        Which quantile q "pinball" predicts, between 0 and 1; other losses ignore it.
+        For several quantiles `predict` returns one column each, in the order given and
+        without crossing; y must then be one-dimensional. ``early_stopping="auto"`` then
+        holds out rows: without them the quantiles overfit the training rows, and fewer
+        than q of the new rows fall below.
     alpha : float or "auto", default="auto"
-        Strength of the penalty: raise it where targets are noisy. It is lambda of
-        ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what it is in
-        `NystromRegressor`. "auto": the one that predicts new rows best in kernel ridge
-        regression on a quarter of the rows, at most 4000, or 1e-6 if that is more, and
-        where rows are held out, come in pieces, or ``early_stopping=False``.
+        Strength of the penalty: raise it if targets are noisy. It is lambda in
+        ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
+        in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
+        ridge regression on a quarter of the rows, at most 4000, but at least 1e-6; and
+        1e-6 in `partial_fit`, or if rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
-        Random frequencies of a block, each a cosine and a sine: F of the papers. A step
-        changes one block; larger ones make better steps, which take longer. "auto": 32
-        to 128 by the number of rows, 256 where no running values are kept.
+        Random frequencies per block, each a cosine and a sine: F in the papers. A step
+        changes one block; larger blocks make better but slower steps. "auto": 32 to
+        128, depending on the number of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
-        Rows of a step, B; fewer need less memory. "auto": all of them, as long as their
-        features of one block fit in 128 MB; 4096 where no running values are kept.
+        Rows per step, B; fewer need less memory. "auto": all rows, as long as their
+        features for one block fit in 128 MB; 4096 if no running values are kept.
     n_new, n_old : int, default=1
         How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
-        of the paper.
+        in the paper.
     step_size : float, "auto" or tuple, default="auto"
-        Step of an update, gamma; give one to repeat an experiment. "auto": 0.8 of the
-        longest stable step, measured on up to 2000 rows, which decays as 1 / (1 + c t):
-        slowly in `fit`, with c = alpha gamma, and faster over data that come in pieces.
+        Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
+        the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
+        slowly in `fit`, with c = alpha gamma, and faster in `partial_fit`.
         ``("theta/t", theta)`` and ``("1/(1+ct)", c)`` are the schedules of the papers,
-        cut off at that step. A number stays as it is. All are halved when the iteration
-        diverges.
+        capped at that step. A number is a constant step. Any step is halved if the
+        iteration diverges.
     max_features : int or None, default=None
-        Bound for the size of the model, in frequencies: from then on old blocks are
-        drawn. None: no bound.
+        Largest size of the model, in frequencies: once it is reached, steps change old
+        blocks only. None: no limit.
     max_iter : int, default=100
-        Epochs, at most: more fit the training rows more closely. An epoch is a pass
-        over the rows; or several, so that it has 32 steps at least.
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": where `alpha` is "auto", that
-        is chosen. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: neither.
+        How to keep the model from fitting noise. "auto": choose `alpha` if that is
+        "auto". True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: do neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. They are lost to the fit, so it is less than
-        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so the default is
+        less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     cache_size : float or "auto", default="auto"
-        MB for running values of f on the training rows, so that blocks that have not
-        changed are not evaluated again, and for up to 256 MB of frequencies. "auto":
-        what the free memory allows. 0: the algorithms of the papers, whose steps cost
-        as many blocks as there are.
+        MB for running values of f on the training rows, so that unchanged blocks are
+        not evaluated again, and for up to 256 MB of frequencies. "auto": what the free
+        memory allows. 0: the algorithms of the papers, which evaluate all blocks in
+        each step.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: frequencies, order of the rows, old blocks, validation
-        split. Pass an int to get the same again.
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -365,19 +364,19 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     coef_ : array of shape (n_blocks, 2 * block_size, n_outputs)
         Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
     intercept_ : array of shape (n_outputs,)
-        The constant less `feature_mean_`.
+        The constant minus `feature_mean_`.
     seed_ : int
         Seed of the first block.
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Subtracted from X: mean of the rows that the model began with.
+        Mean of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
         sigma in use.
     n_blocks_, n_features_used_ : int
-        Blocks, and frequencies of all of them.
+        Number of blocks, and of frequencies in all of them.
     alpha_, block_size_, batch_size_ : float, int, int
         lambda, F and B in use.
     step_size_ : float
@@ -387,20 +386,20 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     n_step_halvings_ : int
         How often the guard went back and halved the steps.
     t_ : int
-        Steps made.
+        Steps taken.
     n_iter_ : int
-        Epochs run; calls of `partial_fit`.
+        Epochs run, or calls of `partial_fit`.
     loss_curve_ : list of float
-        Mean loss of each epoch, every batch taken before its update;
-        of y over `target_scale_`.
+        Mean loss of each epoch, each batch measured before its update, with y divided
+        by `target_scale_`.
     validation_scores_ : list of float or None
-        R^2 of the rows held out, one an epoch; None without early stopping. Of the loss
-        "pinball" D^2, by which the pinball loss is less than that of the constant
-        quantile, on average over the quantiles; `score` remains R^2, for one quantile.
+        R^2 on the held-out rows after each epoch; None without early stopping. For
+        "pinball" D^2: the fraction by which the loss is below that of the constant
+        quantile, averaged over the quantiles; `score` is still R^2, for one quantile.
     feature_mean_ : array of shape (n_outputs,)
-        Mean of the sum over blocks, which the steps leave out.
+        Mean of the sum over blocks; the steps exclude it.
     block_sums_ : array of shape (n_blocks, n_outputs)
-        beta_k of "cdsg": steps times mean gradients of each block, summed.
+        beta_k of "cdsg": the sum of steps times mean gradients, for each block.
     target_scale_ : array of shape (n_outputs,)
         Unit of the loss and of `epsilon`: the deviation of the targets.
     cache_size_ : float
@@ -408,7 +407,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -419,16 +418,16 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
 
     Notes
     -----
-    A step costs ``2 B F (d + 2 l)`` flops and as many sines as features, for each block
-    that it evaluates: with running values the blocks that changed since the batch was
-    visited last, without them all t (or t / 2) blocks there are.
+    For each block that it evaluates, a step costs ``2 B F (d + 2 l)`` flops and as many
+    sines as features. With running values it evaluates the blocks that changed since
+    the last visit to the batch, without them all t (or t / 2) blocks.
 
-    The features are taken less their mean on the batch, and a constant is learned
-    beside them: the paper's steps would be some ten times shorter.
+    The features are centered on each batch, and a constant is learned separately:
+    otherwise, as in the paper, steps would be about ten times shorter.
 
-    The kink of the pinball loss is smoothed over 0.1 of `target_scale_` to both sides.
+    The kink of the pinball loss is smoothed over 0.1 of `target_scale_` on both sides.
     With early stopping, the weighted quantiles of the residuals of the held-out rows
-    are added to the model in the end, so that a part q of these rows is below.
+    are added to the model at the end, so that a fraction q of these rows is below.
 
     References
     ----------
@@ -530,12 +529,12 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative.
+            Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
-            Folder that the state of the fit is written to, once a minute or as often
-            as a `Checkpoint` says.
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
         resume : bool, default=False
-            Go on, bit for bit, from what is in that folder; begin where it is empty.
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -544,37 +543,37 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data, a parameter or the folder are wrong; a model fitted before
-            stays usable.
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         OSError
-            If the folder of the checkpoint cannot be written at first; later that is a
+            If the checkpoint folder cannot be written at the start; later that is a
             RuntimeWarning.
         KeyboardInterrupt
-            If interrupted; after the first epoch the best model so far is kept.
+            If interrupted; after the first epoch, the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule break the condition of the paper.
+            schedule violate the condition of the paper.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Go on with a piece of the data: one pass over its rows, in their order.
+        """Continue with a piece of the data: one pass over its rows, in order.
 
-        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
-        first call, whose rows should be a fair sample, as many as later pieces have.
-        Each step evaluates all blocks there are: bound them by `max_features`.
+        The first call chooses kernel, constant, alpha, step, and block and batch sizes:
+        its rows should be a fair sample, and as many as in later pieces. Each step
+        evaluates all blocks: limit them by `max_features`.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen, and learned, anew by these whenever the rows
-        have doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream everything is chosen and learned anew from them whenever the rows have
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -582,7 +581,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative; relative to their mean in the piece.
+            Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns
         -------
@@ -591,9 +590,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -606,7 +605,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
 
     @property
     def _quantile(self):
-        """Quantile of the loss, an array of several, or None of another loss."""
+        """Quantile of the loss, an array if several, or None for another loss."""
         if self.loss != "pinball":
             return None
         several = np.ndim(self.quantile) == 1
@@ -615,7 +614,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     def _holds_out(self, n):
         """Return whether some of n rows are held out: quantiles need some.
 
-        Less than one held-out row to each side tells nothing of a quantile.
+        Fewer than one held-out row on a side tells nothing about a quantile.
         """
         if self.loss != "pinball" or not is_auto(self.early_stopping):
             return super()._holds_out(n)
@@ -634,7 +633,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             )
 
     def _encode(self, y, dtype, *, reset=True, name=None):
-        """Return (Y, y), with a column of Y for each quantile of several."""
+        """Return (Y, y); for several quantiles Y has a column for each."""
         Y, y = super()._encode(y, dtype, reset=reset, name=name)
         if reset:
             self._fitted_quantile = self._quantile
@@ -664,8 +663,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            With several quantiles a column each: the smallest value of a row is that of
-            the smallest quantile, and so on.
+            One column per quantile if there are several: the smallest value of a row
+            belongs to the smallest quantile, and so on.
         """
         F = self._values(X, "predict")
         if np.ndim(self._fitted_quantile) == 1:
@@ -684,82 +683,82 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     ----------
     kernel : str or Kernel, default="laplacian"
         How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
-        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
-        function of x - z, whose frequencies can be drawn. The laplacian takes the
-        Euclidean distance, "manhattan" the sum of absolute differences.
+        "cauchy", "matern32", "matern52", or an object of `eigenkern.kernels` of that
+        kind: a function of x - z whose frequencies can be drawn. The laplacian takes
+        the Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
-        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
-        the nearest to the median of those that are as good within noise. "scale": that
-        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
         Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
-        new ones, then `n_old` old ones drawn at random, in turn: half the features by
-        default. "cdsg": an old one if the paper's check finds one that allows a longer
-        step than a new one does, which seldom is so where a batch holds all rows.
+        new ones, then `n_old` old ones drawn at random, in turn: by default half as
+        many features. "cdsg": an old one if the paper's check finds one that allows a
+        longer step than a new one, which is rare if a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
-        What is minimized. "log_loss": logistic regression, multinomial for more than
-        two classes; gives `predict_proba`. "hinge": a support vector machine, one class
-        against the rest. "squared_error": of -1 and +1, or of one column a class.
+        Loss to minimize. "log_loss": logistic regression, multinomial for more than two
+        classes; gives `predict_proba`. "hinge": a support vector machine, one class
+        against the rest. "squared_error": on -1 and +1, or on one column per class.
     alpha : float or "auto", default="auto"
-        Strength of the penalty: raise it where targets are noisy. It is lambda of
-        ``lambda / 2 |f|^2`` beside the mean loss; in the squared loss what it is in
-        `NystromRegressor`. "auto": the one that predicts new rows best in kernel ridge
-        regression on a quarter of the rows, at most 4000, or 1e-6 if that is more, and
-        where rows are held out, come in pieces, or ``early_stopping=False``.
+        Strength of the penalty: raise it if targets are noisy. It is lambda in
+        ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
+        in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
+        ridge regression on a quarter of the rows, at most 4000, but at least 1e-6; and
+        1e-6 in `partial_fit`, or if rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
-        Random frequencies of a block, each a cosine and a sine: F of the papers. A step
-        changes one block; larger ones make better steps, which take longer. "auto": 32
-        to 128 by the number of rows, 256 where no running values are kept.
+        Random frequencies per block, each a cosine and a sine: F in the papers. A step
+        changes one block; larger blocks make better but slower steps. "auto": 32 to
+        128, depending on the number of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
-        Rows of a step, B; fewer need less memory. "auto": all of them, as long as their
-        features of one block fit in 128 MB; 4096 where no running values are kept.
+        Rows per step, B; fewer need less memory. "auto": all rows, as long as their
+        features for one block fit in 128 MB; 4096 if no running values are kept.
     n_new, n_old : int, default=1
         How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
-        of the paper.
+        in the paper.
     step_size : float, "auto" or tuple, default="auto"
-        Step of an update, gamma; give one to repeat an experiment. "auto": 0.8 of the
-        longest stable step, measured on up to 2000 rows, which decays as 1 / (1 + c t):
-        slowly in `fit`, with c = alpha gamma, and faster over data that come in pieces.
+        Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
+        the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
+        slowly in `fit`, with c = alpha gamma, and faster in `partial_fit`.
         ``("theta/t", theta)`` and ``("1/(1+ct)", c)`` are the schedules of the papers,
-        cut off at that step. A number stays as it is. All are halved when the iteration
-        diverges.
+        capped at that step. A number is a constant step. Any step is halved if the
+        iteration diverges.
     max_features : int or None, default=None
-        Bound for the size of the model, in frequencies: from then on old blocks are
-        drawn. None: no bound.
+        Largest size of the model, in frequencies: once it is reached, steps change old
+        blocks only. None: no limit.
     max_iter : int, default=100
-        Epochs, at most: more fit the training rows more closely. An epoch is a pass
-        over the rows; or several, so that it has 32 steps at least.
+        Maximum number of epochs: more fit the training rows more closely. An epoch is
+        one pass over the rows, or several if it would have fewer than 32 steps.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": where `alpha` is "auto", that
-        is chosen. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: neither.
+        How to keep the model from fitting noise. "auto": choose `alpha` if that is
+        "auto". True: hold out rows, score them every epoch, stop when the score no
+        longer improves, and keep the best epoch's coefficients. False: do neither.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. They are lost to the
-        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
-        rows in the end.
+        Fraction of the rows to hold out, the same from every class. They are lost to
+        the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
+        refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`. For `partial_fit`, "balanced" is
-        that of each piece.
+        Weights of the classes, multiplied by `sample_weight`. In `partial_fit`,
+        "balanced" refers to each piece.
     cache_size : float or "auto", default="auto"
-        MB for running values of f on the training rows, so that blocks that have not
-        changed are not evaluated again, and for up to 256 MB of frequencies. "auto":
-        what the free memory allows. 0: the algorithms of the papers, whose steps cost
-        as many blocks as there are.
+        MB for running values of f on the training rows, so that unchanged blocks are
+        not evaluated again, and for up to 256 MB of frequencies. "auto": what the free
+        memory allows. 0: the algorithms of the papers, which evaluate all blocks in
+        each step.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: frequencies, order of the rows, old blocks, validation
-        split. Pass an int to get the same again.
+        Controls what is drawn at random: frequencies, order of the rows, old blocks,
+        validation split. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -768,19 +767,19 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     coef_ : array of shape (n_blocks, 2 * block_size, n_outputs)
         Coefficients A_k of ``f(x) = sum_k phi_k(x)' A_k + intercept_``.
     intercept_ : array of shape (n_outputs,)
-        The constant less `feature_mean_`.
+        The constant minus `feature_mean_`.
     seed_ : int
         Seed of the first block.
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Subtracted from X: mean of the rows that the model began with.
+        Mean of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
         sigma in use.
     n_blocks_, n_features_used_ : int
-        Blocks, and frequencies of all of them.
+        Number of blocks, and of frequencies in all of them.
     alpha_, block_size_, batch_size_ : float, int, int
         lambda, F and B in use.
     step_size_ : float
@@ -790,30 +789,30 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     n_step_halvings_ : int
         How often the guard went back and halved the steps.
     t_ : int
-        Steps made.
+        Steps taken.
     n_iter_ : int
-        Epochs run; calls of `partial_fit`.
+        Epochs run, or calls of `partial_fit`.
     loss_curve_ : list of float
-        Mean loss of each epoch, every batch taken before its update.
+        Mean loss of each epoch, each batch measured before its update.
     validation_scores_ : list of float or None
-        Accuracy of the rows held out, one an epoch; None without early stopping.
+        Accuracy on the held-out rows after each epoch; None without early stopping.
     feature_mean_ : array of shape (n_outputs,)
-        Mean of the sum over blocks, which the steps leave out.
+        Mean of the sum over blocks; the steps exclude it.
     block_sums_ : array of shape (n_blocks, n_outputs)
-        beta_k of "cdsg": steps times mean gradients of each block, summed.
+        beta_k of "cdsg": the sum of steps times mean gradients, for each block.
     target_scale_ : array of shape (n_outputs,)
         Ones.
     cache_size_ : float
         MB of running values; only after `fit`.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
-        early stopping, and another loss than "log_loss".
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        only with early stopping and a loss other than "log_loss".
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -824,12 +823,12 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
 
     Notes
     -----
-    A step costs ``2 B F (d + 2 l)`` flops and as many sines as features, for each block
-    that it evaluates: with running values the blocks that changed since the batch was
-    visited last, without them all t (or t / 2) blocks there are.
+    For each block that it evaluates, a step costs ``2 B F (d + 2 l)`` flops and as many
+    sines as features. With running values it evaluates the blocks that changed since
+    the last visit to the batch, without them all t (or t / 2) blocks.
 
-    The features are taken less their mean on the batch, and a constant is learned
-    beside them: the paper's steps would be some ten times shorter.
+    The features are centered on each batch, and a constant is learned separately:
+    otherwise, as in the paper, steps would be about ten times shorter.
 
     References
     ----------
@@ -900,7 +899,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         self.verbose = verbose
 
     def _as_indicators(self, F):
-        """Return values with a column a class, on the scale of targets 0 and 1."""
+        """Return values with a column per class, on the scale of targets 0 and 1."""
         if self.loss == "hinge" and F.shape[1] > 1:
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
@@ -923,12 +922,12 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         y : array of shape (n_samples,)
             Labels.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative.
+            Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
-            Folder that the state of the fit is written to, once a minute or as often
-            as a `Checkpoint` says.
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
         resume : bool, default=False
-            Go on, bit for bit, from what is in that folder; begin where it is empty.
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -937,21 +936,21 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data, a parameter or the folder are wrong; a model fitted before
-            stays usable.
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         OSError
-            If the folder of the checkpoint cannot be written at first; later that is a
+            If the checkpoint folder cannot be written at the start; later that is a
             RuntimeWarning.
         KeyboardInterrupt
-            If interrupted; after the first epoch the best model so far is kept.
+            If interrupted; after the first epoch, the best model so far is kept.
 
         Warns
         -----
         ConvergenceWarning
             If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule break the condition of the paper.
+            schedule violate the condition of the paper.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -962,16 +961,16 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Go on with a piece of the data: one pass over its rows, in their order.
+        """Continue with a piece of the data: one pass over its rows, in order.
 
-        Kernel, constant, alpha, step and sizes of blocks and batches are chosen in the
-        first call, whose rows should be a fair sample, as many as later pieces have.
-        Each step evaluates all blocks there are: bound them by `max_features`.
+        The first call chooses kernel, constant, alpha, step, and block and batch sizes:
+        its rows should be a fair sample, and as many as in later pieces. Each step
+        evaluates all blocks: limit them by `max_features`.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen, and learned, anew by these whenever the rows
-        have doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream everything is chosen and learned anew from them whenever the rows have
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -979,9 +978,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         y : array of shape (n_samples,)
             Labels.
         classes : array of shape (n_classes,), default=None
-            All labels that are to come; needed in the first call.
+            All labels that will occur; needed only in the first call.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the losses, not negative; relative to their mean in the piece.
+            Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns
         -------
@@ -990,9 +989,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -50,12 +50,12 @@ from .validation import (
 # Algorithms of kernel machines, and of models with centers of their own.
 _MACHINES = ("eigenpro1", "eigenpro2", "sgd")
 _GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
-# Projections after which the guard looks back, in a stream: some thousand rows, that
-# few are lost where it goes back.
+# Projections between looks back of the guard in a stream: some thousand rows, so that
+# few are lost when it goes back.
 _ROUND = 32
-# How the solver takes rows that come once, and few at a time. The guard's baseline
-# starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd early
-# batch does not halve the step.
+# How the solver takes rows that come only once and a few at a time. The guard's
+# baseline starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd
+# early batch does not halve the step.
 _IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
 
 
@@ -205,18 +205,18 @@ class _EigenPro(Streaming, Model):
         ----------
         X : array of shape (n_samples, n_features)
             Training rows; float32 is computed in float32. In a kernel machine they
-            become the centers, and the fitted model refers to X, it makes no copy. In
-            kernel="precomputed": the kernel matrix of the training rows. Of a model on
-            centers it may be a file or a Dask array, see :ref:`large_data`.
+            become the centers, and the fitted model refers to X without a copy. With
+            kernel="precomputed": the kernel matrix of the training rows. For a model on
+            centers, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
-            Folder that the state of the fit is written to, once a minute or as often
-            as a `Checkpoint` says.
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
         resume : bool, default=False
-            Go on, bit for bit, from what is in that folder; begin where it is empty.
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -225,15 +225,15 @@ class _EigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data, a parameter or the folder are wrong; a model fitted before
-            stays usable.
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         OSError
-            If the folder of the checkpoint cannot be written at first; later that is a
+            If the checkpoint folder cannot be written at the start; later that is a
             RuntimeWarning.
         KeyboardInterrupt
-            If interrupted; after the first epoch the best model so far is kept.
+            If interrupted; after the first epoch, the best model so far is kept.
 
         Warns
         -----
@@ -280,7 +280,7 @@ class _EigenPro(Streaming, Model):
         if learner is None or not learner.suits(self):
             anew = anew and self._can_choose_centers(data)
             learner = (new_learner if anew else learner_of_fitted)(self, data)
-        else:  # the one of the pieces so far stays as it is until this one is learned
+        else:  # work on a copy: the learner must stay as it is if this fails
             if learner.problem is None:
                 learner = learner.revived(self, data)
             iterate, n = learner.iterate.copy(), self.n_step_halvings_
@@ -299,7 +299,7 @@ class _EigenPro(Streaming, Model):
         return problem, solver, learner.chosen_attributes() | chosen
 
     def _can_choose_centers(self, data):
-        """Whether rows can replace the centers that there are, of the first rows."""
+        """Whether the data have enough distinct rows to choose all centers anew."""
         if not hasattr(self, "centers_") or self.n_centers is None:
             return True
         return len(data.distinct(data.rows_with_weight())[0]) >= self.n_centers
@@ -311,15 +311,14 @@ class _EigenPro(Streaming, Model):
         *,
         classes: ArrayLike | None = None,
     ) -> Self:
-        """Fit a model on centers to a stream of data, in memory independent of it.
+        """Fit a model on centers to a stream, in memory that does not grow with it.
 
-        The first rows, 8000 or `n_centers` if that is more, choose what `fit` chooses:
+        The first 8000 rows, or `n_centers` if that is more, decide what `fit` chooses:
         centers, bandwidth, intercept, preconditioner and step. Then every row is read
-        once an epoch. The pieces may have any size: they are cut into batches of
-        `batch_size_` rows, in their order; up to 2000 rows are kept, and learned in
-        place of batches that are unlike them. If the stream breaks off with an error,
-        or is interrupted, what was learned so far is kept, and the error raised. A
-        model that was fitted before is replaced.
+        once per epoch. Pieces may have any size: they are cut, in order, into batches
+        of `batch_size_` rows. Up to 2000 rows are kept, and learned instead of batches
+        that are unlike them. If the stream fails or is interrupted, what was learned so
+        far is kept and the error is raised. A model that was fitted before is replaced.
 
         Parameters
         ----------
@@ -328,7 +327,7 @@ class _EigenPro(Streaming, Model):
             arguments at the start of every epoch and returns an iterable. An iterator,
             such as a generator, is read once: one epoch.
         classes : array of shape (n_classes,), default=None
-            All labels there will be, for a classifier. None: those of the first rows.
+            All labels that will occur, for a classifier. None: those of the first rows.
 
         Returns
         -------
@@ -337,9 +336,9 @@ class _EigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong.
+            If the data or a parameter is wrong.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
@@ -410,14 +409,14 @@ class _EigenPro(Streaming, Model):
         if len(Y) < 2:
             raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
         stream.put_back(arrays)
-        # The same number for any sizes of the pieces.
+        # The same number of rows, whatever the sizes of the pieces.
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
         data = Data(X, Y, Y, weights, self._make_rng())
         return stream, new_learner(self, data), Kept.of(data)
 
     def _encode_stream(self, piece, first=False):
-        """Return rows where they are, targets and weights of a piece of a stream."""
+        """Return rows (where they are), targets and weights of a piece of a stream."""
         weights = piece[2] if len(piece) == 3 else None
         n_outputs = None if first else self._n_outputs
         data = self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
@@ -431,10 +430,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     """Kernel regression by EigenPro: preconditioned stochastic gradient descent.
 
     Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
-    training rows; early stopping regularizes. A spectral preconditioner, computed on a
-    subsample, lets large batches take large steps; the step is measured on up to 4000
-    rows, and a guard halves it if the iteration diverges all the same. An epoch costs
-    n^2 (d + l) multiply-adds, or n^2 l where the kernel matrix fits in memory.
+    training rows; `early_stopping` regularizes. A spectral preconditioner, computed on
+    a subsample, lets large batches take large steps; the step is measured on up to 4000
+    rows, and a guard halves it if the iteration still diverges. An epoch costs n^2 (d +
+    l) multiply-adds, or n^2 l if the kernel matrix fits in memory.
 
     Parameters
     ----------
@@ -446,112 +445,111 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
-        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
-        the nearest to the median of those that are as good within noise. "scale": that
-        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
-        Centers of a model that does not grow with the rows, p: more are more accurate,
-        and slower. All distinct training rows, with a warning, if they are fewer; data
-        that come in pieces must have as many in the first. None: all training rows, a
-        kernel machine, or as many as `centers` has.
+        Number p of centers, if the model is not to grow with the rows: more are more
+        accurate and slower. If there are fewer distinct rows, all become centers, with
+        a warning; the first piece of a stream must have enough. None: every training
+        row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
-        How the centers are chosen, see `eigenkern.centers`, or the centers, which need
-        not be training rows.
+        How to choose the centers, see `eigenkern.centers`, or the centers themselves,
+        which need not be training rows.
     alpha : float, default=0.0
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s alpha = a is
-        a / n here, and a model on centers of its own is that of `NystromRegressor`. 0:
-        see `early_stopping`.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
+        is a / n here. With centers of its own the model is that of `NystromRegressor`.
+        0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster: kernel ridge regression with the penalty
-        `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get. A size, a step or a damping
-        of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
-        ask for epochs. A model on p centers is solved directly, with the same penalty,
-        where that takes less time: by the normal equations of the Nystrom method,
-        n p^2 / 2 + 2 p^3 multiply-adds. There a `cache_size` below 40 p^2 bytes, and
-        rows in a file, a Dask array or a stream, ask for epochs too.
+        centers of its own. With up to 8000 rows it solves a kernel machine directly by
+        one Cholesky factor, which is faster: kernel ridge regression with the penalty
+        `alpha_`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get. If you set a size, step or
+        damping, early stopping, a warm start or a `cache_size` below 8 n^2 bytes, it
+        runs epochs. A model on p centers is solved directly, with the same penalty, if
+        that is faster: by the normal equations of the Nystrom method, in n p^2 / 2 + 2
+        p^3 multiply-adds. It also runs epochs with a `cache_size` below 40 p^2 bytes,
+        or rows in a file, a Dask array or a stream.
 
-        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
-        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
-        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
+        of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
+        and n q l more in each step, and stores 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
-        Models on centers: an epoch costs n p (d + 2 l) multiply-adds and the
+        Models on centers: an epoch costs n p (d + 2 l) multiply-adds, plus the
         projections onto the span of the centers. "eigenpro3" projects every step,
-        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
-        allows it and it pays, and otherwise conjugate gradients, in memory for a few
-        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
-        preconditioner on all rows: the paper's algorithm 1, for small data.
+        "eigenpro4" at the cheapest interval. Both use a Cholesky factor if it fits and
+        is faster, else conjugate gradients, which store a few times p (d + l + m)
+        numbers. "eigenpro3-exact" takes full-batch steps with a preconditioner on all
+        rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
-        Eigenvectors in the preconditioner, q (features are another thing, those of
-        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
-        mini-batch gradient descent. Eigenvalues lost to rounding are left out.
+        Number of eigenvectors in the preconditioner, q (not of features, as in
+        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
+        mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
-        grows as s^2 q. In a model on centers: the centers that carry the
-        preconditioner, at most 2000 or 4000.
+        grows as s^3. In a model on centers: how many centers carry the preconditioner,
+        at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
-        matrix, a little more accurate, in memory for s n numbers.
+        matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
-        busy (a short calibration once a process) and fit its memory, at most an eighth
+        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
+        busy (measured briefly, once per process) and fit its memory, at most an eighth
         of the rows.
     step_size : float, "auto" or "bound", default="auto"
-        Step of the update ``a_b -= eta / m * (f(X_b) - y_b)``, eta; give one to repeat
-        an experiment. "auto": 0.8 of the largest step that is stable in a trial run on
-        up to 4000 rows. In a kernel machine up to six steps of 0.5 to 4 times that,
-        fewer for many outputs, race at first, and the best goes on; when the residual
-        of an output stalls, half of the step is tried for an epoch, and kept if that
-        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors; it
-        is several times shorter. All are halved when the iteration diverges.
+        Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
+        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
+        run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
+        times that, fewer for many outputs, and goes on with the best. If the residual
+        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
+        times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0
-        How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, which regularizes. tau of the paper.
+        How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
+        less reduces them further, which regularizes. This is tau in the paper.
     max_iter : int, default=20
-        Epochs, at most: more fit the training rows more closely.
+        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
-        is chosen: the one that predicts new rows best in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leaving out each of up to 300; then all
-        rows are fitted. True: hold out rows, score them every epoch, stop when the
-        score no longer improves, and keep the best epoch's coefficients. False: the
-        penalty is `alpha`, and the number of epochs regularizes.
+        How to keep the model from fitting noise. "auto": if `alpha` is 0, choose the
+        penalty that best predicts new rows in kernel ridge regression on a quarter of
+        the rows, at most 4000, or by leave-one-out on up to 300; then fit all rows.
+        True: hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. False: keep the penalty
+        `alpha`; the number of epochs regularizes.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. They are lost to the fit, so it is less than
-        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so the default is
+        less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X,
-        or on its centers; the step is measured anew.
-        Pass an int as `random_state` to keep the median bandwidth and the rows held
-        out.
+        Continue from the coefficients of the previous fit, with its centers or, in a
+        kernel machine, the same X; the step is measured again. Pass an int as
+        `random_state` to keep the median bandwidth and the held-out rows.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory, so that it is computed once and not once
-        an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
-        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
+        MB of kernel matrix to keep in memory, so that it is computed once instead of
+        every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
+        keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
+        twice its 8 p^2 bytes fit this limit, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: order of the rows, subsample, validation split. Pass an
-        int to get the same again.
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -559,70 +557,69 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
-        rows without weight and rows held out have 0.
+        they are 0 for rows without weight and held-out rows.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; of a kernel machine X of the fit, not a copy. None for
+        The centers; in a kernel machine the X of the fit, not a copy. None for
         kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     alpha_ : float
         lambda in use.
     algorithm_ : str
-        The algorithm that was used, or "direct": one factor instead of epochs. Then
-        what tells of batches, steps, eigenvectors and projections is None.
+        The algorithm used, or "direct": one factor instead of epochs. Then attributes
+        of batches, step sizes, eigenvectors and `projection_interval_` are None.
     batch_size_ : int
         m.
     max_batch_size_ : int
-        The batch that fills the resource and fits its memory.
+        The batch size that keeps the machine busy and fits its memory.
     step_size_ : float
-        eta of the start.
+        eta at the start.
     n_step_halvings_ : int
         How often the guard went back and halved the step.
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, over s; in
-        "eigenpro1" of the kernel matrix, over n. With the penalty on its diagonal.
+        The largest eigenvalues of the subsample's kernel matrix, divided by s; in
+        "eigenpro1" of the full one, divided by n. Its diagonal includes the penalty.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
-        and the largest eigenvalue.
+        The noise of a step and the largest eigenvalue of the preconditioned kernel,
+        measured on up to 4000 rows.
     tuning_results_ : dict of lists
-        What was measured for each number of eigenvectors that was considered:
-        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
-        "beta", and the "step_size" that these predict.
+        What was measured for each number of eigenvectors tried: "n_components",
+        "in_sample_eigenvalue" (of the subsample), "top_eigenvalue", "beta", and the
+        "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
-        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
-        batches gain nothing.
+        beta divided by the top eigenvalue, of the kernel and of the preconditioned
+        kernel: larger batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that beta and top eigenvalue predict for either.
+        the steps that beta and the top eigenvalue predict for each.
     cache_size_ : float
-        MB of kernel matrix that was kept in memory during the fit.
+        MB of kernel matrix kept in memory during the fit.
     projection_interval_ : int
-        T, batches between projections; only of models on centers, as the next ones.
+        T, batches between projections. This and the next three: only models on centers.
     t_ : int
         Projections so far; a direct solution counts as 8 `max_iter` of them.
     projection_residual_ : float
-        The relative residual that projections ended with, on average; 0 with a
-        Cholesky factor.
+        Average relative residual that the projections left; 0 with a Cholesky factor.
     weight_scale_ : float
-        What sample weights are multiplied by: one over their first mean.
+        Factor for sample weights: 1 over the mean of the first weights.
     n_iter_ : int
         Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update; of a
-        direct solution its own. With a penalty the epochs' residual is that of the
-        system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
+        Mean squared residual of each epoch, each batch measured before its update, or
+        of the direct solution. In epochs of a kernel machine with a penalty it is that
+        of the system they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
-        R^2 of the rows held out, one an epoch; None without early stopping.
+        R^2 on the held-out rows after each epoch; None without early stopping.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -657,26 +654,26 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Learn a piece of the data; for a model on centers.
+        """Learn from a piece of the data; only for models on centers.
 
-        The first piece chooses what `fit` chooses: centers, bandwidth, intercept,
-        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
-        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
-        give what one call with all of them gives. Preconditioner and step are made anew
-        after `fit` and with new parameters; kernel and centers stay. A kernel machine
-        that was fitted before is replaced.
+        The first piece decides what `fit` chooses: centers, bandwidth, intercept,
+        preconditioner and step; 8000 rows suffice. Rows are taken in the given order.
+        Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
+        the same model as one call with all of them. Preconditioner and step are
+        computed again after `fit` and when parameters change; kernel and centers stay.
+        A kernel machine that was fitted before is replaced.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen, and learned, anew by these whenever the rows
-        have doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream everything is chosen and learned anew from them whenever the rows have
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
 
         Returns
         -------
@@ -685,14 +682,14 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the model from becoming worse; the best one is kept.
+            If every step size tried makes the model worse; the best model is kept.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -700,8 +697,8 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
 class EigenProClassifier(ClassificationTargets, _EigenPro):
     """Kernel classification by EigenPro: preconditioned stochastic gradient descent.
 
-    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `EigenProRegressor`.
+    Least squares on -1 and +1 for two classes, on one column per class for more; the
+    sign or largest column decides. The algorithm is that of `EigenProRegressor`.
 
     Parameters
     ----------
@@ -713,115 +710,114 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
-        leave-one-out error of kernel ridge regression on a subsample of 800 rows, or
-        the nearest to the median of those that are as good within noise. "scale": that
-        of ``SVC(gamma="scale")``, for radial kernels (n_features X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        leave-one-out error of kernel ridge regression on 800 rows; among those equally
+        good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
-        Centers of a model that does not grow with the rows, p: more are more accurate,
-        and slower. All distinct training rows, with a warning, if they are fewer; data
-        that come in pieces must have as many in the first. None: all training rows, a
-        kernel machine, or as many as `centers` has.
+        Number p of centers, if the model is not to grow with the rows: more are more
+        accurate and slower. If there are fewer distinct rows, all become centers, with
+        a warning; the first piece of a stream must have enough. None: every training
+        row is a center (a kernel machine), or as many as `centers` has.
     centers : {"uniform", "kmeans", "leverage_scores", "rpcholesky"} or array of shape \
             (n_centers, n_features), default="uniform"
-        How the centers are chosen, see `eigenkern.centers`, or the centers, which need
-        not be training rows.
+        How to choose the centers, see `eigenkern.centers`, or the centers themselves,
+        which need not be training rows.
     alpha : float, default=0.0
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge``'s alpha = a is
-        a / n here, and a model on centers of its own is that of `NystromRegressor`. 0:
-        see `early_stopping`.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
+        is a / n here. With centers of its own the model is that of `NystromRegressor`.
+        0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
-        centers of its own. Up to 8000 rows it solves a kernel machine directly, by one
-        Cholesky factor, which is faster: kernel ridge regression with the penalty
-        `alpha`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get. A size, a step or a damping
-        of your own, early stopping, a warm start or a `cache_size` below 8 n^2 bytes
-        ask for epochs. A model on p centers is solved directly, with the same penalty,
-        where that takes less time: by the normal equations of the Nystrom method,
-        n p^2 / 2 + 2 p^3 multiply-adds. There a `cache_size` below 40 p^2 bytes, and
-        rows in a file, a Dask array or a stream, ask for epochs too.
+        centers of its own. With up to 8000 rows it solves a kernel machine directly by
+        one Cholesky factor, which is faster: kernel ridge regression with the penalty
+        `alpha_`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
+        the diagonal, about as far as that many epochs get. If you set a size, step or
+        damping, early stopping, a warm start or a `cache_size` below 8 n^2 bytes, it
+        runs epochs. A model on p centers is solved directly, with the same penalty, if
+        that is faster: by the normal equations of the Nystrom method, in n p^2 / 2 + 2
+        p^3 multiply-adds. It also runs epochs with a `cache_size` below 40 p^2 bytes,
+        or rows in a file, a Dask array or a stream.
 
-        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample. That
-        of "eigenpro1" lives on all rows: its setup costs n^2 (d + q) multiply-adds
-        more, a step n q l, and it takes 2 n q numbers. "sgd" is plain mini-batch
+        Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
+        of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
+        and n q l more in each step, and stores 2 n q numbers. "sgd" is plain mini-batch
         gradient descent, EigenPro with q = 0: the baseline.
 
-        Models on centers: an epoch costs n p (d + 2 l) multiply-adds and the
+        Models on centers: an epoch costs n p (d + 2 l) multiply-adds, plus the
         projections onto the span of the centers. "eigenpro3" projects every step,
-        "eigenpro4" as seldom as is best. Both use a Cholesky factor where the memory
-        allows it and it pays, and otherwise conjugate gradients, in memory for a few
-        times p (d + l + m) numbers. "eigenpro3-exact" takes full-batch steps with a
-        preconditioner on all rows: the paper's algorithm 1, for small data.
+        "eigenpro4" at the cheapest interval. Both use a Cholesky factor if it fits and
+        is faster, else conjugate gradients, which store a few times p (d + l + m)
+        numbers. "eigenpro3-exact" takes full-batch steps with a preconditioner on all
+        rows: the paper's algorithm 1, for small data.
     n_components : int or "auto", default="auto"
-        Eigenvectors in the preconditioner, q (features are another thing, those of
-        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
-        mini-batch gradient descent. Eigenvalues lost to rounding are left out.
+        Number of eigenvectors in the preconditioner, q (not of features, as in
+        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
+        mini-batch gradient descent. Eigenvectors lost to rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Rows that the eigenvectors are computed from, s: more make them more accurate.
+        Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000. Time
-        grows as s^2 q. In a model on centers: the centers that carry the
-        preconditioner, at most 2000 or 4000.
+        grows as s^3. In a model on centers: how many centers carry the preconditioner,
+        at most 2000 or 4000.
     svd_solver : {"nystrom", "randomized"}, default="nystrom"
         How "eigenpro1" and "eigenpro3-exact" find eigenvectors on all n rows from the
         subsample: by the Nystrom method, or as singular vectors of s rows of the kernel
-        matrix, a little more accurate, in memory for s n numbers.
+        matrix, which is a little more accurate and stores s n numbers.
     batch_size : int or "auto", default="auto"
-        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
-        busy (a short calibration once a process) and fit its memory, at most an eighth
+        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
+        busy (measured briefly, once per process) and fit its memory, at most an eighth
         of the rows.
     step_size : float, "auto" or "bound", default="auto"
-        Step of the update ``a_b -= eta / m * (f(X_b) - y_b)``, eta; give one to repeat
-        an experiment. "auto": 0.8 of the largest step that is stable in a trial run on
-        up to 4000 rows. In a kernel machine up to six steps of 0.5 to 4 times that,
-        fewer for many outputs, race at first, and the best goes on; when the residual
-        of an output stalls, half of the step is tried for an epoch, and kept if that
-        pays. "bound": by theorem 4 of EigenPro 1, which supposes exact eigenvectors; it
-        is several times shorter. All are halved when the iteration diverges.
+        Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
+        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
+        run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
+        times that, fewer for many outputs, and goes on with the best. If the residual
+        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
+        times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0
-        How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, which regularizes. tau of the paper.
+        How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
+        less reduces them further, which regularizes. This is tau in the paper.
     max_iter : int, default=20
-        Epochs, at most: more fit the training rows more closely.
+        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": where `alpha` is 0, a penalty
-        is chosen: the one that predicts new rows best in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leaving out each of up to 300; then all
-        rows are fitted. True: hold out rows, score them every epoch, stop when the
-        score no longer improves, and keep the best epoch's coefficients. False: the
-        penalty is `alpha`, and the number of epochs regularizes.
+        How to keep the model from fitting noise. "auto": if `alpha` is 0, choose the
+        penalty that best predicts new rows in kernel ridge regression on a quarter of
+        the rows, at most 4000, or by leave-one-out on up to 300; then fit all rows.
+        True: hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. False: keep the penalty
+        `alpha`; the number of epochs regularizes.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. They are lost to the
-        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
-        rows in the end.
+        Fraction of the rows to hold out, the same from every class. They are lost to
+        the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
+        refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same X,
-        or on its centers; the step is measured anew.
-        Pass an int as `random_state` to keep the median bandwidth and the rows held
-        out.
+        Continue from the coefficients of the previous fit, with its centers or, in a
+        kernel machine, the same X; the step is measured again. Pass an int as
+        `random_state` to keep the median bandwidth and the held-out rows.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`.
+        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory, so that it is computed once and not once
-        an epoch; half the matrix of a kernel machine suffices. "auto": what really
-        fits, where it pays. 0: none. In a model on centers a Cholesky factor is made
-        where twice its 8 p^2 bytes are within this bound, beside the kernel matrix.
+        MB of kernel matrix to keep in memory, so that it is computed once instead of
+        every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
+        keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
+        twice its 8 p^2 bytes fit this limit, beside the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: order of the rows, subsample, validation split. Pass an
-        int to get the same again.
+        Controls what is drawn at random: order of the rows, subsample, validation
+        split. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line of progress: epoch, loss, score, time.
 
@@ -829,75 +825,74 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
         Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. In a kernel machine
-        rows without weight and rows held out have 0.
+        they are 0 for rows without weight and held-out rows.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; of a kernel machine X of the fit, not a copy. None for
+        The centers; in a kernel machine the X of the fit, not a copy. None for
         kernel="precomputed".
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     alpha_ : float
         lambda in use.
     algorithm_ : str
-        The algorithm that was used, or "direct": one factor instead of epochs. Then
-        what tells of batches, steps, eigenvectors and projections is None.
+        The algorithm used, or "direct": one factor instead of epochs. Then attributes
+        of batches, step sizes, eigenvectors and `projection_interval_` are None.
     batch_size_ : int
         m.
     max_batch_size_ : int
-        The batch that fills the resource and fits its memory.
+        The batch size that keeps the machine busy and fits its memory.
     step_size_ : float
-        eta of the start.
+        eta at the start.
     n_step_halvings_ : int
         How often the guard went back and halved the step.
     n_components_, subsample_size_ : int
         q and s.
     eigenvalues_ : array of shape (q + 1,)
-        The largest eigenvalues of the subsample's kernel matrix, over s; in
-        "eigenpro1" of the kernel matrix, over n. With the penalty on its diagonal.
+        The largest eigenvalues of the subsample's kernel matrix, divided by s; in
+        "eigenpro1" of the full one, divided by n. Its diagonal includes the penalty.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned kernel, measured on up to 4000 rows: the noise of a step,
-        and the largest eigenvalue.
+        The noise of a step and the largest eigenvalue of the preconditioned kernel,
+        measured on up to 4000 rows.
     tuning_results_ : dict of lists
-        What was measured for each number of eigenvectors that was considered:
-        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
-        "beta", and the "step_size" that these predict.
+        What was measured for each number of eigenvectors tried: "n_components",
+        "in_sample_eigenvalue" (of the subsample), "top_eigenvalue", "beta", and the
+        "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
-        beta over top eigenvalue, of the kernel and of the preconditioned kernel: larger
-        batches gain nothing.
+        beta divided by the top eigenvalue, of the kernel and of the preconditioned
+        kernel: larger batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that beta and top eigenvalue predict for either.
+        the steps that beta and the top eigenvalue predict for each.
     cache_size_ : float
-        MB of kernel matrix that was kept in memory during the fit.
+        MB of kernel matrix kept in memory during the fit.
     projection_interval_ : int
-        T, batches between projections; only of models on centers, as the next ones.
+        T, batches between projections. This and the next three: only models on centers.
     t_ : int
         Projections so far; a direct solution counts as 8 `max_iter` of them.
     projection_residual_ : float
-        The relative residual that projections ended with, on average; 0 with a
-        Cholesky factor.
+        Average relative residual that the projections left; 0 with a Cholesky factor.
     weight_scale_ : float
-        What sample weights are multiplied by: one over their first mean.
+        Factor for sample weights: 1 over the mean of the first weights.
     n_iter_ : int
         Epochs run; 1 for a direct solution.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update; of a
-        direct solution its own. With a penalty the epochs' residual is that of the
-        system that they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
+        Mean squared residual of each epoch, each batch measured before its update, or
+        of the direct solution. In epochs of a kernel machine with a penalty it is that
+        of the system they solve, ``(K + alpha n W^-1) a - y``, and falls to zero.
     validation_scores_ : list of float or None
-        Accuracy of the rows held out, one an epoch; None without early stopping.
+        Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
-        not of epochs with ``early_stopping=False``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        absent after epochs with ``early_stopping=False``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -985,28 +980,28 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn a piece of the data; for a model on centers.
+        """Learn from a piece of the data; only for models on centers.
 
-        The first piece chooses what `fit` chooses: centers, bandwidth, intercept,
-        preconditioner and step; 8000 rows make good ones. Rows are taken in the given
-        order. Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows
-        give what one call with all of them gives. Preconditioner and step are made anew
-        after `fit` and with new parameters; kernel and centers stay. A kernel machine
-        that was fitted before is replaced.
+        The first piece decides what `fit` chooses: centers, bandwidth, intercept,
+        preconditioner and step; 8000 rows suffice. Rows are taken in the given order.
+        Later pieces of a multiple of ``batch_size_ * projection_interval_`` rows give
+        the same model as one call with all of them. Preconditioner and step are
+        computed again after `fit` and when parameters change; kernel and centers stay.
+        A kernel machine that was fitted before is replaced.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream all is chosen, and learned, anew by these whenever the rows
-        have doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream everything is chosen and learned anew from them whenever the rows have
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
-            All labels there will be; needed in the first call only.
+            All labels that will occur; needed only in the first call.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
 
         Returns
         -------
@@ -1015,14 +1010,14 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the model from becoming worse; the best one is kept.
+            If every step size tried makes the model worse; the best model is kept.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

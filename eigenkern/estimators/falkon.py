@@ -80,21 +80,21 @@ class _FalkonLike(Model):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; the values of the kernel are computed in their data type,
-            the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows. With fewer centers than rows it may be a file or a
-            Dask array, see :ref:`large_data`.
+            Training rows; kernel values are computed in their data type, the linear
+            algebra in float64. With kernel="precomputed": the kernel matrix of the
+            training rows. With fewer centers than rows, X may be a file or a Dask
+            array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative. A weight of 2 equals the
-            same row twice.
+            Nonnegative weights of the squared residuals. A weight of 2 counts as two
+            copies of the row.
         checkpoint : str, path or Checkpoint, default=None
-            Folder that the state of the fit is written to, once a minute or as often
-            as a `Checkpoint` says; its epochs are iterations here. Only with the
-            squared loss.
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says; its epochs are iterations here. Only with the squared
+            loss.
         resume : bool, default=False
-            Go on, bit for bit, from what is in that folder; begin where it is empty.
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -103,14 +103,13 @@ class _FalkonLike(Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong, or the memory does not suffice; a
-            model fitted before stays usable. If the checkpoint is of another fit, or
-            damaged.
+            If the data or a parameter is wrong, or memory does not suffice; a model
+            fitted before stays usable. If the checkpoint is of another fit, or damaged.
         OSError
-            If the folder of the checkpoint cannot be written at first; later that is a
+            If the checkpoint folder cannot be written at the start; later that is a
             RuntimeWarning.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
@@ -162,10 +161,10 @@ class _FalkonLike(Model):
         return problem, solver, chosen, self._rule(problem, hold_out)
 
     def _prepare_direct(self, problem):
-        """Return the same where all rows are centers.
+        """Return the same if all rows are centers.
 
-        The preconditioner would be the inverse, at the price of two factors: one factor
-        of the kernel matrix solves the problem.
+        The preconditioner would then be the inverse, at the cost of two factors, while
+        one factor of the kernel matrix solves the problem.
         """
         problem.check_memory(problem.plan(self.alpha == 0))
 
@@ -186,14 +185,14 @@ class _FalkonLike(Model):
         return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
 
     def _held_out(self, problem, matrix, preconditioner, coef):
-        """Return values of a sample of rows, of the model without all of these.
+        """Return values of a sample of rows from a model that was fitted without it.
 
-        Conjugate gradients have no factor to leave out single rows by. They start at
-        the fitted model here, and soon are there.
+        Conjugate gradients have no factor to leave out single rows by. Started from the
+        fitted model, they converge soon.
         """
         xp, position = problem.xp, problem.rows_to_hold_out()
         weights = to_numpy(problem.weights).copy()
-        if len(position) < len(weights):  # not copies of one row
+        if len(position) < len(weights):  # unless all are copies of one row
             weights[position] = 0.0
         weights = xp.asarray(weights, device=problem.device)
         mean = weights @ problem.targets / float(xp.sum(weights))
@@ -203,16 +202,16 @@ class _FalkonLike(Model):
             weights,
             preconditioner,
             self.alpha,
-            10 * self.tol,  # a scale of the values needs no more
+            10 * self.tol,  # enough for the scale of the values
             problem.expand(coef),
         )
         coef = last_state(states, self.max_iter)[0].coef
         return problem.held_out(coef, mean, position)
 
     def _start(self, problem, fitted=("dual_coef_",)):
-        """Return the coefficients that ``warm_start=True`` goes on from, or None.
+        """Return the coefficients that ``warm_start=True`` continues from, or None.
 
-        They are those of some `fitted` attributes.
+        `fitted` names the attributes that hold them.
         """
         if not self.warm_start or not hasattr(self, "dual_coef_"):
             return None
@@ -235,18 +234,18 @@ class ResidualRule(Rule):
     Parameters
     ----------
     name : str
-        Of the estimator, for the warning.
+        Name of the estimator, for the warning.
     problem : CenterProblem or RowProblem
     max_iter : int
     tol : float
         What the relative residual should fall to.
     hold_out : callable, default=None
-        ``hold_out(coef)`` returns values out of sample of a model that is near to one.
+        ``hold_out(coef)`` returns out-of-sample values of a model close to a given one.
 
     Attributes
     ----------
     residuals : list of float
-        One an iteration.
+        One per iteration.
     """
 
     def __init__(self, name, problem, max_iter, tol, hold_out=None):
@@ -257,25 +256,25 @@ class ResidualRule(Rule):
 
     @property
     def losses(self):
-        """As many as there are iterations."""
+        """The residuals, one per iteration."""
         return self.residuals
 
     def save(self):
-        """Return what all iterations so far have left, for `load`."""
+        """Return the state after the iterations so far, for `load`."""
         converged, coef = self._state.converged, self._state.coef
         residuals = list(self.residuals)
         return {"residuals": residuals, "coef": coef, "converged": converged}
 
     def load(self, saved):
-        """Go to where another rule of the same problem was."""
+        """Take the saved state of another rule for the same problem."""
         self.residuals, coef = saved["residuals"], saved["coef"]
         self._state = FalkonState(coef, {}, self.residuals[-1], saved["converged"])
         self._whole = self._state, len(self.residuals)
 
     def undo(self):
-        """Go back to the last whole iteration; return whether there was one.
+        """Go back to the last complete iteration; return whether there was one.
 
-        Values out of sample, which take more iterations, are then left alone.
+        Out-of-sample values, which take more iterations, are then not computed.
         """
         if self._whole is None:
             return False
@@ -285,14 +284,14 @@ class ResidualRule(Rule):
         return True
 
     def update(self, state):
-        """Take in an iteration; return whether every output is done."""
+        """Record an iteration; return whether every output is done."""
         self.residuals.append(state.residual)
         self._state = state
         self._whole = state, len(self.residuals)
         return state.converged
 
     def fitted_attributes(self, interrupted=False):
-        """Return those of the model, and of the iterations."""
+        """Return the attributes of the model and of the iterations."""
         if not self._state.converged and not interrupted:
             warn_user(
                 f"{self._name} stopped after {len(self.residuals)} iterations with "
@@ -305,20 +304,20 @@ class ResidualRule(Rule):
         }
 
     def out_of_sample(self):
-        """Return the values out of sample, of the solver or of rows held out."""
+        """Return out-of-sample values, from the solver or of held-out rows."""
         if self._hold_out is None:
             return self._state.out_of_sample
         return self._hold_out(self._state.coef)
 
     def _advice(self):
-        """Return what helps, by how the residual fell in the later half."""
+        """Return what would help, given how the residual fell in the later half."""
         norms = np.minimum.accumulate([1.0, *self.residuals])
         n_later = len(norms) // 2
         fall = np.log(norms[-1 - n_later] / norms[-1]) / n_later
         if self._tol > 0 and fall > 0:
             n_needed = len(self.residuals) + np.log(norms[-1] / self._tol) / fall
             if n_needed <= 10 * self.max_iter:
-                # It falls by fits and starts: half as many more, in round numbers.
+                # It falls unevenly: half as many iterations more, in round numbers.
                 n = 10 * math.ceil(0.15 * n_needed)
                 return f"raise max_iter to {n}"
         return (
@@ -334,7 +333,7 @@ class ResidualLines:
         self._name = name
 
     def start_iterations(self, n_done=0):
-        """Nothing is told of the setup."""
+        """Show nothing of the setup."""
 
     def update(self, rule):
         """Show the residual after an iteration."""
@@ -342,16 +341,16 @@ class ResidualLines:
         print(f"{self._name}: {text}", flush=True)  # noqa: T201
 
     def close(self):
-        """There is no line to end."""
+        """Do nothing: there is no line to end."""
 
 
 class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     """Kernel ridge regression on centers by preconditioned conjugate gradients.
 
     The model of `NystromRegressor` for many centers: the normal equations are solved
-    iteratively with Falkon's preconditioner, two Cholesky factors of matrices of the
-    centers. Time is n m for each of some 10 to 60 iterations and m^3 for the factors,
-    memory some m^2 numbers, and the n m kernel values only where they fit.
+    iteratively with Falkon's preconditioner, two Cholesky factors of m x m matrices.
+    Time is n m for each of some 10 to 60 iterations and m^3 for the factors; memory is
+    a few m^2 numbers, and the n m kernel values only if they fit.
 
     Parameters
     ----------
@@ -363,84 +362,81 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     alpha : float, default=1e-6
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge(alpha=a)`` of
-        scikit-learn is alpha = a / n. With X in float32, a penalty that its rounding
-        would drown makes the model float64.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
+        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty is
+        below its rounding error, the model is float64.
     max_iter : int, default=100
-        Iterations, at most; raise it where a warning says so.
+        Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
         When to stop: an output is done when the norm of its residual is below `tol`
-        times that of its right-hand side, both preconditioned. The test error then is
-        that of the direct solution to some parts in a thousand.
+        times that of its right-hand side, both preconditioned. The test error is then
+        within a few parts in a thousand of the direct solution's.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same
-        centers: pass `centers`, or the same X and an int as `random_state`. Where all
-        rows are centers nothing is iterated.
+        Continue from the coefficients of the previous fit, which must have had the same
+        centers: pass `centers`, or the same X and an int as `random_state`. Has no
+        effect if all rows are centers: there are no iterations.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory between
-        iterations. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory between iterations. "auto": what fits, if
+        keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, subsample of the median distance. Pass an int
-        to get the same again.
+        Controls what is drawn at random: centers, subsample for the median distance.
+        Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     n_iter_ : int
         Iterations run.
     residuals_ : list of float
         The largest relative residual of the outputs after each iteration.
     cache_size_ : float
-        MB of kernel matrix that was kept in memory during the fit.
+        MB of kernel matrix kept in memory during the fit.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -450,12 +446,11 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 
     Notes
     -----
-    Targets are centered by their mean, which becomes `intercept_`. Each center counts
-    in the preconditioner with the weight of the rows that are equal to it. Centers that
-    are no uniform sample count with the weight of the rows nearest to them, unless
-    kernel="precomputed". With all rows as centers the preconditioner would be the
-    inverse: one Cholesky factor of the kernel matrix then solves the problem, as in
-    `NystromRegressor`, and `n_iter_` is 1.
+    Targets are centered by their mean, which becomes `intercept_`. The preconditioner
+    weights each center by the rows equal to it or, if the centers are not a uniform
+    sample, by the rows nearest to it, unless kernel="precomputed". With all rows as
+    centers the preconditioner would be the inverse: one Cholesky factor of the kernel
+    matrix then solves the problem, as in `NystromRegressor`, and `n_iter_` is 1.
 
     References
     ----------
@@ -476,9 +471,9 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     """Kernel ridge classification on centers by preconditioned conjugate gradients.
 
-    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `FalkonLikeRegressor`. Or
-    logistic regression, with ``loss="log_loss"``, by Newton's method.
+    Least squares on -1 and +1 for two classes, on one column per class for more; the
+    sign or largest column decides. The algorithm is that of `FalkonLikeRegressor`. With
+    ``loss="log_loss"`` it is logistic regression, by Newton's method.
 
     Parameters
     ----------
@@ -490,96 +485,93 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        What is minimized. "squared_error": least squares on labels. "log_loss": kernel
+        Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
-        need no calibration; see the notes.
+        need no calibration; see Notes.
     alpha : float, default=1e-6
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: ``KernelRidge(alpha=a)`` of
-        scikit-learn is alpha = a / n. With X in float32, a penalty that its rounding
-        would drown makes the model float64.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
+        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty is
+        below its rounding error, the model is float64.
     max_iter : int, default=100
-        Iterations, at most; raise it where a warning says so.
+        Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
         When to stop: an output is done when the norm of its residual is below `tol`
-        times that of its right-hand side, both preconditioned. The test error then is
-        that of the direct solution to some parts in a thousand.
+        times that of its right-hand side, both preconditioned. The test error is then
+        within a few parts in a thousand of the direct solution's.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit, which must have had the same
-        centers: pass `centers`, or the same X and an int as `random_state`. Where all
-        rows are centers nothing is iterated.
+        Continue from the coefficients of the previous fit, which must have had the same
+        centers: pass `centers`, or the same X and an int as `random_state`. Has no
+        effect if all rows are centers: there are no iterations.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`.
+        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory between
-        iterations. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory between iterations. "auto": what fits, if
+        keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, subsample of the median distance. Pass an int
-        to get the same again.
+        Controls what is drawn at random: centers, subsample for the median distance.
+        Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
-        Weighted mean of the targets; with ``loss="log_loss"`` fitted, without penalty.
+        Weighted mean of the targets; with ``loss="log_loss"`` fitted without a penalty.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     n_iter_ : int
         Iterations run.
     residuals_ : list of float
         The largest relative residual of the outputs after each iteration; with
-        ``loss="log_loss"`` as in the notes.
+        ``loss="log_loss"`` see Notes.
     cache_size_ : float
-        MB of kernel matrix that was kept in memory during the fit.
+        MB of kernel matrix kept in memory during the fit.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
-        not with ``loss="log_loss"``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        absent with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -589,17 +581,17 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
 
     Notes
     -----
-    With ``loss="log_loss"`` the model has the least ::
+    With ``loss="log_loss"`` the model minimizes ::
 
         mean_i loss(y_i, f(x_i)) + alpha / 2 |f - intercept|^2
 
-    where the loss is ``log(1 + exp(-y f))`` of two classes, y = -1 or 1, and that of
-    the softmax of more, with one column a class and sum zero; `alpha` must be positive.
-    An iteration is then a Newton step, by a few conjugate gradients; the first ones are
-    for penalties from 1 down to `alpha`. Its residual is the square root of the
-    estimated distance of the objective from its least value, over that value: with
-    ``tol=1e-3`` the objective is within some 1e-6 of it. `decision_function` returns f,
-    the log odds of two classes.
+    where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
+    softmax loss for more, with one column per class and sum zero; `alpha` must be
+    positive. An iteration is then a Newton step, by a few conjugate gradient steps; the
+    first ones use penalties from 1 down to `alpha`. Its residual is the square root of
+    the estimated relative distance of the objective from its minimum: with ``tol=1e-3``
+    the objective is within some 1e-6 of it. `decision_function` returns f, the log odds
+    for two classes.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Explicit features whose products stand for a kernel, to put before linear models."""
+"""Explicit features whose products approximate a kernel, for linear models."""
 
 from typing import Any, Self
 
@@ -41,20 +41,20 @@ from .validation import (
     warn_of_few_rows,
 )
 
-# Bytes of features that are computed at a time on another device than that of X.
+# Bytes of features to compute at a time on a device other than that of X.
 _SLAB_BYTES = 256e6
 
 
 class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Features phi(x) whose products stand for a kernel.
+    """Features phi(x) whose products approximate a kernel.
 
     A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
-    dict of fitted attributes, and ``_features(X)``, which returns phi of the rows of X
-    where they are.
+    dict of fitted attributes, and ``_features(X)``, which returns phi of the rows of X,
+    on the device of X.
     """
 
     _accept_sparse = False
-    #: The parameter that says how many features there are.
+    #: The parameter with the number of features.
     _size = "n_components"
 
     def __new__(cls, *args, **parameters):
@@ -63,13 +63,13 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return super().__new__(cls)
 
     def set_params(self, **params):
-        """Set parameters of this estimator, or of what it holds.
+        """Set parameters of this estimator or of its nested objects.
 
         Parameters
         ----------
         **params : dict
-            By name; those of a kernel object as ``kernel__bandwidth``. They replace
-            the kernel, and leave others that share it as they are.
+            By name; those of a kernel object as ``kernel__bandwidth``. They replace the
+            kernel, so other estimators that share it do not change.
 
         Returns
         -------
@@ -86,7 +86,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows. A file or a Dask array, too, see :ref:`large_data`.
+            Training rows. X may be a file or a Dask array, see :ref:`large_data`.
         y : None
             Ignored.
 
@@ -97,9 +97,9 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data or a parameter is wrong; a model fitted before stays usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         """
         return self._fit(X)
 
@@ -152,8 +152,8 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 class RandomFourierFeatures(FeatureMap):
     """Random Fourier features: phi(x)' phi(z) is k(x, z) on average.
 
-    A kernel that is a function of x - z is the mean of ``cos w'(x - z)`` over a law of
-    frequencies w. With D / 2 of them ::
+    A kernel that is a function of x - z is the mean of ``cos w'(x - z)`` over a
+    distribution of frequencies w. With D / 2 of them ::
 
         phi(x) = (cos w_1'x, ..., sin w_1'x, ...) sqrt(2 / D)
 
@@ -164,34 +164,33 @@ class RandomFourierFeatures(FeatureMap):
     ----------
     kernel : str or Kernel, default="gaussian"
         How similar two rows are: "gaussian" (alias "rbf"), "laplacian", "manhattan",
-        "cauchy", "matern32", "matern52" or such an object of `eigenkern.kernels`: a
-        function of x - z, whose frequencies can be drawn. The laplacian takes the
-        Euclidean distance, "manhattan" the sum of absolute differences.
+        "cauchy", "matern32", "matern52", or an object of `eigenkern.kernels` of that
+        kind: a function of x - z whose frequencies can be drawn. The laplacian takes
+        the Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median" or "scale", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
-        / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     n_components : int, default=100
-        Number of features, D (eigenvectors are another thing, those of EigenPro): more
-        follow the kernel more closely. The error of phi(x)' phi(z) has a standard
-        deviation of some sqrt(1 / D) for rows far apart, and a smaller one for near
-        rows.
+        Number of features, D (not of eigenvectors, as in EigenPro): more follow the
+        kernel more closely. The error of phi(x)' phi(z) has a standard deviation of
+        about sqrt(1 / D) for distant rows, and less for near ones.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise rows are copied there, and
         their features back.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: frequencies, subsample of the median. Pass an int to
-        get the same again.
+        Controls what is drawn at random: frequencies, subsample for the median. Pass an
+        int for reproducible results.
 
     Attributes
     ----------
     frequencies_ : array of shape (n_features, n_frequencies)
         Half as many as there are features, rounded up; in the data type of X.
     offset_ : array of shape (n_features,)
-        Mean of the training rows, which is subtracted from all rows: it changes no
-        k(x, z), and a large one would cost digits.
+        Mean of the training rows, subtracted from all rows: this does not change k(x,
+        z), and a large mean would cost digits.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -201,20 +200,20 @@ class RandomFourierFeatures(FeatureMap):
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
     RBFNetworkFeatures : Values of the kernel at centers.
     LinearEigenProRegressor : Least squares on many features.
-    DSGClassifier : Draws features as it goes, and keeps none.
+    DSGClassifier : Draws features as needed, and stores none.
     EigenProRegressor : The kernel itself, without features.
 
     Notes
     -----
-    Takes D d / 2 multiply-adds and D sines or cosines a row, and no memory beside the
-    features but that of some tiles. Ma and Belkin take D cosines with random phases:
-    twice the products, and errors for x = z too.
+    Takes D d / 2 multiply-adds and D sines or cosines per row, and no memory beside the
+    features except a few tiles. Ma and Belkin use D cosines with random phases, which
+    take twice the products and have errors even for x = z.
 
     References
     ----------
@@ -288,9 +287,9 @@ class RandomFourierFeatures(FeatureMap):
 class RBFNetworkFeatures(FeatureMap):
     """Values of the kernel at centers, phi(x) = (k(x, z_1), ..., k(x, z_D)).
 
-    A linear model of them is a radial basis function network, or a general kernel
-    model; with ``phi(x)' K^-1 phi(z)``, K the kernel matrix of the centers, in place of
-    the plain product they are the Nystrom approximation of the kernel.
+    A linear model on them is a radial basis function network, or a general kernel
+    model. With the kernel matrix K of the centers, ``phi(x)' K^-1 phi(z)`` is the
+    Nystrom approximation of the kernel.
 
     Parameters
     ----------
@@ -302,16 +301,16 @@ class RBFNetworkFeatures(FeatureMap):
         sum of absolute differences.
     bandwidth : float, "median" or "scale", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600 rows.
-        "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features X.var()
-        / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 rows drawn
+        at random. "scale": as ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for
+        radial kernels.
     n_centers : int, default=100
-        How many centers, and so features: more follow the kernel more closely, and
-        cost as much more. All distinct training rows, with a warning, where they are
-        fewer. Not used where `centers` is an array.
+        Number of centers, and so of features: more follow the kernel more closely, at
+        proportional cost. If there are fewer distinct training rows, all of them are
+        centers, with a warning. Not used if `centers` is an array.
     centers : {"uniform", "kmeans"} or array, default="uniform"
-        How the centers are chosen. "uniform": training rows drawn without replacement.
+        How to choose the centers. "uniform": training rows drawn without replacement.
         "kmeans": means of clusters of the training rows, by scikit-learn's
         ``MiniBatchKMeans``. An array of shape (n_centers, n_features): the centers
         themselves.
@@ -319,23 +318,23 @@ class RBFNetworkFeatures(FeatureMap):
         Where to compute. "auto": where X lives. Otherwise rows are copied there, and
         their features back.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, subsample of the median. Pass an int to get
-        the same again.
+        Controls what is drawn at random: centers, subsample for the median. Pass an int
+        for reproducible results.
 
     Attributes
     ----------
     centers_ : array of shape (n_centers, n_features)
         In the data type of X.
     center_indices_ : array of shape (n_centers,) or None
-        Training rows that are centers, increasing; None where means or an array are.
+        Indices of the rows that are centers, increasing; None for means or an array.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float or None
-        sigma in use; None for a kernel without.
+        sigma in use; None if the kernel has none.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -345,8 +344,8 @@ class RBFNetworkFeatures(FeatureMap):
 
     Notes
     -----
-    Takes D (d + 2) multiply-adds and D evaluations of the kernel's function a row, and
-    no memory beside the features but that of some tiles.
+    Takes D (d + 2) multiply-adds and D evaluations of the kernel's function per row,
+    and no memory beside the features except a few tiles.
 
     References
     ----------
@@ -407,7 +406,7 @@ class RBFNetworkFeatures(FeatureMap):
         }
 
     def _chosen(self, X, rng):
-        """Return centers for the distinct rows of X, and their places or None."""
+        """Return centers among the distinct rows of X, and their indices or None."""
         xp, device = namespace(X), device_of(X)
         if self.centers == "uniform" and self.n_centers < X.shape[0]:
             indices = uniform_indices(X.shape[0], self.n_centers, rng)
@@ -440,6 +439,6 @@ def _mean(X):
 
 
 def _like(X, values):
-    """Return `values` in the library and data type of X, where X is."""
+    """Return `values` in the library and data type of X, on its device."""
     xp = namespace(X)
     return xp.astype(move(values, xp, device_of(X)), X.dtype, copy=False)

@@ -21,7 +21,7 @@ _NONE = dict.fromkeys(
 )
 
 
-# Centers at most whose factor, of 8 p^2 bytes, a fitted model keeps: 288 MB.
+# Most centers for which a fitted model keeps the factor, of 8 p^2 bytes: 288 MB.
 _MOST_CENTERS = 6000
 
 
@@ -35,10 +35,10 @@ def variance_attributes(problem, alpha, spectrum, factor):
     problem : LeastSquares
     alpha : float
     spectrum : Spectrum or None
-        That gave the model.
+        The spectrum that gave the model.
     factor : Factor or None
-        That gave it. Where rounding drowns the penalty neither the model nor the
-        variances differ from those of the least one that it does not drown.
+        The factor that gave it. If rounding drowns the penalty, model and variances are
+        those of the least penalty above rounding.
     """
     if problem.kernel is None or problem.n_coefs > _MOST_CENTERS:
         return _NONE
@@ -52,8 +52,8 @@ def variance_attributes(problem, alpha, spectrum, factor):
 class Posterior:
     """The Gaussian process of a fitted model at some rows.
 
-    Its variances are differences of nearly equal numbers: the kernel is computed in
-    float64, whatever the rows are.
+    Its variances are differences of nearly equal numbers, so the kernel is computed in
+    float64, whatever the type of the rows.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Posterior:
     Raises
     ------
     ValueError
-        If the model is not one of a Gaussian process.
+        If the model is not that of a Gaussian process.
     """
 
     def __init__(self, model, X):

@@ -1,4 +1,4 @@
-"""Models with centers of their own, rows at hand: EigenPro 3, 4, or one factor."""
+"""Models with centers of their own, all rows given: EigenPro 3, 4, or one factor."""
 
 from functools import partial
 
@@ -26,8 +26,8 @@ from .tuned import (
 )
 from .validation import check_centers, is_auto, warn_of_few_rows
 
-# Batches of an epoch at least: a direct solution counts as so many projections for each
-# epoch that it stands for, where more rows are learned later.
+# Fewest batches in an epoch: a direct solution counts as this many projections for each
+# epoch that it replaces, in case more rows are learned later.
 _LEAST_BATCHES = 8
 
 
@@ -41,9 +41,9 @@ def prepare_on_centers(model, data, train, held_out, spared):
     train : ndarray of int
         Training rows, in random order.
     held_out : ndarray of int or None
-        Rows to score, or those that are spared.
+        Rows to score, or the spared rows.
     spared : Spared or None
-        Of the training rows.
+        Which of the training rows are spared.
     """
     problem = _chosen_problem(model, data, train, held_out)
     ridge = chosen_ridge(model, problem, problem.sampled_kernel())
@@ -84,7 +84,7 @@ def prepare_on_centers(model, data, train, held_out, spared):
 
 
 def prepare_exact(model, data, train, held_out):
-    """Return the same of EigenPro 3 with exact projections of full batches."""
+    """Return the same for EigenPro 3 with exact projections of full batches."""
     problem = _chosen_problem(model, data, train, held_out)
     n, start = problem.n_rows, previous_coef(model, problem)
     if not is_auto(model.batch_size) and model.batch_size != n:
@@ -165,7 +165,7 @@ def _chosen_problem(model, data, train, held_out):
 
 
 def chosen_problem(model, data, train, held_out=None):
-    """Return the problem with the kernel and the centers that a model names."""
+    """Return the problem with the model's kernel and centers."""
     centers = _centers_at_hand(model, data.X)
     return GeneralProblem(
         data,
@@ -180,7 +180,7 @@ def chosen_problem(model, data, train, held_out=None):
 
 
 def _centers_at_hand(model, X):
-    """Return the centers that are given, or those of a fit to go on from, or None."""
+    """Return the given centers, or those of a fit to continue from, or None."""
     centers, p = check_centers(model.centers, X, METHODS), model.n_centers
     if centers is not None:
         if p not in (None, centers.shape[0]):
@@ -204,7 +204,7 @@ def too_few_rows(model, problem, data, train):
         return 0
     if model.centers != "rpcholesky":
         return problem.n_coefficients
-    # It ends where the rows are spanned.
+    # It ends once the centers span the rows.
     n_distinct = len(data.distinct(train)[0])
     return n_distinct if n_distinct < model.n_centers else 0
 
@@ -219,12 +219,12 @@ def new_learner(model, data):
             f"n_centers must be at most {n_distinct}, the distinct rows that "
             f"came first, for the centers stay; got {model.n_centers}"
         )
-    m = getattr(model, "batch_size_", None)  # that of the pieces so far
+    m = getattr(model, "batch_size_", None)  # as in the pieces so far
     return Learner.make(model, problem, float(model.alpha), batch_size=m)
 
 
 def learner_of_fitted(model, data):
-    """Return the `Learner` of a stream that goes on with a fitted model."""
+    """Return the `Learner` of a stream that continues with a fitted model."""
     problem = GeneralProblem(
         data,
         _in_random_order(data),
@@ -242,5 +242,5 @@ def learner_of_fitted(model, data):
 
 
 def _in_random_order(data):
-    """Return the rows of a stream that choose whatever is chosen by rows."""
+    """Return the rows with weight in random order, to choose from."""
     return data.rng.permutation(data.rows_with_weight())

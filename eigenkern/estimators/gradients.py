@@ -21,27 +21,27 @@ from .validation import (
     shared_out,
 )
 
-# Outputs, or random combinations of more of them.
+# Most outputs to differentiate; more are replaced by random combinations.
 _MAX_OUTPUTS = 10
 
 
 def gradient(model: Any, X: ArrayLike) -> Any:
     """Return the gradients of a fitted model's outputs at the rows of X.
 
-    Of ``predict`` of a regressor, and of ``decision_function`` of a classifier.
+    The outputs are ``predict`` of a regressor, ``decision_function`` of a classifier.
 
     Parameters
     ----------
     model : estimator
-        A fitted model on kernels of this package: EigenPro, Nystrom, NYTRO, Falkon,
-        doubly stochastic gradients or a recursive feature machine.
+        A fitted kernel model of this package: EigenPro, Nystrom, NYTRO, Falkon, doubly
+        stochastic gradients or a recursive feature machine.
     X : array of shape (n_samples, n_features)
 
     Returns
     -------
     G : array of shape (n_samples, n_features, n_outputs)
-        Where X lives. On the kink of a kernel, such as that of the laplacian at its
-        centers, the center itself is left out.
+        Where X lives. At a kink of the kernel, such as that of the laplacian at a
+        center, that center is left out.
 
     Raises
     ------
@@ -50,11 +50,11 @@ def gradient(model: Any, X: ArrayLike) -> Any:
 
     See Also
     --------
-    average_gradient_outer_product : What features, together, change the model most.
+    average_gradient_outer_product : Which features, together, change the model most.
 
     Notes
     -----
-    n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs.
+    Takes n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs.
 
     Examples
     --------
@@ -87,22 +87,23 @@ def average_gradient_outer_product(
 
         M = 1/n sum_i sum_l grad f_l(x_i) grad f_l(x_i)'
 
-    Its diagonal tells how much each feature matters to the model, in the unit of the
-    features; its leading eigenvectors are the directions that the model changes in.
+    Its diagonal tells how much each feature matters to the model, in units of the
+    features; its leading eigenvectors are the directions in which the model changes
+    most.
 
     Parameters
     ----------
     model : estimator
-        As of `gradient`.
+        As for `gradient`.
     X : array of shape (n_samples, n_features)
     kind : {"full", "diagonal"}, default="full"
-        "diagonal": of M only the diagonal is computed.
+        "diagonal": compute only the diagonal of M.
     max_rows : int, default=None
-        Rows to draw from X; some thousand suffice. None: all of them.
+        Number of rows to draw from X; a few thousand suffice. None: all of them.
     sample_weight : array of shape (n_samples,), default=None
         Weights of the rows in the mean.
     random_state : int, RandomState instance or None, default=None
-        Rows that are drawn, and the combinations of more than 10 outputs.
+        Controls which rows are drawn, and the combinations of more than 10 outputs.
 
     Returns
     -------
@@ -120,10 +121,9 @@ def average_gradient_outer_product(
 
     Notes
     -----
-    n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs, and n l
-    d^2 for the outer products. More than 10 outputs are replaced by 10 combinations of
-    them with random signs, drawn anew for every block of rows: M is the same on
-    average.
+    Takes n p (d + l (d + 1)) multiply-adds for p centers, d features and l outputs, and
+    n l d^2 for the outer products. More than 10 outputs are replaced by 10 combinations
+    of them with random signs, new for each block of rows: M is the same on average.
 
     References
     ----------
@@ -174,7 +174,7 @@ def mean_outer_product(gradients, kind, weights, rng):
     xp, (n, d, n_outputs) = gradients.xp, gradients.shape
     n_mixed = min(n_outputs, _MAX_OUTPUTS)
     total, size = 0.0, max(int(GRADIENT_BYTES // (8 * d * n_mixed)), 1)
-    if n_mixed < n_outputs:  # many blocks, for as many combinations
+    if n_mixed < n_outputs:  # many blocks, so many combinations
         size = min(size, max(-(-n // 16), 1))
     for rows in slices(n, size):
         mix = None
@@ -186,7 +186,7 @@ def mean_outer_product(gradients, kind, weights, rng):
                 (weights[rows] / weights.mean()) ** 0.5, device=device_of(G)
             )
             G = G * xp.astype(root, G.dtype)[:, None, None]
-        # In the unit of the largest, so that no square overflows or is lost.
+        # In units of the largest entry, so that no square overflows or underflows.
         unit = float(xp.max(xp.abs(G))) or 1.0
         products = _outer_products(xp, G / unit, kind)
         total = total + xp.astype(products, xp.float64) * (unit * unit)
@@ -202,12 +202,12 @@ def _outer_products(xp, G, kind):
 
 
 def is_on_kernels(model):
-    """Whether `model` is a model on kernels, fitted or not: those have gradients."""
+    """Whether `model` is a kernel model, fitted or not: those have gradients."""
     return isinstance(model, Model) and model._gradients is not None
 
 
 def _checked_rows(model, X, function):
-    """Return validated rows for a fitted model on kernels."""
+    """Return validated rows for a fitted kernel model."""
     if not is_on_kernels(model):
         raise ValueError(
             f"model must be a model on kernels of eigenkern, such as EigenProRegressor;"

@@ -1,4 +1,4 @@
-"""What users pass that is not in memory: files, Dask arrays and DataFrames."""
+"""Input that is not in memory: files, Dask arrays and DataFrames."""
 
 from copy import copy
 from functools import partial
@@ -10,8 +10,8 @@ from ..backend import memory
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows
 
-# The part of the free memory that rows of a file may take to be read as an array: with
-# their rows in another order they take twice as much.
+# Rows of a file are read as an array if they take at most this part of the free memory:
+# a reordered copy takes as much again.
 _PART_OF_MEMORY = 4
 
 
@@ -31,20 +31,20 @@ def is_file(X):
 
 
 def read(X):
-    """Return rows of a file that is mapped to memory as an array, others as they are.
+    """Return rows of a memory-mapped file as an array, other rows as they are.
 
-    A model that kept them would change with the file.
+    A model that kept the mapped rows would change with the file.
     """
     return np.array(X) if isinstance(X, np.memmap) else X
 
 
 def lazy_rows(X):
-    """Return rows that are not in memory, or None: X is to become an array.
+    """Return rows that are not in memory, or None if X is to become an array.
 
     Raises
     ------
     ValueError
-        If X has not two dimensions, or chunks that can not be used.
+        If X does not have two dimensions, or its chunks cannot be used.
     """
     if is_dask(X):
         return _rows_of_dask(X)
@@ -58,7 +58,7 @@ def lazy_rows(X):
 
 
 def _fits(X):
-    """Whether the rows of a file are better read as an array."""
+    """Whether the rows of a file are few enough to be read as an array."""
     n_bytes = np.prod(X.shape, dtype=float) * np.dtype(X.dtype).itemsize
     return _PART_OF_MEMORY * n_bytes <= memory.available(np, "cpu")
 
@@ -73,7 +73,7 @@ def check_not_half(X, name="X"):
 
 
 def _float_of(X):
-    """Return the data type that rows are computed in."""
+    """Return the data type to compute rows in."""
     check_not_half(X)
     dtype = np.dtype(X.dtype)
     if dtype.kind not in "biuf":
@@ -108,7 +108,7 @@ def _array_of(X, lengths=None):
 
 
 def _in_floats(X):
-    """Return a DataFrame of numbers with one data type, as an array has it."""
+    """Return a DataFrame of numbers with a single data type, like an array."""
     from pandas.api.types import is_numeric_dtype  # also those that allow for NA
 
     dtypes = set(X.dtypes)
@@ -121,12 +121,12 @@ def _in_floats(X):
 
 
 def computed(values):
-    """Return values in memory: those of Dask are computed."""
+    """Return values in memory; those of Dask are computed."""
     return values.compute() if is_dask(values) else values
 
 
 def by_chunks(model, method, X, *args, **options):
-    """Return what a method of a fitted model returns of every chunk, as a Dask array.
+    """Return a Dask array of a fitted model's method applied to every chunk.
 
     Parameters
     ----------
@@ -134,12 +134,12 @@ def by_chunks(model, method, X, *args, **options):
     method : str
     X : Dask array or DataFrame
     *args, **options
-        Of the method.
+        Arguments of the method; none is allowed.
 
     Returns
     -------
     dask.array.Array
-        Not computed yet; of the model as it is now, whatever it learns until then.
+        Not computed yet; from the model as it is now, whatever it learns later.
     """
     from dask import delayed
     from dask.base import tokenize
@@ -162,7 +162,7 @@ def by_chunks(model, method, X, *args, **options):
     width = {}
     if example.ndim == 2:
         width = {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
-    # Of one task the model is a part, and all chunks get it from there.
+    # The model is a task of its own, which all chunks share.
     shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
     return X.map_blocks(
         call,
@@ -176,7 +176,7 @@ def by_chunks(model, method, X, *args, **options):
 
 
 def _call(method, X, model, names=None):
-    """Return what a method of a model returns of rows, which may be none."""
+    """Return the result of a method of a model on rows, of which there may be none."""
     n = X.shape[0]
     rows = X if n else np.zeros((1, X.shape[1]), dtype=X.dtype)
     if names is not None:

@@ -18,18 +18,18 @@ from .gradients import mean_outer_product
 from .training import Rule
 from .validation import warn_user
 
-# Features, at most, for which "auto" tries a full metric: its root takes 0.2 s a round
-# there, 1.1 s of twice as many.
+# Most features for which "auto" tries a full metric: its root takes 0.2 s per round
+# there, and 1.1 s for twice as many.
 _MAX_FULL = 1000
-# Features, at most, for which the Manhattan distance is tried: it takes time for each.
-# With the 123 of a9a a fit took twice as long.
+# Most features for which the Manhattan distance is tried: each takes time. With the 123
+# of a9a a fit took twice as long.
 _MAX_OF_AXES = 50
-# Rounds without a better model, after which a kind of metric is given up.
+# Rounds without a better model after which a kind of metric is given up.
 _PATIENCE = 2
-# Part of the metric that is the one of the features as they are. It keeps features
-# that matter little to a model from being lost to the next ones. With 0 and 0.02, width
-# 2, bike_hour has errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439
-# and 0.441 (8000 rows); with 0.02 and 0.05, width 4, the latter of 0.440 and 0.445.
+# Share of the plain metric in the learned one. It keeps features that matter little to
+# one model from being lost to the next ones. With 0 and 0.02, width 2, bike_hour has
+# errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439 and 0.441 (8000
+# rows); with 0.02 and 0.05, width 4, the latter of 0.440 and 0.445.
 _FLOOR = 0.02
 # Kernel of the default estimator, and bandwidth over the median distance. The laplacian
 # decays little at four medians, so that far rows are predicted by more than their
@@ -37,28 +37,28 @@ _FLOOR = 0.02
 # 2 and 4 (5000 rows). Of the other tables only ijcnn1 does better with 1 (1.6 and
 # 1.8 %, 3000 rows).
 _LEARNING = ("laplacian", 4.0)
-# What is tried in its place with the metric that was chosen, by a part of the rows, one
-# half or so many, and the power of R that is tried with the best of them. Errors on new
-# rows of the laplacian, the best kernel, and its softer R, 4000 rows, two seeds:
-# kin8nm 0.265 0.257 0.252, 0.257 0.248 0.245; ijcnn1 2.05 1.97 1.87, 1.59 1.59 1.48 %;
-# bike_hour 0.246 0.238 0.272, 0.247 0.242 0.250. None helps california_housing.
+# Kernels to try with the chosen metric, on half of the rows or on _N_COMPARED if more,
+# and the power of R to try with the best of them. Errors on new rows of the laplacian,
+# the best kernel, and its softer R, 4000 rows, two seeds: kin8nm 0.265 0.257 0.252,
+# 0.257 0.248 0.245; ijcnn1 2.05 1.97 1.87, 1.59 1.59 1.48 %; bike_hour 0.246 0.238
+# 0.272, 0.247 0.242 0.250. None helps california_housing.
 _OTHERS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
-# Of the Manhattan distance, for regression. Errors with the best of the kernels above
-# and of these, 8000 rows, three seeds: california_housing 0.430 0.418, 0.425 0.405,
-# 0.446 0.428; bike_hour 0.224 0.214, 0.226 0.213, 0.231 0.225; cpusmall 0.156 0.151,
-# 0.160 0.156, 0.131 0.132. No table of classes gains (a9a, coil2000, covtype), and on
-# ijcnn1 the score on held-out rows would choose it, to 2.0 % from 1.3 on the test part.
+# Of the Manhattan distance, for regression. Errors with the best kernel above and of
+# these, 8000 rows, three seeds: california_housing 0.430 0.418, 0.425 0.405, 0.446
+# 0.428; bike_hour 0.224 0.214, 0.226 0.213, 0.231 0.225; cpusmall 0.156 0.151, 0.160
+# 0.156, 0.131 0.132. No table of classes gains (a9a, coil2000, covtype), and on ijcnn1
+# the score on held-out rows would choose it, to 2.0 % from 1.3 on the test part.
 _OF_AXES = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 _N_COMPARED, _SOFTER = 2000, 0.7
-# The error of what is better than what was there is below so many times its error.
+# An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
-# The Manhattan distance's error on a part of the rows, over that of the best kernel,
-# with which it may still be better on all of them: california_housing has had 1.003 and
-# 0.95 there.
+# Largest ratio of the Manhattan distance's error to the best kernel's, on part of the
+# rows, at which to compare on all of them: california_housing had 1.003, and 0.95 on
+# all.
 _NEARLY = 1.03
-# Logarithms of the scales of decision values to search: these are about 1.
+# Range of log scales of decision values to search: the values are about 1.
 _LOG_SCALES = (-5.0, 5.0)
-# Where no model can be fitted with a metric, or none evaluated.
+# Errors if no model can be fitted with a metric, or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
 
@@ -69,19 +69,19 @@ class Round:
     Attributes
     ----------
     kind : {"diagonal", "full"} or None
-        Of the metric; None: the plain kernel.
+        Kind of the metric; None: the plain kernel.
     number : int
-        How often it was learned.
+        How often the metric was learned.
     root : array of shape (d,) or (d, d)
         R.
     kernel : (str, float) or None
-        Of the model, and its bandwidth over the median distance; None: as the estimator
-        has it.
+        Kernel of the model, and its bandwidth over the median distance; None: that of
+        the estimator.
     model : estimator
     error : float
-        On the rows held out, over that of a constant.
+        Error on the held-out rows, over that of a constant.
     is_last : bool
-        Whether this is the one that was chosen in the end.
+        Whether this is the one chosen at the end.
     """
 
     kind: str | None
@@ -95,13 +95,13 @@ class Round:
 
     @property
     def coef(self):
-        """What a solver's state calls the model."""
+        """The model, by the name that states of solvers give it."""
         return self
 
 
 def kinds_to_learn(metric, n_features):
     """Return the kinds of metric to learn, in turn."""
-    if n_features == 1:  # a metric is a bandwidth then
+    if n_features == 1:  # the metric is only a bandwidth
         return ()
     if metric != "auto":
         return (metric,)
@@ -109,7 +109,7 @@ def kinds_to_learn(metric, n_features):
 
 
 def kernels_to_compare(metric, data):
-    """Return what `MetricProblem` chooses the kernel of the default estimator from."""
+    """Return the kernels of the default estimator that `MetricProblem` compares."""
     n_features = data.X.shape[1]
     if data.groups is not None or metric == "full" or n_features > _MAX_OF_AXES:
         return ((_LEARNING, *_OTHERS),)
@@ -117,15 +117,15 @@ def kernels_to_compare(metric, data):
 
 
 def learned_metrics(problem, kinds, max_rounds):
-    """Learn metrics from the models that are fitted with them, in turn.
+    """Learn metrics from models, and fit models with these, in turn.
 
-    One round, of a model f fitted to X R::
+    One round, for a model f fitted to X R::
 
         M = (1 / n) sum_i grad f(x_i) grad f(x_i)'   (of "diagonal" the diagonal)
         R <- M^1/2
 
-    The second kind of metric goes on from the best one of the first, and each is given
-    up after two rounds that are no better.
+    The second kind of metric starts from the best one of the first, and each is given
+    up after two rounds without improvement.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def learned_metrics(problem, kinds, max_rounds):
     Yields
     ------
     Round
-        Each as it is made; in the end the chosen one, which `is_last`.
+        Each round as it is made; at the end the chosen one, with `is_last`.
 
     References
     ----------
@@ -170,15 +170,15 @@ class MetricProblem:
     estimator : estimator
         To clone and fit.
     data : Data
-        Whose labels the estimator is fitted to.
+        The estimator is fitted to its labels.
     n_rows, n_gradient_rows : int
-        Rows to learn a metric on, and to average gradients over, at most.
+        Maximum numbers of rows to learn a metric on and to average gradients over.
     fraction : float
-        Of these rows, held out.
+        Fraction of these rows to hold out.
     kernels : tuple of tuples
-        Of the default estimator, with the bandwidth over the median distance: the first
-        to learn metrics with, those beside it, and those of the Manhattan distance, to
-        choose from in the end. ((None,),): as the estimator has it.
+        Kernels of the default estimator, with bandwidths over the median distance: the
+        first to learn metrics with; it, those beside it, and those of the Manhattan
+        distance to choose from at the end. ((None,),): the kernel of the estimator.
     """
 
     def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
@@ -208,7 +208,7 @@ class MetricProblem:
         return self._as_features(np.ones(self._train.X.shape[1]))
 
     def _fit(self, root, kernel, data):
-        """Return a model that is fitted to the rows of X R."""
+        """Return a model fitted to the rows of X R."""
         model, X = clone(self._estimator), mapped(data.X, root)
         if kernel is not None:
             name, width = kernel
@@ -218,13 +218,13 @@ class MetricProblem:
         return model.fit(X, data.labels, data.weights)
 
     def fitted(self, kind, number, root):
-        """Return the round of a metric: its model, and the error of that."""
+        """Return the round of a metric, with its model and the error of the model."""
         kernel = self._kernels[0][0]
         model = self._fit(root, kernel, self._train)
         return Round(kind, number, root, kernel, model, self._error(model, root))
 
     def _error(self, model, root):
-        """Return the error of a model on the rows held out."""
+        """Return the error of a model on the held-out rows."""
         X, Y, weights = self._validation
         values = to_numpy(model._values(mapped(X, root), "predict"))
         error = float(self._error_of(values, Y, weights))
@@ -247,11 +247,11 @@ class MetricProblem:
             return None
 
     def refined(self, best, diagonal):
-        """Return a round with the kernel, and then the metric, that suit each other.
+        """Return the round with a kernel, and then a power of R, that suit its metric.
 
-        Kernels are compared by models of a part of the rows. One whose error is near
-        that of the best, of the Manhattan distance with the best metric that does not
-        turn the axes, is compared once more by models of all of them.
+        Kernels are compared by models of part of the rows. If the Manhattan distance,
+        with the best metric that does not turn the axes, has an error near or below
+        that of the best kernel, both are compared again by models of all rows.
         """
         kernels, *of_axes = self._kernels
         if len(kernels) == 1:
@@ -272,9 +272,9 @@ class MetricProblem:
         return chosen
 
     def _suited(self, one, kernels, rows):
-        """Return a round with its best kernel and power of R, and the error of that.
+        """Return a round with its best kernel and power of R, and its error.
 
-        Another kernel than the first, or a softer R, must be clearly better.
+        A kernel other than the first, or a softer R, must be clearly better.
         """
         errors = [self._error_of_part(one.root, kernel, rows) for kernel in kernels]
         place = int(np.argmin(errors))
@@ -291,7 +291,7 @@ class MetricProblem:
         return one, error
 
     def _error_of_part(self, root, kernel, rows):
-        """Return the error of a model of some rows, infinite if it can't be fitted."""
+        """Return the error of a model of some rows, infinite if it cannot be fitted."""
         try:
             return self._error(self._fit(root, kernel, rows), root)
         except _FAILURES:
@@ -320,13 +320,13 @@ class MetricProblem:
         return self._as_features(_of_eigenvalues(M * (len(M) / trace), root))
 
     def _as_features(self, values):
-        """Return an array of NumPy as one of the kind of X."""
+        """Return a NumPy array as an array of the library, device and type of X."""
         X = self._train.X
         xp = namespace(X)
         return xp.astype(xp.asarray(values, device=device_of(X)), X.dtype, copy=False)
 
     def _outer_product(self, model, root, kind):
-        """Return the average gradient outer product of a model, in the unit of X."""
+        """Return the average gradient outer product of a model, in units of X."""
         gradients = mapped_gradients(model, self._graded.X, root)
         rng = np.random.RandomState(self._seed)
         return mean_outer_product(gradients, kind, self._graded.weights, rng)
@@ -352,7 +352,7 @@ class RoundRule(Rule):
     ----------
     problem : MetricProblem
     max_iter : int
-        Rounds, at most.
+        Maximum number of rounds.
     say : callable
         ``say(state)`` shows a round.
     """
@@ -362,13 +362,13 @@ class RoundRule(Rule):
         self._rounds = []
 
     def update(self, state):
-        """Take in a round; return whether it is the last."""
+        """Record a round; return whether it is the last."""
         self._say(state)
-        self._rounds.append(replace(state, model=None))  # it has a copy of X
+        self._rounds.append(replace(state, model=None))  # models hold copies of X
         return state.is_last
 
     def fitted_attributes(self, interrupted=False):
-        """Return those of the model, and of the rounds."""
+        """Return the attributes of the model and of the rounds."""
         rounds = self._rounds
         tried = [one for one in rounds if not one.is_last]
         scores = {
@@ -411,17 +411,17 @@ def _squared_error(F, Y, weights):
 
 
 def _brier_score_of_best_scale(F, Y, weights):
-    """Return the Brier score of softmax(c F), c the best scale, over a constant's.
+    """Return the Brier score of softmax(c F) at the best scale c, over a constant's.
 
-    Neither the squared error of the values themselves ranks models as their errors do,
-    which falls by a quarter with a full metric on MNIST where the errors rise from 4.3
-    to 4.7 %, nor the log loss, which prefers penalties that cost errors (covtype).
+    Other losses do not rank models as their error rates do. The squared error of the
+    values falls by a quarter with a full metric on MNIST, where the error rate rises
+    from 4.3 to 4.7 %; the log loss prefers penalties that cost errors (covtype).
 
     Parameters
     ----------
     F, Y : ndarray of shape (m, l)
         Values, and targets of the classes: -1 and +1 in one column, or a column of 0
-        and 1 for each.
+        and 1 for each class.
     weights : ndarray of shape (m,) or None
     """
     if Y.shape[1] == 1:
@@ -437,7 +437,7 @@ def _brier_score_of_best_scale(F, Y, weights):
 
 
 def _trained_rows(data):
-    """Return the rows with weight, and one of every class that has none of them."""
+    """Return the rows with weight, and one row of every class without any."""
     rows = data.rows_with_weight()
     if data.groups is None or len(rows) == len(data.targets):
         return rows

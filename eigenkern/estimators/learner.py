@@ -1,4 +1,4 @@
-"""What EigenPro 3 and 4 learn with, on rows at hand or in a stream."""
+"""What EigenPro 3 and 4 learn with, on given rows or from a stream."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,9 +25,9 @@ from .validation import warn_user
 
 # Rows per center assumed for a stream of unknown length: more change no decision.
 _LONG = 100
-# Relative residual of a projection that is worth a warning: less than half is solved.
+# Relative residual of projections above which to warn: less than half is solved.
 _LARGEST_RESIDUAL = 0.5
-# Parameters that it depends on.
+# Parameters that a learner depends on.
 _PARAMETERS = (
     "algorithm",
     "alpha",
@@ -43,25 +43,25 @@ _PARAMETERS = (
 
 @dataclass
 class Learner:
-    """Projection, preconditioner and step of a model on centers, and where it is.
+    """Projection, preconditioner, step and iterate of a model on centers.
 
     Attributes
     ----------
     problem : GeneralProblem or None
-        Of all rows, or of the first ones; None after unpickling, see `revived`.
+        That of all rows, or of the first; None after unpickling, see `revived`.
     tuning : Tuning
     project : ExactProjection, InexactProjection or None
     interval : int
         T, batches between projections.
     iterate : Iterate
     parameters : list
-        Of the estimator, that it was made with.
+        Parameters of the estimator that it was made with.
     alpha : float
         The penalty.
     n_halvings : int
         How often the step was halved.
     pickled : dict or None
-        What is pickled of problem and projection.
+        What was pickled of problem and projection.
     """
 
     problem: GeneralProblem
@@ -75,7 +75,7 @@ class Learner:
     pickled: dict | None = None
 
     def __getstate__(self):
-        # What the centers tell is large, and made again when it is needed.
+        # Problem and projection are large, and are made again when needed.
         if self.problem is None:
             return vars(self)
         names = "intercept", "weight_scale", "zero_loss"
@@ -87,7 +87,7 @@ class Learner:
         return vars(self) | {"problem": None, "project": None, "pickled": pickled}
 
     def revived(self, estimator, data):
-        """Return what was pickled of the learner of a model, for more rows."""
+        """Return the learner, restored from its pickle, to learn more rows."""
         pickled, P = self.pickled, self.tuning.preconditioner
         problem = GeneralProblem(
             data,
@@ -117,7 +117,7 @@ class Learner:
         n_epochs=1,
         batch_size=None,
     ):
-        """Return the learner for a problem, with what the estimator leaves to choose.
+        """Return the learner for a problem, choosing what the estimator leaves open.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class Learner:
             Rows of an epoch; infinite for a stream.
         n_epochs : int, default=1
         batch_size : int, default=None
-            None: that of the estimator, or chosen.
+            None: that of the estimator, or chosen if that is "auto".
         """
         centers, d = problem.center_matrix, problem.n_features
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
@@ -146,15 +146,15 @@ class Learner:
         )
         m = estimator.batch_size if batch_size is None else batch_size
         if m == "auto":
-            # Fewer centers than rows leave a residual, whose noise larger batches
-            # lower. Of a stream as many as of the rows that come first.
+            # With fewer centers than rows there is a residual, whose noise larger
+            # batches lower. For a stream, choose by the rows that come first.
             m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
         else:
             check_at_most("batch_size", m, n_rows, "training rows")
         interval = 1
         if estimator.algorithm != "eigenpro3":
             interval = projection_interval(centers, factor, m, d, n_outputs)
-        # What is projected at once may take longer steps.
+        # Steps may be longer if each is projected at once.
         at_once = factor is not None and interval == 1 and p <= problem.n_rows
         sample, weights = problem.sample(factor.whiten if at_once else None)
         tuning = tune_on_centers(
@@ -176,11 +176,11 @@ class Learner:
         return cls(problem, tuning, project, interval, iterate, parameters, alpha)
 
     def suits(self, estimator):
-        """Whether the parameters are those that this was made with."""
+        """Whether the parameters are those that the learner was made with."""
         return self.parameters == [getattr(estimator, name) for name in _PARAMETERS]
 
     def solver(self, next_epoch, **options):
-        """Return `projected` on batches, from the iterate on."""
+        """Return `projected` on batches, starting from the iterate."""
         return projected(
             next_epoch,
             self.problem.center_matrix,
@@ -197,7 +197,7 @@ class Learner:
         )
 
     def gone_on(self, next_epoch, state):
-        """Return the solver of further epochs from a state on, with its step."""
+        """Return the solver of further epochs, from a state and with its step."""
         learner = replace(self, n_halvings=state.n_step_halvings)
         return learner.solver(next_epoch, try_half_steps=False)
 
@@ -209,7 +209,7 @@ class Learner:
         }
 
     def learned_attributes(self):
-        """Return those of the model, where the iteration is."""
+        """Return the fitted attributes of the current model."""
         return self.problem.fitted_attributes(self.iterate.mean) | {
             "t_": self.iterate.n_projections,
             "projection_residual_": self.project.residual,
@@ -217,20 +217,19 @@ class Learner:
 
 
 class WatchedRounds:
-    """Rounds of batches of a stream, of which rows are kept to judge the model on.
+    """Rounds of batches from a stream; kept rows judge the model after each.
 
-    Of a batch whose targets are unlike those of the rows so far as many rows that are
-    kept are learned in its place. Where a round has made the model worse, it goes back
-    to the best one.
+    If the targets of a batch are unlike those so far, as many kept rows are learned in
+    its place. If a round has made the model worse, it goes back to the best one.
 
     Parameters
     ----------
     stream : Stream
     learner : Learner
     kept : Kept
-        Of the first rows.
+        Made from the first rows of the stream.
     n_batches : int
-        Of a round.
+        Batches in a round.
     """
 
     def __init__(self, stream, learner, kept, n_batches):
@@ -238,7 +237,7 @@ class WatchedRounds:
         self._n_batches, self._best = n_batches, learner.iterate.copy()
 
     def next_round(self):
-        """Return the batches of a round, after a look at the last one."""
+        """Return the batches of a round, after judging the last one."""
         self.end()
         return self._batches()
 
@@ -270,17 +269,17 @@ class WatchedRounds:
 
 
 class ProjectedRule(EpochRule):
-    """The rule of epochs, which warns if the projections were none."""
+    """The rule of epochs, which also warns if projections were inaccurate."""
 
     def fitted_attributes(self, interrupted=False):
-        """Return those of the model, and of the epochs."""
+        """Return the attributes of the model and of the epochs."""
         attributes = super().fitted_attributes(interrupted)
         warn_of_projections(self._name, attributes)
         return attributes
 
 
 def warn_of_projections(name, attributes):
-    """Warn if the projections of a fit were no projections."""
+    """Warn if the projections of a fit were too inaccurate."""
     residual = attributes["projection_residual_"]
     if residual > _LARGEST_RESIDUAL:
         warn_user(

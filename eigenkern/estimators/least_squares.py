@@ -1,4 +1,4 @@
-"""What estimators of least squares on centers share: checks, their problem, a path."""
+"""What estimators of least squares on centers share: checks, problem, path."""
 
 import numpy as np
 
@@ -67,14 +67,14 @@ def make_problem(
     kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
         What is solved, see `NystromPlan`.
     holds_out : bool, default=False
-        Whether rows are held out to select by, unless some are given.
+        Whether to hold out rows to select on, unless some are given.
     n_kept : int, default=0
-        Candidates whose coefficients are kept.
+        Number of candidates whose coefficients are kept.
     n_passes : int, default=1
-        How often the kernel matrix of rows and centers is used in closed form, or in
-        products where that is told.
+        How often the kernel matrix of rows and centers is used: in closed form, or for
+        the log loss in products.
     shuffles : bool, default=False
-        Whether all rows as centers are in random order.
+        Whether to put the rows in random order if all are centers.
     """
     n_centers = estimator.n_centers
     if n_centers is not None and not is_auto(n_centers):
@@ -95,7 +95,7 @@ def make_problem(
         warn_of_few_rows(n_centers, n_distinct)
     if kind.startswith("falkon") and centers is None and n_distinct == len(train):
         if (n_centers or 0) >= data.X.shape[0]:
-            n_centers = None  # the same model by one factor
+            n_centers = None  # one factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
     alpha = getattr(estimator, "alpha", 0.0)
     shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
@@ -118,7 +118,7 @@ def make_problem(
 
 
 def chosen_n_centers(estimator, data, kind, validated, n_kept):
-    """Return what ``n_centers="auto"`` means, None for all rows or given centers."""
+    """Return what ``n_centers="auto"`` means; None: all rows, or given centers."""
     if data.precomputed or not isinstance(estimator.centers, str):
         return None
     return default_n_centers(
@@ -135,7 +135,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
 def ridge_coef(estimator, equations, alpha, spectrum=None):
     """Return b of one lambda, and the `Factor` that gave it, or None.
 
-    Where rounding drowns lambda the spectrum gives b.
+    If rounding drowns lambda, the spectrum gives b.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
     equations : Moments or WeightedKernel
     alpha : float
     spectrum : Spectrum, default=None
-        Of the equations, where it is known.
+        Spectrum of the equations, if it is known.
     """
     if spectrum is None:
         factor = equations.factor(alpha)
@@ -158,7 +158,7 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
 
 
 def check_given_rows(estimator, data, used):
-    """Raise a ValueError if validation rows are given that are not used."""
+    """Raise a ValueError if validation rows are given but not used."""
     if data.validation is None or used:
         return
     raise ValueError(
@@ -170,7 +170,7 @@ def check_given_rows(estimator, data, used):
 
 
 def path_errors(estimator, problem, spectrum, path):
-    """Return the errors of a path that is fitted to the training rows, (k,).
+    """Return the errors of a path fitted to the training rows, (k,).
 
     Raises
     ------
@@ -195,14 +195,14 @@ def still_falls(values, errors, end):
         What regularizes.
     errors : ndarray of shape (k,)
     end : int
-        Place of the least or the largest value.
+        Index of the least or the largest value.
 
     Returns
     -------
     bool
-        Whether it has fallen by more than 1 % since the value that is 10 times as far
-        from the end. Curves of early stopping and of penalties are flat over a factor
-        of 10 only where they end.
+        Whether it has fallen by more than 1 % over the last factor of 10 before the
+        end. Curves of early stopping and of penalties are that flat only where they
+        level off.
     """
     order = np.argsort(values)
     values, errors, end = values[order], errors[order], values[end]
@@ -214,7 +214,7 @@ def still_falls(values, errors, end):
 
 
 def warn_at_end(estimator, alphas, errors, floor=0.0):
-    """Warn if the least error is at an end of the path beyond which it may fall.
+    """Warn if the least error is at an end of the path and may fall beyond it.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ def warn_at_end(estimator, alphas, errors, floor=0.0):
     alphas, errors : ndarrays of shape (k,)
         NaN: not tried.
     floor : float, default=0.0
-        Up to which the least penalty is rounding: smaller ones change nothing.
+        Up to this a least penalty is rounding, and smaller ones change nothing.
     """
     best = int(np.nanargmin(errors))
     if floor < alphas[best] == alphas.min():

@@ -37,7 +37,7 @@ from .tuned import (
 )
 from .validation import check_flag, is_auto
 
-# Fitted attributes that count rows.
+# Fitted attributes that count rows or are their means.
 _OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
@@ -100,17 +100,17 @@ class _LinearEigenPro(Streaming, Model):
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32. A file or a Dask array, too,
-            see :ref:`large_data`.
+            Training rows; float32 is computed in float32. X may be a file or a Dask
+            array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
-            Folder that the state of the fit is written to, once a minute or as often
-            as a `Checkpoint` says.
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
         resume : bool, default=False
-            Go on, bit for bit, from what is in that folder; begin where it is empty.
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -119,15 +119,15 @@ class _LinearEigenPro(Streaming, Model):
         Raises
         ------
         ValueError
-            If the data, a parameter or the folder are wrong; a model fitted before
-            stays usable.
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
         OSError
-            If the folder of the checkpoint cannot be written at first; later that is a
+            If the checkpoint folder cannot be written at the start; later that is a
             RuntimeWarning.
         KeyboardInterrupt
-            If interrupted; after the first epoch the best model so far is kept.
+            If interrupted; after the first epoch, the best model so far is kept.
 
         Warns
         -----
@@ -160,7 +160,7 @@ class _LinearEigenPro(Streaming, Model):
                 return problem, iter([solution]), solution.counts, rule
         tuning = self._tune(problem, alpha)
         coef = self._first_coef(problem)
-        start = problem.xp.asarray(coef, copy=True)  # the solver changes its own
+        start = problem.xp.asarray(coef, copy=True)  # the solver changes its own copy
         make_solver = partial(
             self._solver,
             problem,
@@ -182,11 +182,11 @@ class _LinearEigenPro(Streaming, Model):
 
     @property
     def _may_be_direct(self):
-        """Whether nothing was asked of the iteration but its number of epochs."""
+        """Whether only the number of epochs may have been set for the iteration."""
         return is_untuned(self, damping=0.25) and not self.warm_start
 
     def _solved_directly(self, problem, alpha, data, train):
-        """Return the state of the direct solution, if it pays and exists, or None.
+        """Return the state of the direct solution, or None if it is slower or fails.
 
         It is the state after one step of EigenPro with all eigenvectors.
         """
@@ -238,7 +238,7 @@ class _LinearEigenPro(Streaming, Model):
         )
 
     def _tune(self, problem, alpha=0.0, *, batch_size=None):
-        """Choose preconditioner and step; of pieces where `batch_size` is given."""
+        """Choose preconditioner and step; for a stream if `batch_size` is given."""
         n_outputs = problem.targets.shape[1]
         return tune_on_features(
             problem.operator,
@@ -251,7 +251,7 @@ class _LinearEigenPro(Streaming, Model):
         )
 
     def _sizes(self, features, n_columns, alpha, batch_size=None):
-        """Return the largest batch that is useful, m and s, of n rows of features."""
+        """Return the largest useful batch, m and s, for rows of features."""
         in_pieces = batch_size is not None
         m, s = batch_size if in_pieces else self.batch_size, self.subsample_size
         return sizes_of_features(features, n_columns, alpha, m, s, in_pieces=in_pieces)
@@ -267,7 +267,7 @@ class _LinearEigenPro(Streaming, Model):
         }
 
     def _first_coef(self, problem):
-        """Return zero, or the coefficients that ``warm_start=True`` goes on from."""
+        """Return zero, or the coefficients that ``warm_start=True`` continues from."""
         if not self.warm_start or not hasattr(self, "coef_"):
             return problem.initial_coef()
         (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
@@ -282,7 +282,7 @@ class _LinearEigenPro(Streaming, Model):
 
     @property
     def _seen(self):
-        """What is known of the rows so far."""
+        """Counts and means of the rows so far."""
         target_mean = to_numpy(self.target_mean_).astype(np.float64)
         counts = self.n_samples_seen_, self.weight_seen_
         return Seen(*counts, self.mean_, target_mean)
@@ -294,7 +294,7 @@ class _LinearEigenPro(Streaming, Model):
         vars(self).update(problem.fitted_attributes(coef))
 
     def _become(self, attributes):
-        # The means, and the intercept with them, are those of all rows so far.
+        # The means, and so the intercept, are those of all rows so far.
         super()._become(attributes | {name: getattr(self, name) for name in _OF_ROWS})
         if not self.fit_intercept_:
             return
@@ -310,7 +310,7 @@ class _LinearEigenPro(Streaming, Model):
             center, seen = self.fit_intercept_, self._seen
             problem = self._problem(data, rows, None, center, seen, counts=False)
             coef, halvings = problem.coef_of(self.coef_), self.n_step_halvings_
-            m = self.batch_size_  # None after a direct solution: as `fit` chooses it
+            m = self.batch_size_  # None after a direct solution: chosen anew
         else:
             problem = self._problem(data, rows, None, self.fit_intercept)
             coef, halvings, m = problem.initial_coef(), 0, self.batch_size
@@ -322,8 +322,8 @@ class _LinearEigenPro(Streaming, Model):
             preconditioner = self._previous_preconditioner(problem)
             names = "batch_size_", "step_size_"
             chosen = {name: getattr(self, name) for name in names}
-        # A piece may be all near the mean of the targets, and its few steps may end
-        # badly unnoticed: it must not be worse off than before, or than with zero.
+        # The few steps on a piece may end badly unnoticed, as all its targets may be
+        # near the mean: its loss must not be above that before, or that of zero.
         loss = problem.loss(coef)
         limit = max(loss, problem.loss(problem.initial_coef()), problem.rounding)
         solver = self._solver(
@@ -350,7 +350,7 @@ class _LinearEigenPro(Streaming, Model):
         return made.truncate(self.n_components_)
 
     def _expand(self, X):
-        """Return f(X) less the intercept, on the device that computes."""
+        """Return f(X) without the intercept, on the device that computes."""
         shape = self.target_mean_.shape[0], X.shape[1]
         coef = namespace(self.coef_).reshape(self.coef_, shape)
         if is_lazy(X):
@@ -371,73 +371,73 @@ class _LinearEigenPro(Streaming, Model):
 class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     """Linear least squares by EigenPro iteration: preconditioned gradient descent.
 
-    For features that are many and strongly correlated, such as random Fourier features
-    of a kernel (EigenPro-RF), where plain gradient descent crawls. A preconditioner
-    from the top eigenvectors of the covariance of a subsample lets it take long steps;
-    it converges to the same solution, ordinary least squares, and regularizes by early
-    stopping. An epoch costs 2 n d l multiply-adds, and 2 q d l more for every batch.
-    Directions in which X varies less than 1e-7 of the most (0.003 in float32) are
-    learned slowly: scale X first.
+    For many strongly correlated features, such as random Fourier features of a kernel
+    (EigenPro-RF), on which plain gradient descent is slow. A preconditioner from the
+    top eigenvectors of the covariance of a subsample allows long steps. The solution is
+    the same, least squares with the regularization of `early_stopping`. An epoch costs
+    2 n d l multiply-adds, and 2 q d l more for every batch. Directions in which X
+    varies by less than 1e-7 of the largest (0.003 in float32) are learned slowly: scale
+    X first.
 
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Eigenvectors in the preconditioner, q (features are another thing, those of
-        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
-        mini-batch gradient descent, n_features or more are all of them. Those lost to
+        Number of eigenvectors in the preconditioner, q (not of features, as in
+        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
+        mini-batch gradient descent; n_features or more means all of them. Those lost to
         rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Rows that the eigenvectors are computed from, s: more make them more accurate.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; of
-        fewer features than that, eight rows a feature.
+        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
+        fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
-        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
-        busy, 256 at least; of fewer rows than features, and of a piece of the data, an
-        eighth at most.
+        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
+        busy, at least 256; but at most an eighth of the rows if they are fewer than the
+        features, or a piece of the data.
     step_size : float, "auto" or "bound", default="auto"
-        Step of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``, eta; give one to
-        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
-        run on up to 4000 rows. In `fit` up to six steps of 0.5 to 4 times that, fewer
-        for many outputs, race at first, and the best goes on; when the residual of an
-        output stalls, half of the step is tried for an epoch, and kept if that pays.
-        "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All are
-        halved when the iteration diverges.
+        Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
+        to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
+        trial run on up to 4000 rows. `fit` first races up to six steps of 0.5 to 4
+        times that, fewer for many outputs, and goes on with the best. If the residual
+        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        "bound": from theorem 3 of the paper, which assumes exact eigenvectors. Any step
+        is halved if the iteration diverges.
     damping : float in (0, 1], default=0.25
-        How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, against inexact eigenvectors. tau of the paper, which has
-        1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
+        How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
+        less reduces them further, to allow for inexact eigenvectors. This is tau in the
+        paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centered for it,
-        and a sparse X stays sparse. A column that is constant, or within 10 eps of its
-        first entry, then has no part in the fit.
+        Whether the model has an intercept: features and targets are then centered,
+        while a sparse X stays sparse. A column that is constant, or within 10 eps of
+        its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Epochs, at most: more fit the training rows more closely.
+        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": no rows are held out, but a
-        penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
-        regression on a quarter of the rows, at most 4000, or by leaving out each of up
-        to 1200. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: the number of
-        epochs is what regularizes.
+        How to keep the model from fitting noise. "auto": hold out no rows, but choose
+        the penalty ``alpha_ |w|^2`` that best predicts new rows in ridge regression on
+        a quarter of the rows, at most 4000, or by leave-one-out on up to 1200. True:
+        hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients. False: only the number of epochs
+        regularizes.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out. They are lost to the fit, so it is less than
-        the 0.2 of `NystromRegressor`, which is fitted to all rows in the end.
+        Fraction of the rows to hold out. They are lost to the fit, so the default is
+        less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit; preconditioner and step are
-        made anew.
+        Continue from the coefficients of the previous fit; preconditioner and step are
+        computed again.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: order of the rows, eigenvectors, validation split. Pass
-        an int to get the same again.
+        Controls what is drawn at random: order of the rows, eigenvectors, validation
+        split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress of a fit: epoch, loss, score, time.
+        1 shows a line of progress in `fit`: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -450,48 +450,48 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
-        The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
+        The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
     algorithm_ : str
-        "eigenpro", or "direct" where a penalty was chosen, nothing was set but
-        `max_iter`, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then attributes of batches, steps and eigenvectors
-        are None.
+        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
+        start was set, X is dense with at least as many rows as features, and a Cholesky
+        factor is faster than epochs. Then the attributes of batches, step sizes and
+        eigenvectors are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
         Rows and total weight of all calls of `partial_fit`, or of the fit.
     batch_size_, max_batch_size_ : int
-        m, and what keeps this machine busy.
+        m, and the batch size that keeps this machine busy.
     step_size_ : float
-        eta of the start.
+        eta at the start.
     n_step_halvings_ : int
-        How often the guard went back and halved the step; of `partial_fit`: halvings
-        in force.
+        How often the guard went back and halved the step; after `partial_fit`, the
+        halvings in force.
     n_components_, subsample_size_, damping_, fit_intercept_ : int, float, bool
-        q and s; the parameters that the preconditioner and the means are for.
+        q and s; the parameters that preconditioner and means were made with.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned features, measured on up to 4000 rows: the noise of a
-        step, and the largest eigenvalue.
+        The noise of a step and the largest eigenvalue of the preconditioned features,
+        measured on up to 4000 rows.
     tuning_results_ : dict of lists
-        What was measured for each number of eigenvectors that was considered:
-        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
-        "beta", and the "step_size" that these predict.
+        What was measured for each number of eigenvectors tried: "n_components",
+        "in_sample_eigenvalue" (of the subsample), "top_eigenvalue", "beta", and the
+        "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
-        beta over top eigenvalue, of the features and of the preconditioned ones: larger
-        batches gain nothing.
+        beta divided by the top eigenvalue, of the features and of the preconditioned
+        ones: larger batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that beta and top eigenvalue predict for either.
+        the steps that beta and the top eigenvalue predict for each.
     n_iter_ : int
-        Epochs run; calls of `partial_fit`.
+        Epochs run, or calls of `partial_fit`.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update.
+        Mean squared residual of each epoch, each batch measured before its update.
     validation_scores_ : list of float or None
-        R^2 of the rows held out, one an epoch; None without early stopping.
+        R^2 on the held-out rows after each epoch; None without early stopping.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -519,23 +519,23 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Take one epoch over a piece of the data.
+        """Run one epoch over a piece of the data.
 
-        The first piece chooses the preconditioner, batch and step, and whether there is
-        an intercept: a thousand rows or more make good ones. The means are those of all
+        The first piece decides preconditioner, batch, step, and whether there is an
+        intercept: it should have a thousand rows or more. The means are those of all
         rows seen.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream preconditioner and step are chosen anew whenever the rows have
-        doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream preconditioner and step are chosen anew whenever the rows have doubled.
+        Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
 
         Returns
         -------
@@ -544,14 +544,14 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the model from becoming worse; the best one is kept.
+            If every step size tried makes the model worse; the best model is kept.
         """
         return self._partial_fit(X, y, sample_weight)
 
@@ -559,71 +559,71 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
 class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     """Linear classification by EigenPro iteration: preconditioned gradient descent.
 
-    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `LinearEigenProRegressor`.
+    Least squares on -1 and +1 for two classes, on one column per class for more; the
+    sign or largest column decides. The algorithm is that of `LinearEigenProRegressor`.
 
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Eigenvectors in the preconditioner, q (features are another thing, those of
-        `RandomFourierFeatures`): more allow longer steps, and cost more. 0 is plain
-        mini-batch gradient descent, n_features or more are all of them. Those lost to
+        Number of eigenvectors in the preconditioner, q (not of features, as in
+        `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
+        mini-batch gradient descent; n_features or more means all of them. Those lost to
         rounding are left out.
     subsample_size : int or "auto", default="auto"
-        Rows that the eigenvectors are computed from, s: more make them more accurate.
-        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; of
-        fewer features than that, eight rows a feature.
+        Number of rows to compute the eigenvectors from, s: more are more accurate.
+        "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
+        fewer features than that, eight rows per feature.
     batch_size : int or "auto", default="auto"
-        Rows of a step, m; fewer need less memory. "auto": as many as keep this machine
-        busy, 256 at least; of fewer rows than features, and of a piece of the data, an
-        eighth at most.
+        Rows per step, m; fewer need less memory. "auto": as many as keep this machine
+        busy, at least 256; but at most an eighth of the rows if they are fewer than the
+        features, or a piece of the data.
     step_size : float, "auto" or "bound", default="auto"
-        Step of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``, eta; give one to
-        repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
-        run on up to 4000 rows. In `fit` up to six steps of 0.5 to 4 times that, fewer
-        for many outputs, race at first, and the best goes on; when the residual of an
-        output stalls, half of the step is tried for an epoch, and kept if that pays.
-        "bound": by theorem 3 of the paper, which supposes exact eigenvectors. All are
-        halved when the iteration diverges.
+        Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
+        to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
+        trial run on up to 4000 rows. `fit` first races up to six steps of 0.5 to 4
+        times that, fewer for many outputs, and goes on with the best. If the residual
+        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        "bound": from theorem 3 of the paper, which assumes exact eigenvectors. Any step
+        is halved if the iteration diverges.
     damping : float in (0, 1], default=0.25
-        How far the q largest eigenvalues are brought down: 1 is down to the next one,
-        and less is further, against inexact eigenvectors. tau of the paper, which has
-        1/4 for random features and 1 for kernels, as in `EigenProRegressor`.
+        How far to reduce the q largest eigenvalues: 1 reduces them to the next one, and
+        less reduces them further, to allow for inexact eigenvectors. This is tau in the
+        paper: 1/4 for random features, and 1 for kernels as in `EigenProRegressor`.
     fit_intercept : bool, default=True
-        Whether the model has an intercept; features and targets are centered for it,
-        and a sparse X stays sparse. A column that is constant, or within 10 eps of its
-        first entry, then has no part in the fit.
+        Whether the model has an intercept: features and targets are then centered,
+        while a sparse X stays sparse. A column that is constant, or within 10 eps of
+        its first entry, is then ignored by the fit.
     max_iter : int, default=20
-        Epochs, at most: more fit the training rows more closely.
+        Maximum number of epochs: more fit the training rows more closely.
     tol : float, default=1e-4
-        Stop when the training loss, as a fraction of that of the first epoch (with
-        early stopping: the validation score), has not improved by `tol` in
-        `n_iter_no_change` epochs.
+        Stop when the training loss, as a fraction of the first epoch's (with early
+        stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
+        epochs.
     early_stopping : bool or "auto", default="auto"
-        What keeps the model from fitting noise. "auto": no rows are held out, but a
-        penalty ``alpha_ |w|^2`` is chosen: the one that predicts new rows best in ridge
-        regression on a quarter of the rows, at most 4000, or by leaving out each of up
-        to 1200. True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: the number of
-        epochs is what regularizes.
+        How to keep the model from fitting noise. "auto": hold out no rows, but choose
+        the penalty ``alpha_ |w|^2`` that best predicts new rows in ridge regression on
+        a quarter of the rows, at most 4000, or by leave-one-out on up to 1200. True:
+        hold out rows, score them every epoch, stop when the score no longer improves,
+        and keep the best epoch's coefficients. False: only the number of epochs
+        regularizes.
     validation_fraction : float, default=0.1
-        Fraction of the rows to hold out, the same of every class. They are lost to the
-        fit, so it is less than the 0.2 of `NystromClassifier`, which is fitted to all
-        rows in the end.
+        Fraction of the rows to hold out, the same from every class. They are lost to
+        the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
+        refitted to all rows.
     n_iter_no_change : int, default=3
-        Epochs without improvement to wait for.
+        Number of epochs without improvement before stopping.
     warm_start : bool, default=False
-        Go on from the coefficients of the previous fit; preconditioner and step are
-        made anew.
+        Continue from the coefficients of the previous fit; preconditioner and step are
+        computed again.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`. "balanced" is for `fit` only.
+        Weights of the classes, multiplied by `sample_weight`. "balanced" only in `fit`.
     device : {"auto", "cpu", "cuda", "cuda:N"}, default="auto"
         Where to compute. "auto": where X lives. Otherwise X is copied there.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: order of the rows, eigenvectors, validation split. Pass
-        an int to get the same again.
+        Controls what is drawn at random: order of the rows, eigenvectors, validation
+        split. Pass an int for reproducible results.
     verbose : int, default=0
-        1 shows a line of progress of a fit: epoch, loss, score, time.
+        1 shows a line of progress in `fit`: epoch, loss, score, time.
 
     Attributes
     ----------
@@ -636,53 +636,53 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
-        The penalty of ``|w|^2`` beside the mean squared error; only after `fit`.
+        The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
     algorithm_ : str
-        "eigenpro", or "direct" where a penalty was chosen, nothing was set but
-        `max_iter`, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then attributes of batches, steps and eigenvectors
-        are None.
+        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
+        start was set, X is dense with at least as many rows as features, and a Cholesky
+        factor is faster than epochs. Then the attributes of batches, step sizes and
+        eigenvectors are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
         Rows and total weight of all calls of `partial_fit`, or of the fit.
     batch_size_, max_batch_size_ : int
-        m, and what keeps this machine busy.
+        m, and the batch size that keeps this machine busy.
     step_size_ : float
-        eta of the start.
+        eta at the start.
     n_step_halvings_ : int
-        How often the guard went back and halved the step; of `partial_fit`: halvings
-        in force.
+        How often the guard went back and halved the step; after `partial_fit`, the
+        halvings in force.
     n_components_, subsample_size_, damping_, fit_intercept_ : int, float, bool
-        q and s; the parameters that the preconditioner and the means are for.
+        q and s; the parameters that preconditioner and means were made with.
     beta_, top_eigenvalue_ : float
-        Of the preconditioned features, measured on up to 4000 rows: the noise of a
-        step, and the largest eigenvalue.
+        The noise of a step and the largest eigenvalue of the preconditioned features,
+        measured on up to 4000 rows.
     tuning_results_ : dict of lists
-        What was measured for each number of eigenvectors that was considered:
-        "n_components", "in_sample_eigenvalue" (of the subsample), "top_eigenvalue",
-        "beta", and the "step_size" that these predict.
+        What was measured for each number of eigenvectors tried: "n_components",
+        "in_sample_eigenvalue" (of the subsample), "top_eigenvalue", "beta", and the
+        "step_size" that these predict.
     critical_batch_size_, adapted_critical_batch_size_ : float
-        beta over top eigenvalue, of the features and of the preconditioned ones: larger
-        batches gain nothing.
+        beta divided by the top eigenvalue, of the features and of the preconditioned
+        ones: larger batches gain nothing.
     acceleration_ : float
         Predicted gain over plain gradient descent with the same batches: the ratio of
-        the steps that beta and top eigenvalue predict for either.
+        the steps that beta and the top eigenvalue predict for each.
     n_iter_ : int
-        Epochs run; calls of `partial_fit`.
+        Epochs run, or calls of `partial_fit`.
     loss_curve_ : list of float
-        Mean squared residual of each epoch, every batch taken before its update.
+        Mean squared residual of each epoch, each batch measured before its update.
     validation_scores_ : list of float or None
-        Accuracy of the rows held out, one an epoch; None without early stopping.
+        Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
-        not of epochs with ``early_stopping=False``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        absent after epochs with ``early_stopping=False``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -754,25 +754,25 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Take one epoch over a piece of the data.
+        """Run one epoch over a piece of the data.
 
-        The first piece chooses the preconditioner, batch and step, and whether there is
-        an intercept: a thousand rows or more make good ones. The means are those of all
+        The first piece decides preconditioner, batch, step, and whether there is an
+        intercept: it should have a thousand rows or more. The means are those of all
         rows seen.
 
-        Up to 2000 rows are kept, a sample of all so far. Where a piece is unlike them,
-        or makes the model worse on them, as many of these are learned in its place, and
-        in such a stream preconditioner and step are chosen anew whenever the rows have
-        doubled. Fewer than 32 rows wait for those of later calls.
+        Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
+        or makes the model worse on them, as many of them are learned instead. In such a
+        stream preconditioner and step are chosen anew whenever the rows have doubled.
+        Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
         X : array or sparse array of shape (n_samples, n_features)
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
-            All labels there will be; needed in the first call only.
+            All labels that will occur; needed only in the first call.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
 
         Returns
         -------
@@ -781,14 +781,14 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; the model stays as it was.
+            If the data or a parameter is wrong; the model stays as it was.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the model from becoming worse; the best one is kept.
+            If every step size tried makes the model worse; the best model is kept.
         """
         self._check_classes(classes)
         return self._partial_fit(X, y, sample_weight, classes)

@@ -1,4 +1,4 @@
-"""The log loss in classifiers on centers: what takes the place of least squares."""
+"""The log loss in classifiers on centers, in place of least squares."""
 
 import numpy as np
 
@@ -9,27 +9,26 @@ from .training import SolutionRule
 from .validation import warn_user
 
 LOSSES = ("squared_error", "log_loss")
-# Residuals of the models that a path is selected by, and of the one that is kept: their
-# objectives are within 1e-3 and 1e-5 of the least, relatively. On 2000 rows of
-# Covertype and 1500 of Fashion-MNIST the test log loss is that of 1e-2 and 1e-5 to 1e-4
-# in half as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
-# first.
+# Residuals of the models tried along a path, and of the final one: their objectives are
+# within 1e-3 and 1e-5 of the least, relatively. On 2000 rows of Covertype and 1500 of
+# Fashion-MNIST the test log loss is that with 1e-2 and 1e-5 to 1e-4, in half as many
+# passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the first.
 _PATH_TOL, _KEPT_TOL = 3e-2, 3e-3
-# Newton steps of one penalty, at most.
+# Maximum number of Newton steps for one penalty.
 _MOST_STEPS = 100
-# A path ends where the held-out loss is above the least by the first factor, or above
-# the second times that of a penalty ten times as large; for the latter, and to end as
-# soon as it rises at all, it must be below the third times that of the constant model:
-# it has begun to fall. Smaller penalties gain nothing, and need ever more iterations.
-# On digits (scikit-learn's) a whole path took ten times as long, and its least loss is
-# 0.6 % lower.
+# A path ends if the held-out loss is above the first factor times the least. Once it
+# has begun to fall, to below the third times the constant model's, the path also ends
+# if it rises at all, or is above the second times that of a penalty ten times as large.
+# Smaller penalties gain nothing and need ever more iterations. On digits
+# (scikit-learn's) a whole path took ten times as long, and its least loss is 0.6 %
+# lower.
 _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 # Penalties of a path: two in each factor of ten.
 N_ALPHAS = 31
 
 
 def check_loss(estimator, alphas=None):
-    """Raise a ValueError unless `loss` is right, and what it needs of the others."""
+    """Raise a ValueError unless `loss` is right, and alpha and alphas suit it."""
     loss = estimator.loss
     if not isinstance(loss, str) or loss not in LOSSES:
         names = ", ".join(repr(name) for name in LOSSES)
@@ -48,7 +47,7 @@ def check_loss(estimator, alphas=None):
 
 
 def check_log_loss_selection(estimator):
-    """Raise a ValueError for what has a closed form in the squared loss alone."""
+    """Raise a ValueError for options that need the closed form of the squared loss."""
     if estimator.loss != "log_loss":
         return
     if estimator.selection != "holdout":
@@ -71,7 +70,7 @@ def prepare_nystrom(estimator, data, alphas):
     estimator : estimator
     data : Data
     alphas : ndarray of shape (k,)
-        Of the path, or a single one.
+        Values of the path, or a single one.
     """
     selects = isinstance(estimator.alpha, str)
     check_given_rows(estimator, data, selects)
@@ -112,7 +111,7 @@ def _nystrom(estimator, problem, alphas, selects):
 def _path(estimator, problem, alphas):
     """Return the best alpha, its coefficients, and the errors of all (NaN: not tried).
 
-    From the largest penalty to smaller ones, each from the model of the one before.
+    From the largest penalty down, each starting from the models before.
     """
     objective = problem.objective(problem.train)
     preconditioner = problem.preconditioner(objective, problem.train)
@@ -157,7 +156,7 @@ def _path(estimator, problem, alphas):
 def _extrapolated(coefs, done, alphas, k):
     """Return coefficients for the next alpha, linear in its logarithm.
 
-    They save a third of the iterations of a path.
+    This saves a third of the iterations of a path.
     """
     before, last = done[-2:]
     made = np.log(alphas[before] / alphas[last])
@@ -178,7 +177,7 @@ def prepare_falkon(estimator, data):
 
 
 def _falkon(estimator, problem, start):
-    """Return the states of Newton steps."""
+    """Return an iterator of the states of Newton steps."""
     if problem.constant:
         return iter([LogisticState(problem.start, {}, 0.0, True, None)])
     objective = problem.objective(problem.train)

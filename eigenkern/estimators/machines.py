@@ -33,9 +33,9 @@ def prepare_machine(model, data, train, held_out, spared):
     train : ndarray of int
         Training rows, in random order.
     held_out : ndarray of int or None
-        Rows to score, or those that are spared.
+        Rows to score, or the spared rows.
     spared : Spared or None
-        Of the training rows.
+        Which of the training rows are spared.
     """
     problem = KernelProblem(
         data,
@@ -54,10 +54,10 @@ def prepare_machine(model, data, train, held_out, spared):
     if ridge:
         problem = problem.penalised(ridge)
     q = 0 if model.algorithm == "sgd" else model.n_components
-    on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: a product more
+    on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: one more product
     check_sizes(len(train), model.subsample_size, q, model.batch_size)
-    # The tuning reads blocks of the kernel matrix: better of one that is cached, if
-    # that leaves it enough memory.
+    # The tuning reads blocks of the kernel matrix: cache that first, if this leaves the
+    # tuning enough memory.
     needed = tuning_bytes(len(train), model.subsample_size)
     first = on_all_rows or problem.can_be_cached_beside(needed)
     cache = model.cache_size, model.max_iter + on_all_rows, spared is None
@@ -95,10 +95,10 @@ def prepare_machine(model, data, train, held_out, spared):
 
 
 def _solved_directly(model, problem, ridge, data, train):
-    """Return the state of the direct solution, and what was chosen, or None.
+    """Return the state of the direct solution, with what was chosen, or None.
 
-    It is the state after one step of EigenPro with all eigenvectors. Where there is no
-    penalty, it is about as smooth as `max_iter` epochs would leave it.
+    It is the state after one step of EigenPro with all eigenvectors. Without a penalty,
+    it is about as smooth as `max_iter` epochs would leave it.
     """
     K, penalty = problem.operator, EPOCH_PENALTY / model.max_iter
     found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)

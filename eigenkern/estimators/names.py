@@ -1,19 +1,19 @@
-"""What the parameters of SVC are called here, for those who come from there."""
+"""The names that SVC's parameters have here, for users who come from it."""
 
 import inspect
 from numbers import Real
 
 
 def refuse_names_of_svc(cls, parameters):
-    """Raise a TypeError that answers `gamma` and `C` with what they are called here.
+    """Raise a TypeError that tells what `gamma` and `C` are called here.
 
     Parameters
     ----------
     cls : type
-        The estimator. Its ``_alpha_of_C`` is C, of SVC's 1/2 |f|^2 + C sum_i loss_i, in
-        the objective of the model.
+        The estimator. Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
+        1/2 |f|^2 + C sum_i loss_i.
     parameters : dict
-        That its constructor was called with.
+        Parameters that its constructor was called with.
     """
     known = inspect.signature(cls.__init__).parameters
     unknown = parameters.keys() - known.keys()
@@ -24,7 +24,7 @@ def refuse_names_of_svc(cls, parameters):
     if name == "gamma":
         answer += f": {_bandwidth_of(parameters[name])}"
     elif "alpha" in known:
-        # With the log loss the penalty is half of |f|^2, as that of SVC.
+        # With the log loss the penalty is half of |f|^2, as in SVC.
         halved = parameters.get("loss") == "log_loss"
         alpha = "1 / (C n)" if halved else cls._alpha_of_C
         answer += (
@@ -37,7 +37,7 @@ def refuse_names_of_svc(cls, parameters):
 
 
 def _bandwidth_of(gamma):
-    """Return how to say gamma."""
+    """Return how to express gamma here."""
     bandwidth = "1 / (2 gamma) ** 0.5"
     if isinstance(gamma, str):
         bandwidth = "(n_features / 2) ** 0.5" if gamma == "auto" else repr(gamma)

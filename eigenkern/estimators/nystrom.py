@@ -87,20 +87,20 @@ class _Nystrom(Model):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; the values of the kernel are computed in their data type,
-            the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows. With fewer centers than rows it may be a file or a
-            Dask array, see :ref:`large_data`.
+            Training rows; kernel values are computed in their data type, the linear
+            algebra in float64. With kernel="precomputed": the kernel matrix of the
+            training rows. With fewer centers than rows, X may be a file or a Dask
+            array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative. A weight of 2 equals the
-            same row twice.
+            Nonnegative weights of the squared residuals. A weight of 2 counts as two
+            copies of the row.
         X_val, y_val : arrays, default=None
-            Rows to select by, instead of rows of X that are held out; only where
-            something is selected with ``selection="holdout"``.
+            Rows to select alpha on, instead of rows held out of X; only with
+            ``alpha="path"`` and ``selection="holdout"``.
         sample_weight_val : array, default=None
-            Their weights; `class_weight` counts for them too.
+            Their weights; `class_weight` applies to them too.
 
         Returns
         -------
@@ -109,17 +109,17 @@ class _Nystrom(Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong, or the memory does not suffice; a
-            model fitted before stays usable.
+            If the data or a parameter is wrong, or memory does not suffice; a model
+            fitted before stays usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If the kernel is not positive semi-definite, and its negative part is
-            dropped; or if the least error of a path is at an end of `alphas` where it
-            still falls.
+            If the kernel is not positive semi-definite and its negative part is
+            dropped; or if the least error of a path is at an end of `alphas` and still
+            falls there.
         """
         return self._fit(
             X,
@@ -200,7 +200,7 @@ class _Nystrom(Model):
         yield State(b, found, left_out)
 
     def _best_alpha(self, problem, spectrum, path, errors):
-        """Return lambda with the least error, or a larger one within its error."""
+        """Return lambda with the least error, or a larger one within its deviation."""
         best = int(np.nanargmin(errors))
         if not self.one_standard_error:
             return float(path.alphas[best])
@@ -210,7 +210,7 @@ class _Nystrom(Model):
 
 
 def check_alphas(alphas, n=100):
-    """Return the values of lambda of a path, if they are right; None: `n` of them."""
+    """Return the values of lambda of a path, checked; for None `n` of them."""
     if alphas is None:
         return np.logspace(-15, 0, n)
     try:
@@ -228,16 +228,15 @@ def check_alphas(alphas, n=100):
 class NystromRegressor(RegressionTargets, _Nystrom):
     """Kernel ridge regression on all rows or on Nystrom centers, with its path.
 
-    Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centers z_j, that has the
-    least ::
+    Finds ``f(x) = sum_j a_j k(x, z_j) + intercept``, with m centers z_j, to minimize ::
 
         mean_i (y_i - f(x_i))^2 + alpha |f|^2
 
     in closed form: with all rows as centers this is kernel ridge regression (KRLS),
     with ``alpha=0`` kernel least squares (KOLS). A path of 100 values of alpha costs a
-    few Cholesky factors; selected by other means than rows held out, an
-    eigendecomposition. Time is n m^2 + m^3, memory some m^2 numbers: the n m kernel
-    values are computed in blocks.
+    few Cholesky factors, or an eigendecomposition if it is not selected on held-out
+    rows. Time is n m^2 + m^3, memory a few m^2 numbers: the n m kernel values are
+    computed in blocks.
 
     Parameters
     ----------
@@ -249,102 +248,99 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     alpha : float or "path", default=1e-6
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: alpha n on the diagonal of the
-        kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a /
-        n. 0: least squares by the pseudo-inverse. "path": the best of `alphas`, then
-        fitted to all rows. With X in float32, a penalty that its rounding would drown
-        makes the model float64.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
+        the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
+        0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
+        to all rows. If X is float32 and the penalty is below its rounding error, the
+        model is float64.
     alphas : array-like or None, default=None
-        The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
+        The values of a path. None: 100 from 1e-15 to 1, evenly in the logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
-        What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
-        of `fit`), generalized cross-validation, or the exact leave-one-out error, both
-        in closed form and on all rows.
+        How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
+        of `fit`), by generalized cross-validation or by the exact leave-one-out error,
+        the last two in closed form on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
-        within one standard error of the least. It is as good as the best one can tell,
-        and safer where the data to come may be others than those held out.
+        within one standard error of the least. It is as good as one can tell, and safer
+        if new data may differ from the held-out rows.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
-        The model is fitted to all rows in the end: more than the 0.1 of
+        The model is refitted to all rows, so the default is more than the 0.1 of
         `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`, the other models of the path.
+        Whether to keep all models of the path, in `coef_path_`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory for
-        ``selection="loo"``, which reads it twice. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory for ``selection="loo"``, which reads it
+        twice. "auto": what fits, if keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, validation rows, subsample of the median
-        distance. Pass an int to get the same again.
+        Controls what is drawn at random: centers, validation rows, subsample for the
+        median distance. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     alpha_ : float
         lambda in use.
     alphas_ : array of shape (n_alphas,) or None
-        Values of the path; None for a single alpha, as `validation_path_`.
+        Values of the path; None for a single alpha, like `validation_path_`.
     validation_path_ : array of shape (n_alphas,) or None
-        Their mean squared errors, of the criterion `selection`.
+        Their mean squared errors by the criterion `selection`.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows, if
         ``store_coef_path=True``.
     prior_variance_ : array of shape (n_outputs,) or None
-        s^2, if the model is a Gaussian process of covariance s^2 k. In float64, as all
-        that variances of predictions need; None where they cannot be told.
+        s^2 of the Gaussian process with covariance s^2 k whose posterior mean is the
+        model, in float64. None if predictions have no variances.
     noise_variance_ : array of shape (n_outputs,) or None
-        sigma^2, the variance of the noise of a target; sigma^2 / w of a row with w
-        times the mean weight. ``alpha_ * n_samples * prior_variance_``, or more if
-        rows left out contradict that.
+        sigma^2, the noise variance of a target; sigma^2 / w for a row with w times the
+        mean weight. It is ``alpha_ * n_samples * prior_variance_``, or more if left-out
+        residuals are too large for that.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -358,21 +354,21 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     Notes
     -----
     Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
-    the same row twice; only ``selection="loo"`` leaves a row out with all its weight.
+    the same row twice; but ``selection="loo"`` leaves out a row with all its weight.
 
-    With ``selection="holdout"``, from 600 centers on and 200 for each output, the
-    models of a path are computed in a rational Krylov space, accurate to some 1e-6 of
-    the targets; penalties below the rounding error of the kernel matrix change nothing.
+    With ``selection="holdout"``, at least 600 centers and 200 per output, the models of
+    a path are computed in a rational Krylov space, accurate to some 1e-6 of the
+    targets; penalties below the rounding error of the kernel matrix change nothing.
 
-    The model is the posterior mean of a Gaussian process with noise, whose variance
-    ``predict(X, return_std=True)`` returns, on centers that of the DTC approximation.
-    Its variances are such that the residuals of rows left out one by one, 300 to 1000
-    of them, are as large as it says. A fitted model keeps what that takes: a Cholesky
-    factor of 8 n_centers^2 bytes, or two if not all rows are centers.
+    The model is the posterior mean of a Gaussian process with noise.
+    ``predict(X, return_std=True)`` returns its standard deviation, on centers that of
+    the DTC approximation, scaled to agree with the residuals of 300 to 1000 rows left
+    out one by one. For this a fitted model keeps a Cholesky factor of 8 n_centers^2
+    bytes, or two if not all rows are centers.
 
-    Centers that are nearly dependent are found by a pivoted Cholesky factor of their
-    kernel matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32).
-    Sums over rows are float64 throughout.
+    Nearly dependent centers are found by a pivoted Cholesky factor of their kernel
+    matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32). Sums over
+    rows are float64 throughout.
 
     References
     ----------
@@ -391,7 +387,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     >>> round(model.fit(X[:500], y[:500]).score(X[500:], y[500:]), 2)
     0.89
 
-    The last rows, in intervals that hold 90 % of such targets:
+    Intervals that hold 90 % of such targets, for the last rows:
 
     >>> y_mean, y_std = model.predict(X[500:], return_std=True)
     >>> inside = abs(y[500:] - y_mean) < 1.645 * y_std
@@ -410,14 +406,14 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
-            and the training rows.
+            Rows; with kernel="precomputed", the kernel matrix of the rows and the
+            training rows.
         return_std : bool, default=False
-            Whether to return the standard deviation of a new target, too. As with a
-            ``WhiteKernel`` in scikit-learn's `GaussianProcessRegressor` the noise of
-            the target is part of it: ``y_mean +- 1.645 y_std`` is a 90 % interval for
-            the target. Takes n_centers^2 / 2 multiply-adds a row, or n_centers^2 if not
-            all rows are centers.
+            Whether to return the standard deviation of a new target, too. It includes
+            the noise of the target, as a ``WhiteKernel`` in `GaussianProcessRegressor`
+            does: ``y_mean +- 1.645 y_std`` is a 90 % interval for the target. Takes
+            n_centers^2 / 2 multiply-adds per row, or n_centers^2 if not all rows are
+            centers.
         return_cov : bool, default=False
             Whether to return the covariance of new targets instead.
 
@@ -434,8 +430,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         RuntimeError
             If both are asked for.
         ValueError
-            If one is, of a kernel matrix, of a kernel that is not positive
-            semi-definite, without a penalty, or of more than 6000 centers.
+            If one is, and the model has a precomputed kernel or one that is not
+            positive semi-definite, no penalty, or more than 6000 centers.
         """
         if return_std and return_cov:
             raise RuntimeError(
@@ -452,9 +448,9 @@ class NystromRegressor(RegressionTargets, _Nystrom):
 class NystromClassifier(ClassificationTargets, _Nystrom):
     """Kernel ridge classification on all rows or on Nystrom centers, with its path.
 
-    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `NystromRegressor`. Or
-    logistic regression, with ``loss="log_loss"``, by Newton's method.
+    Least squares on -1 and +1 for two classes, on one column per class for more; the
+    sign or largest column decides. The algorithm is that of `NystromRegressor`. With
+    ``loss="log_loss"`` it is logistic regression, by Newton's method.
 
     Parameters
     ----------
@@ -466,107 +462,104 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
-        What is minimized. "squared_error": least squares on labels. "log_loss": kernel
+        Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
-        need no calibration; see the notes.
+        need no calibration; see Notes.
     alpha : float or "path", default=1e-6
-        Strength of the ridge penalty: raise it where targets are noisy. It is lambda of
-        ``lambda |f|^2`` beside the *mean* squared error: alpha n on the diagonal of the
-        kernel matrix, so that ``KernelRidge(alpha=a)`` of scikit-learn is alpha = a /
-        n. 0: least squares by the pseudo-inverse. "path": the best of `alphas`, then
-        fitted to all rows. With X in float32, a penalty that its rounding would drown
-        makes the model float64.
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
+        the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
+        0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
+        to all rows. If X is float32 and the penalty is below its rounding error, the
+        model is float64.
     alphas : array-like or None, default=None
-        The values of a path. None: 100 from 1e-15 to 1, evenly in their logarithm.
+        The values of a path. None: 100 from 1e-15 to 1, evenly in the logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
-        What a path is selected by: the error on rows held out (or on `X_val`, `y_val`
-        of `fit`), generalized cross-validation, or the exact leave-one-out error, both
-        in closed form and on all rows.
+        How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
+        of `fit`), by generalized cross-validation or by the exact leave-one-out error,
+        the last two in closed form on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
-        within one standard error of the least. It is as good as the best one can tell,
-        and safer where the data to come may be others than those held out.
+        within one standard error of the least. It is as good as one can tell, and safer
+        if new data may differ from the held-out rows.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows with equal
-        targets stay together. The model is fitted to all rows in the end: more than the
-        0.1 of `EigenProRegressor`, which is not.
+        Fraction of the rows to hold out, the same from every class. Equal rows with
+        equal targets stay together. The model is refitted to all rows, so the default
+        is more than the 0.1 of `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`, the other models of the path.
+        Whether to keep all models of the path, in `coef_path_`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`.
+        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory for
-        ``selection="loo"``, which reads it twice. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory for ``selection="loo"``, which reads it
+        twice. "auto": what fits, if keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, validation rows, subsample of the median
-        distance. Pass an int to get the same again.
+        Controls what is drawn at random: centers, validation rows, subsample for the
+        median distance. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
-        Weighted mean of the targets; with ``loss="log_loss"`` fitted, without penalty.
+        Weighted mean of the targets; with ``loss="log_loss"`` fitted without a penalty.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     alpha_ : float
         lambda in use.
     alphas_ : array of shape (n_alphas,) or None
-        Values of the path; None for a single alpha, as `validation_path_`.
+        Values of the path; None for a single alpha, like `validation_path_`.
     validation_path_ : array of shape (n_alphas,) or None
-        Their mean squared errors, of the criterion `selection`, or with
-        ``loss="log_loss"`` mean log losses; NaN for values that were not tried.
+        Their mean squared errors by the criterion `selection`, or mean log losses with
+        ``loss="log_loss"``; NaN for values that were not tried.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value (or of the single alpha), fitted to all rows; with
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows, if
         ``store_coef_path=True``.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`;
-        not with ``loss="log_loss"``.
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        absent with ``loss="log_loss"``.
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -578,25 +571,25 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     Notes
     -----
-    With ``loss="log_loss"`` the model has the least ::
+    With ``loss="log_loss"`` the model minimizes ::
 
         mean_i loss(y_i, f(x_i)) + alpha / 2 |f - intercept|^2
 
-    where the loss is ``log(1 + exp(-y f))`` of two classes, y = -1 or 1, and that of
-    the softmax of more, with one column a class and sum zero. `alpha` means what it
-    does in half the squared error; it must be positive. In scikit-learn's
-    ``LogisticRegression`` on features it is ``C = 1 / (alpha n)``, with weights the
-    inverse of alpha and their sum. `decision_function` returns f, the log odds of two
+    where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
+    softmax loss for more, with one column per class and sum zero. `alpha` means what it
+    does with half the squared error; it must be positive. In scikit-learn's
+    ``LogisticRegression`` on features it is ``C = 1 / (alpha n)``, where the sum of the
+    weights, if any, replaces n. `decision_function` returns f, the log odds for two
     classes.
 
-    The path goes from large values to small ones, each model the start of the next, and
-    ends where the log loss of the rows held out rises, or has fallen by less than 1 %
-    in a factor of 10; ``alphas=None`` are 31 values. The objective is minimized to some
-    1e-5 of its value. ``selection`` must be
-    "holdout" and `store_coef_path` False. All rows as centers need n^3 for some of the
-    Newton steps; "auto" takes them up to some 4500 rows. They are the distinct rows
-    with weight, and `center_indices_` names them. The kernel matrix of rows and centers
-    is used in every iteration, and kept in memory up to `cache_size`.
+    The path goes from large values to small ones, each model the start of the next. It
+    ends when the held-out log loss rises, or has fallen by less than 1 % over a factor
+    of 10; ``alphas=None`` means 31 values. The objective is minimized to some 1e-5 of
+    its value. `selection` must be "holdout" and `store_coef_path` False. With all rows
+    as centers some Newton steps take n^3; "auto" uses all rows up to some 4500. The
+    centers are then the distinct rows with weight, listed in `center_indices_`. Every
+    iteration uses the kernel matrix of rows and centers, which is kept in memory up to
+    `cache_size`.
 
     References
     ----------

@@ -89,20 +89,20 @@ class _Nytro(Model):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; the values of the kernel are computed in their data type,
-            the linear algebra in float64. In kernel="precomputed": the kernel matrix
-            of the training rows. With fewer centers than rows it may be a file or a
-            Dask array, see :ref:`large_data`.
+            Training rows; kernel values are computed in their data type, the linear
+            algebra in float64. With kernel="precomputed": the kernel matrix of the
+            training rows. With fewer centers than rows, X may be a file or a Dask
+            array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative. A weight of 2 equals the
-            same row twice.
+            Nonnegative weights of the squared residuals. A weight of 2 counts as two
+            copies of the row.
         X_val, y_val : arrays, default=None
-            Rows to select the number of iterations by, instead of rows of X that are
-            held out; only with ``selection="holdout"``.
+            Rows to select the number of iterations on, instead of rows held out of X;
+            only with ``selection="holdout"``.
         sample_weight_val : array, default=None
-            Their weights; `class_weight` counts for them too.
+            Their weights; `class_weight` applies to them too.
 
         Returns
         -------
@@ -111,17 +111,17 @@ class _Nytro(Model):
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong, or the memory does not suffice; a
-            model fitted before stays usable.
+            If the data or a parameter is wrong, or memory does not suffice; a model
+            fitted before stays usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
         ConvergenceWarning
-            If the kernel is not positive semi-definite, and its negative part is
-            dropped; or if the last iteration is the best, where `max_iter` ends the
-            path and the error still falls.
+            If the kernel is not positive semi-definite and its negative part is
+            dropped; or if the last iteration is the best one, so that `max_iter` ends
+            the path while the error still falls.
         """
         return self._fit(
             X,
@@ -157,14 +157,14 @@ class _Nytro(Model):
 
     @property
     def _n_kept(self):
-        """Models that are kept."""
+        """Number of models to keep."""
         if not self.store_coef_path:
             return 0
         return len(iterations(LAST if is_auto(self.max_iter) else self.max_iter))
 
     @property
     def _n_iterations(self):
-        """Iterations where one after the other is computed, or none is selected."""
+        """Number of iterations if they are computed one by one, or none is selected."""
         return _MAX_ITER if is_auto(self.max_iter) else self.max_iter
 
     def _solution(self, problem):
@@ -183,7 +183,7 @@ class _Nytro(Model):
         yield found
 
     def _factorised(self, problem):
-        """Return the model, from the spectrum of the normal equations."""
+        """Return the model, by the spectrum of the normal equations."""
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
         spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
@@ -222,7 +222,7 @@ class _Nytro(Model):
         return int(steps[best]), steps, errors
 
     def _iterated(self, problem):
-        """Return the model, from the iteration itself."""
+        """Return the model, by iterating."""
         if problem.n_centers is not None:
             problem.check_memory(problem.plan(False, self._n_kept))
         n_iter, d = self._n_iterations, problem.n_features
@@ -244,7 +244,7 @@ class _Nytro(Model):
             if problem.calibrates:
                 held_out = problem.held_out(b, mean)
         if problem.refits:
-            del descent, matrices, error_of  # what they keep is of no more use
+            del descent, matrices, error_of  # free their memory
             matrices = [problem.matrix_of(problem.all)]
             (matrix,), _ = kept(matrices, self.cache_size, n_iter, d)
             descent = problem.descent(problem.all, matrix)
@@ -290,12 +290,13 @@ class _Nytro(Model):
 class NytroRegressor(RegressionTargets, _Nytro):
     """Kernel regression by early-stopped gradient descent on Nystrom centers.
 
-    Gradient descent on the mean squared error of ``f(x) = sum_j a_j k(x, z_j) +
-    intercept``, from zero, in the geometry of the kernel; the number of iterations is
-    what regularizes, and is selected in the same fit. With all rows as centers this is
-    early stopping (ES). The path of iterations comes from a few Cholesky factors (for
-    ``selection="gcv"`` an eigendecomposition), n m^2 + m^3, whatever their number; or,
-    for a given `max_iter`, from iterating, n m each, where that is cheaper.
+    Gradient descent on the mean squared error of
+    ``f(x) = sum_j a_j k(x, z_j) + intercept``, from zero, in the geometry of the
+    kernel; the number of iterations regularizes, and is selected in the same fit. With
+    all rows as centers this is early stopping (ES). The whole path comes from a few
+    Cholesky factors (for ``selection="gcv"`` an eigendecomposition) in n m^2 + m^3,
+    whatever its length; or, for a given `max_iter`, from iterating, n m each, if
+    cheaper.
 
     Parameters
     ----------
@@ -307,97 +308,94 @@ class NytroRegressor(RegressionTargets, _Nytro):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     max_iter : int or "auto", default="auto"
-        Iterations at most, t of the paper. "auto": until more of them change nothing,
-        which costs the same in closed form; 500 where memory is too small for that, or
-        nothing is selected. All are tried up to 500, then each time a tenth more.
+        Maximum number of iterations, t in the paper. "auto": until more change nothing,
+        which costs no more in closed form; 500 if memory is too small for that, or
+        nothing is selected. Every t up to 500 is tried, then each time a tenth more.
     step_size : float or "auto", default="auto"
-        Step of gradient descent, gamma; give one to repeat an experiment. "auto": 1
-        over the largest eigenvalue of the problem, several times the paper's ``1 / max
-        k(x, x)``. A larger one than twice "auto" diverges and raises.
+        Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
+        over the largest eigenvalue of the problem, several times the paper's
+        ``1 / max k(x, x)``. Twice "auto" or more would diverge, and raises an error.
     tol : float or None, default=None
-        When to call later iterations no better. None: the iteration with the least
-        error. Otherwise the first one that lowers the error by less than this fraction
-        of it, as in the paper.
+        Which iteration is the best. None: the one with the least error. A number: the
+        first one that lowers the error by less than this fraction of it, as in the
+        paper.
     selection : {"holdout", "gcv", None}, default="holdout"
-        What the number of iterations is selected by: the error on rows held out (or on
-        `X_val`, `y_val` of `fit`), or generalized cross-validation on all rows. None:
-        `max_iter` iterations.
+        How to select the number of iterations: by the error on held-out rows (or on
+        `X_val`, `y_val` of `fit`), or by generalized cross-validation on all rows.
+        None: run `max_iter` iterations.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
-        The model is fitted to all rows in the end: more than the 0.1 of
+        The model is refitted to all rows, so the default is more than the 0.1 of
         `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`, the other models of the path.
+        Whether to keep all models of the path, in `coef_path_`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory between
-        iterations. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory between iterations. "auto": what fits, if
+        keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, validation rows, subsample of the median
-        distance. Pass an int to get the same again.
+        Controls what is drawn at random: centers, validation rows, subsample for the
+        median distance. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     n_iter_ : int
         t in use; 0 predicts the mean.
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 500, and then each time a tenth more; where it was
-        computed step by step, every t.
+        The t of the path: 0, 1, ..., 500, and then each time a tenth more; every t if
+        it was computed step by step.
     validation_path_ : array of shape (n_models,) or None
-        Their mean squared errors, of the criterion `selection`; shorter where iterating
-        was stopped by `tol`.
+        Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
+        the iteration.
     coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
-        `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
+        `dual_coef_` of each of them, fitted to all rows, if ``store_coef_path=True``.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
@@ -407,10 +405,10 @@ class NytroRegressor(RegressionTargets, _Nytro):
 
     Notes
     -----
-    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 equals
-    the same row twice. After the selection the model is fitted to all rows, with as
-    many iterations of the same step; or, where that step diverges on all rows, with
-    more of a shorter one, t gamma being what regularizes.
+    Targets are centered by their mean, which becomes `intercept_`. A weight of 2 counts
+    as two copies of the row. After the selection the model is fitted to all rows, with
+    as many iterations of the same step; if that step diverges on all rows, with more
+    iterations of a shorter one, keeping t gamma, which is what regularizes.
 
     References
     ----------
@@ -431,8 +429,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
 class NytroClassifier(ClassificationTargets, _Nytro):
     """Kernel classification by early-stopped gradient descent on Nystrom centers.
 
-    Least squares on -1 and +1 for two classes, on one column a class for more; the sign
-    or the largest column decides. The algorithm is that of `NytroRegressor`.
+    Least squares on -1 and +1 for two classes, on one column per class for more; the
+    sign or largest column decides. The algorithm is that of `NytroRegressor`.
 
     Parameters
     ----------
@@ -444,104 +442,101 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         Euclidean distance, "manhattan" the sum of absolute differences.
     bandwidth : float, "median", "scale" or "auto", default="median"
         Length over which a kernel given by name decays, in the units of X: longer for
-        smooth functions, shorter for fine detail. sigma of the formulas; a kernel
-        object brings its own. "median": the median distance on a subsample of 600
-        distinct rows. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least
-        exact leave-one-out error of kernel ridge regression on a subsample of 800
-        distinct rows, or the nearest to the median of those that are as good within
-        noise. "scale": that of ``SVC(gamma="scale")``, for radial kernels (n_features
-        X.var() / 2)^1/2.
+        smooth functions, shorter for fine detail. This is sigma in the formulas; a
+        kernel object has its own. "median": the median distance between 600 distinct
+        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
+        among those equally good within noise, the nearest to the median. "scale": as
+        ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, "auto" or None, default="auto"
-        How many of the distinct training rows become centers, m: more are more
-        accurate, and slower. All of them, with a warning, if they are fewer. "auto":
-        all rows while that is fast (up to some 16 000 rows on two cores, 11000 for a
-        path), then 5 n^1/2 log n, or as many as a minute and half of the free memory
-        allow; as many as are given, if centers are. None: all rows.
+        Number m of distinct training rows that become centers: more are more accurate
+        and slower. If there are fewer, all become centers, with a warning. "auto": all
+        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
+        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
-        How the centers are chosen. "uniform": rows at random. "rpcholesky": rows by
-        randomly pivoted Cholesky, which needs fewer centers for the same accuracy where
-        the data are unevenly spread, and time n m^2. "leverage_scores": rows at random,
-        by approximate ridge leverage scores, for the same data, in as much time.
-        "kmeans": means of clusters of rows. Or the centers themselves, shape
-        (n_centers, n_features); they need not be rows of X. For kernel="precomputed"
-        neither means nor an array.
+        How to choose the centers. "uniform": random rows. "rpcholesky": rows by
+        randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
+        fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
+        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
+        means of clusters of rows. Or an array of shape (n_centers, n_features): the
+        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
+        nor an array.
     max_iter : int or "auto", default="auto"
-        Iterations at most, t of the paper. "auto": until more of them change nothing,
-        which costs the same in closed form; 500 where memory is too small for that, or
-        nothing is selected. All are tried up to 500, then each time a tenth more.
+        Maximum number of iterations, t in the paper. "auto": until more change nothing,
+        which costs no more in closed form; 500 if memory is too small for that, or
+        nothing is selected. Every t up to 500 is tried, then each time a tenth more.
     step_size : float or "auto", default="auto"
-        Step of gradient descent, gamma; give one to repeat an experiment. "auto": 1
-        over the largest eigenvalue of the problem, several times the paper's ``1 / max
-        k(x, x)``. A larger one than twice "auto" diverges and raises.
+        Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
+        over the largest eigenvalue of the problem, several times the paper's
+        ``1 / max k(x, x)``. Twice "auto" or more would diverge, and raises an error.
     tol : float or None, default=None
-        When to call later iterations no better. None: the iteration with the least
-        error. Otherwise the first one that lowers the error by less than this fraction
-        of it, as in the paper.
+        Which iteration is the best. None: the one with the least error. A number: the
+        first one that lowers the error by less than this fraction of it, as in the
+        paper.
     selection : {"holdout", "gcv", None}, default="holdout"
-        What the number of iterations is selected by: the error on rows held out (or on
-        `X_val`, `y_val` of `fit`), or generalized cross-validation on all rows. None:
-        `max_iter` iterations.
+        How to select the number of iterations: by the error on held-out rows (or on
+        `X_val`, `y_val` of `fit`), or by generalized cross-validation on all rows.
+        None: run `max_iter` iterations.
     validation_fraction : float, default=0.2
-        Fraction of the rows to hold out, the same of every class. Equal rows with equal
-        targets stay together. The model is fitted to all rows in the end: more than the
-        0.1 of `EigenProRegressor`, which is not.
+        Fraction of the rows to hold out, the same from every class. Equal rows with
+        equal targets stay together. The model is refitted to all rows, so the default
+        is more than the 0.1 of `EigenProRegressor`, which is not.
     store_coef_path : bool, default=False
-        Whether to keep `coef_path_`, the other models of the path.
+        Whether to keep all models of the path, in `coef_path_`.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, times `sample_weight`.
+        Weights of the classes, multiplied by `sample_weight`.
     cache_size : float or "auto", default="auto"
-        MB of kernel matrix to keep in memory between
-        iterations. "auto": what really fits, where
-        it pays. 0: none.
+        MB of kernel matrix to keep in memory between iterations. "auto": what fits, if
+        keeping it is faster. 0: none.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
-        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over several.
+        host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: centers, validation rows, subsample of the median
-        distance. Pass an int to get the same again.
+        Controls what is drawn at random: centers, validation rows, subsample for the
+        median distance. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows lines of progress.
 
     Attributes
     ----------
     dual_coef_ : array of shape (n_centers, n_outputs)
-        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. Centers that are
-        copies of others, or in the span of others to the accuracy of the computation,
-        have 0.
+        Coefficients a of ``f(x) = K(x, centers_) a + intercept_``. They are 0 for
+        centers that are copies of others, or in the span of others up to rounding.
     centers_ : array of shape (n_centers, n_features) or None
-        The centers; X itself where all rows are. None for kernel="precomputed",
-        where `dual_coef_` has a row for every training row.
+        The centers; X itself if all rows are centers. None for kernel="precomputed",
+        when `dual_coef_` has a row for every training row.
     center_indices_ : array of shape (n_centers,) or None
-        Their places in X. None where all rows, means or an array are the centers.
+        Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
-        Centers that are not left out.
+        Number of centers that are not left out.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
         The kernel object with its bandwidth. None for kernel="precomputed".
     bandwidth_ : float or None
-        sigma in use, where the kernel has one.
+        sigma in use, if the kernel has one.
     n_iter_ : int
         t in use; 0 predicts the mean.
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 500, and then each time a tenth more; where it was
-        computed step by step, every t.
+        The t of the path: 0, 1, ..., 500, and then each time a tenth more; every t if
+        it was computed step by step.
     validation_path_ : array of shape (n_models,) or None
-        Their mean squared errors, of the criterion `selection`; shorter where iterating
-        was stopped by `tol`.
+        Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
+        the iteration.
     coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
-        `dual_coef_` of each of them, fitted to all rows; with ``store_coef_path=True``.
+        `dual_coef_` of each of them, fitted to all rows, if ``store_coef_path=True``.
     calibration_ : object
-        What `predict_proba` makes of values: their `scale`, `offsets` and `floor`; with
-        selection="holdout".
+        How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
+        only with selection="holdout".
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Conditional quantiles: what their parameter may be, their score, their order."""
+"""Conditional quantiles: check of the parameter, score, order."""
 
 import numpy as np
 from sklearn.metrics import d2_pinball_score
@@ -9,7 +9,7 @@ from .validation import check_number
 
 
 def check_quantiles(quantile):
-    """Raise a ValueError unless `quantile` is one quantile, or a sequence of some."""
+    """Raise a ValueError unless `quantile` is one quantile or a sequence of them."""
     quantiles = [quantile] if np.ndim(quantile) == 0 else quantile
     if np.ndim(quantiles) != 1 or len(quantiles) == 0:
         raise ValueError(
@@ -21,7 +21,7 @@ def check_quantiles(quantile):
 
 
 def without_crossing(F, quantiles):
-    """Return each row of F (n, l) sorted as the quantiles are, ties as they come."""
+    """Return F (n, l) with each row sorted in the order of the quantiles."""
     xp = namespace(F)
     ranks = np.argsort(np.argsort(quantiles, kind="stable"), kind="stable")
     ranks = xp.asarray(ranks, device=device_of(F))
@@ -42,10 +42,10 @@ def mean_d2(labels, F, quantile, weights):
 
 
 class CalibratedRule(EpochRule):
-    """The rule of epochs, whose model has the best constant for the held-out rows.
+    """The rule of epochs, with the best constant for the held-out rows.
 
-    Training rows pull conditional quantiles to themselves: fewer new rows than q are
-    below. Of the held-out rows q are, once the quantile q of their residuals is added.
+    Conditional quantiles overfit the training rows: fewer than q of new rows are below.
+    With the quantile q of the held-out residuals added, q of those rows are.
     """
 
     def _best_coef(self):

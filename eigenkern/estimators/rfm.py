@@ -75,7 +75,7 @@ class _RecursiveFeatureMachine(
 
     @property
     def device(self):
-        """That of the estimator; of one that is refused, any."""
+        """The estimator's; "auto" if it has none."""
         return getattr(self._inner(), "device", "auto")
 
     def _check_parameters(self):
@@ -115,14 +115,14 @@ class _RecursiveFeatureMachine(
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; standardize features of unlike units.
+            Training rows; standardize features that have different units.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets; one label a row for a classifier.
+            Targets; one label per row for a classifier.
         sample_weight : array of shape (n_samples,), default=None
-            Weights of the squared residuals, not negative.
+            Nonnegative weights of the squared residuals.
         X_val, y_val : arrays, default=None
-            Rows to compare the metrics by; None: `validation_fraction` of the rows are
-            held out for it.
+            Rows to compare the metrics on; None: `validation_fraction` of the rows are
+            held out for this.
         sample_weight_val : array, default=None
             Weights of the rows of X_val.
 
@@ -133,9 +133,9 @@ class _RecursiveFeatureMachine(
         Raises
         ------
         ValueError
-            If the data or a parameter are wrong; a model fitted before stays usable.
+            If the data or a parameter is wrong; a model fitted before stays usable.
         MemoryError
-            If memory runs out; the message says what takes less.
+            If memory runs out; the message says what needs less.
 
         Warns
         -----
@@ -245,37 +245,35 @@ def _check_differentiable(estimator):
 class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     """Recursive feature machine: kernel regression that learns its metric.
 
-    A kernel of distances weighs all features alike. Here a model is fitted, the
-    gradients of its outputs tell which features, or directions, it changes with, and
-    the next model is fitted with distances that count these the most. It pays on tables
-    whose features matter unequally; rows that are held out decide how often, and
-    whether, the metric is learned.
+    A kernel of distances weights all features alike. Here the gradients of a fitted
+    model's outputs tell which features, or directions, it changes with, and the next
+    model uses distances that weight these most. This helps on tables whose features
+    matter unequally; held-out rows decide whether and how often to learn the metric.
 
     Parameters
     ----------
     estimator : estimator, default=None
-        A regressor on kernels of this package, which is cloned and fitted; see Notes
-        for None. `DSGRegressor` needs another kernel than its laplacian, whose random
-        features have gradients of no bounded variance.
+        A regressor on kernels of this package, to clone and fit; see Notes for None.
+        `DSGRegressor` needs a kernel other than its laplacian, whose random features
+        have gradients of unbounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
-        What is learned. "diagonal": a weight for each feature. "full": any linear map
-        of the features, where directions matter that are no axes. "auto": both are
-        tried, but for more than 1000 features only "diagonal".
+        What to learn. "diagonal": a weight for each feature. "full": any linear map of
+        the features, for when directions other than the axes matter. "auto": try both,
+        but with more than 1000 features only "diagonal".
     max_rounds : int, default=5
-        How often the metric of each kind is learned anew, at most. A kind is given up
-        after two rounds that have not improved the error on the rows held out.
+        Maximum number of times to learn a metric of each kind. A kind is given up after
+        two rounds that do not improve the error on the held-out rows.
     max_gradient_rows : int, default=4000
-        Rows to average the gradients over, at most.
+        Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
-        Rows to learn the metric on, those that are held out included, at most: the cost
-        of learning it does not grow with the data beyond. Only the last fit takes all
-        rows.
+        Maximum number of rows to learn the metric on, including the held-out ones: it
+        bounds the cost of learning. Only the last fit uses all rows.
     validation_fraction : float, default=0.2
-        Fraction of these rows to hold out. The model is fitted to all rows in the end,
-        so it is more than the 0.1 of `EigenProRegressor`, which is not.
+        Fraction of these rows to hold out. The model is refitted to all rows, so the
+        default is more than the 0.1 of `EigenProRegressor`, which is not.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: rows to learn on, and to hold out; seed of an estimator
-        without one. Pass an int to get the same again.
+        Controls what is drawn at random: rows to learn on, and to hold out; the seed of
+        an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round.
 
@@ -287,46 +285,46 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_features, n_features)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Part of each feature in the squared gradients of the model, in the unit of X;
-        the sum is 1.
+        Share of each feature in the squared gradients of the model, in units of X; the
+        sum is 1.
     estimator_ : estimator
         Fitted to all rows of X R.
     metric_kind_ : {"diagonal", "full"} or None
-        Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
+        Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        How often the metric that was chosen had been learned, of both kinds.
+        Number of rounds, of both kinds, that led to the chosen metric.
     validation_scores_ : dict of lists
-        Of every round: "metric", "round" and "score", R^2 of the rows held out.
+        For every round: "metric", "round" and "score", R^2 on the held-out rows.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
     RFMClassifier : The same for labels.
-    EigenProRegressor : The kernel machine with the metric as it is.
-    eigenkern.inspection.average_gradient_outer_product : M of any model on kernels.
+    EigenProRegressor : The kernel machine without a learned metric.
+    eigenkern.inspection.average_gradient_outer_product : M of any kernel model.
     MetricDisplay : Plots of the metric.
     NystromRegressor : Another model to learn a metric with.
 
     Notes
     -----
-    A round takes a fit of up to 8000 rows, the gradients, at most 4000 x 8000 x l
-    (d + 1) multiply-adds for d features and l outputs, or 10 if there are more, and for
-    "full" an eigendecomposition of d rows. Memory beside that of a fit: a copy of X,
-    and three matrices of d^2 numbers for "full".
+    A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
+    1) multiply-adds for d features and l outputs (at most 10); and for "full" an
+    eigendecomposition of d rows. Memory beside that of a fit: a copy of X, and three
+    matrices of d^2 numbers for "full".
 
     The default estimator is ``EigenProRegressor()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median
-    distance. In the end that is compared, on half of the rows, with `matern32` of one,
+    distance. At the end this is compared, on half of the rows, with `matern32` of one,
     two and four times the median, and R with its power 0.7: a smoother kernel and a
-    softer metric often suit each other. So is, of up to 50 features, `manhattan` with
-    the best diagonal metric: it suits tables whose features count one by one.
+    softer metric often suit each other. With up to 50 features, `manhattan` with the
+    best diagonal metric is compared too: it suits tables whose features act one by one.
 
-    The full metric goes on from the best diagonal one.
+    The full metric starts from the best diagonal one.
 
-    Standardize features of unlike units: the first model has no other idea of them.
+    Standardize features that have different units: the first model weights them alike.
 
     References
     ----------
@@ -353,38 +351,36 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
 class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     """Recursive feature machine: kernel classification that learns its metric.
 
-    A kernel of distances weighs all features alike. Here a model is fitted, the
-    gradients of its outputs, one a class, tell which features, or directions, it
-    changes with, and the next model is fitted with distances that count these the most.
-    It pays on tables whose features matter unequally; rows that are held out decide how
-    often, and whether, the metric is learned.
+    A kernel of distances weights all features alike. Here the gradients of a fitted
+    model's outputs tell which features, or directions, it changes with, and the next
+    model uses distances that weight these most. This helps on tables whose features
+    matter unequally; held-out rows decide whether and how often to learn the metric.
 
     Parameters
     ----------
     estimator : estimator, default=None
-        A classifier on kernels of this package, which is cloned and fitted; see Notes
-        for None. `DSGClassifier` needs another kernel than its laplacian, whose random
-        features have gradients of no bounded variance.
+        A classifier on kernels of this package, to clone and fit; see Notes for None.
+        `DSGClassifier` needs a kernel other than its laplacian, whose random features
+        have gradients of unbounded variance.
     metric : {"auto", "diagonal", "full"}, default="auto"
-        What is learned. "diagonal": a weight for each feature. "full": any linear map
-        of the features, where directions matter that are no axes. "auto": both are
-        tried, but for more than 1000 features only "diagonal".
+        What to learn. "diagonal": a weight for each feature. "full": any linear map of
+        the features, for when directions other than the axes matter. "auto": try both,
+        but with more than 1000 features only "diagonal".
     max_rounds : int, default=5
-        How often the metric of each kind is learned anew, at most. A kind is given up
-        after two rounds that have not improved the error on the rows held out.
+        Maximum number of times to learn a metric of each kind. A kind is given up after
+        two rounds that do not improve the error on the held-out rows.
     max_gradient_rows : int, default=4000
-        Rows to average the gradients over, at most.
+        Maximum number of rows to average the gradients over.
     max_metric_rows : int, default=10000
-        Rows to learn the metric on, those that are held out included, at most: the cost
-        of learning it does not grow with the data beyond. Only the last fit takes all
-        rows.
+        Maximum number of rows to learn the metric on, including the held-out ones: it
+        bounds the cost of learning. Only the last fit uses all rows.
     validation_fraction : float, default=0.2
-        Fraction of these rows to hold out, the same of every class. The model is fitted
-        to all rows in the end, so it is more than the 0.1 of `EigenProClassifier`,
-        which is not.
+        Fraction of these rows to hold out, the same from every class. The model is
+        refitted to all rows, so the default is more than the 0.1 of
+        `EigenProClassifier`, which is not.
     random_state : int, RandomState instance or None, default=None
-        What is drawn at random: rows to learn on, and to hold out; seed of an estimator
-        without one. Pass an int to get the same again.
+        Controls what is drawn at random: rows to learn on, and to hold out; the seed of
+        an estimator without one. Pass an int for reproducible results.
     verbose : int, default=0
         1 shows a line for each round.
 
@@ -396,49 +392,49 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     metric_ : array of shape (n_features, n_features)
         M = R R'.
     feature_importances_ : array of shape (n_features,)
-        Part of each feature in the squared gradients of the model, in the unit of X;
-        the sum is 1.
+        Share of each feature in the squared gradients of the model, in units of X; the
+        sum is 1.
     estimator_ : estimator
         Fitted to all rows of X R.
     metric_kind_ : {"diagonal", "full"} or None
-        Of the metric that was chosen; None: the plain kernel, ``metric_`` the identity.
+        Kind of the chosen metric; None: the plain kernel, ``metric_`` is the identity.
     n_rounds_ : int
-        How often the metric that was chosen had been learned, of both kinds.
+        Number of rounds, of both kinds, that led to the chosen metric.
     validation_scores_ : dict of lists
-        Of every round: "metric", "round" and "score", 1 less the Brier score on the
-        rows held out, over that of the frequencies of the classes; probabilities are
-        the softmax of the values times the constant that is best.
+        For every round: "metric", "round" and "score", 1 minus the Brier score on the
+        held-out rows over that of the class frequencies; probabilities are the softmax
+        of the values times the best constant.
     classes_ : ndarray of shape (n_classes,)
-        Labels, as a NumPy array whichever library X is from.
+        Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
         Features of X.
     feature_names_in_ : ndarray of shape (n_features,)
-        Their names, where X has string names.
+        Their names, if X has string names.
 
     See Also
     --------
     RFMRegressor : The same for real targets.
-    EigenProClassifier : The kernel machine with the metric as it is.
-    eigenkern.inspection.average_gradient_outer_product : M of any model on kernels.
+    EigenProClassifier : The kernel machine without a learned metric.
+    eigenkern.inspection.average_gradient_outer_product : M of any kernel model.
     MetricDisplay : Plots of the metric.
     NystromClassifier : Another model to learn a metric with.
 
     Notes
     -----
-    A round takes a fit of up to 8000 rows, the gradients, at most 4000 x 8000 x l
-    (d + 1) multiply-adds for d features and l outputs, or 10 if there are more, and for
-    "full" an eigendecomposition of d rows. Memory beside that of a fit: a copy of X,
-    and three matrices of d^2 numbers for "full".
+    A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
+    1) multiply-adds for d features and l outputs (at most 10); and for "full" an
+    eigendecomposition of d rows. Memory beside that of a fit: a copy of X, and three
+    matrices of d^2 numbers for "full".
 
     The default estimator is ``EigenProClassifier()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median
-    distance. In the end that is compared, on half of the rows, with `matern32` of one,
+    distance. At the end this is compared, on half of the rows, with `matern32` of one,
     two and four times the median, and R with its power 0.7: a smoother kernel and a
     softer metric often suit each other.
 
-    The full metric goes on from the best diagonal one.
+    The full metric starts from the best diagonal one.
 
-    Standardize features of unlike units: the first model has no other idea of them.
+    Standardize features that have different units: the first model weights them alike.
 
     References
     ----------
@@ -470,7 +466,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     @available_if(_has_probabilities)
     @on_its_device
     def predict_proba(self, X: ArrayLike) -> Any:
-        """Return the probabilities of the classes; needs an estimator that has them.
+        """Return the probabilities of the classes; the estimator must have them.
 
         Parameters
         ----------

@@ -24,32 +24,32 @@ from .validation import (
     warn_user,
 )
 
-# Rows that a piece after the first is learned from, at least: fewer wait for more.
+# Least number of rows to learn from after the first piece: fewer wait for more.
 _N_TOGETHER = 32
-# Welch's t of the ranks of a piece's gradients from which on it is no fair sample: it
-# is that large once in some ten thousand fair pieces. And the loss of a model over that
-# of the best one, on the same rows, from which on it is worse.
+# Welch's t of the ranks of a piece's gradients above which it is no fair sample: a fair
+# piece in some ten thousand exceeds it. And the ratio of a model's loss to the best
+# model's, on the same rows, above which it is worse.
 _UNLIKE, WORSE = 4.0, 1.1
-# In a stream of such pieces the second: steps are halved until it holds. And a loss
-# that is rounding, over the mean square of the targets.
+# That ratio in a stream with unlike pieces: steps are halved until it holds. And the
+# largest loss, over the mean square of the targets, that is rounding.
 _WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
-# Epochs over the rows that are kept where a model begins anew.
+# Epochs over the kept rows when a model begins anew.
 _N_EPOCHS_ANEW = 5
-# When it does so early: the rows have grown so much, and its loss is so many times what
-# it was when it began. Scores of 20 pieces with and without, 5000 rows: a9a by class
-# 0.837, 0.777 (shuffled 0.834), covtype by class 0.696, 0.645 (0.701), cpusmall and
-# kin8nm the same to 0.02.
+# When it does so early: by which factors the rows have grown, and its loss since it
+# began. Scores of 20 pieces with and without, 5000 rows: a9a by class 0.837, 0.777
+# (shuffled 0.834), covtype by class 0.696, 0.645 (0.701), cpusmall and kin8nm the same
+# to 0.02.
 _GROWN, _OUTGROWN = 1.25, 2.0
-# Attributes that are not those of the model.
+# Attributes that do not belong to the model.
 _OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
-# Steps, each half of the one before, to try where rows drawn from all make it worse.
+# Halved steps to try, if rows drawn from all make the model worse.
 _N_SHORTER = 8
 
 
 class Trial(NamedTuple):
-    """A state, the attributes of its model, and the loss of that on other rows.
+    """A state, its model's attributes, and that model's loss on other rows.
 
-    The loss is NaN where the state has failed.
+    The loss is NaN if the state has failed.
     """
 
     state: Any
@@ -68,9 +68,9 @@ class Memory(NamedTuple):
         Rows so far when preconditioner and step were chosen; infinite after a fit,
         whose rows are not kept.
     chosen_loss : float
-        Of the model that began with these.
+        Loss of the model that began with these.
     in_order : bool
-        Whether a piece was unlike the rows so far.
+        Whether a piece was replaced: unlike the rows so far, or its model worse.
     best : dict or None
         The best model so far; None: the present one.
     least : float or None
@@ -91,9 +91,9 @@ class Memory(NamedTuple):
         return max(limit, _NO_LOSS * float(np.mean(self.kept.judges.targets**2)))
 
     def is_due(self, unlike, bad, loss):
-        """Whether a model is to begin anew, after a piece and the loss that it led to.
+        """Whether to begin a model anew, after a piece and the loss that it led to.
 
-        The piece may have been unlike the rows so far, and the loss too large.
+        `unlike`: the piece is unlike the rows so far; `bad`: the loss is too large.
         """
         early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
         grown = self.kept.n_seen >= (_GROWN if early else 2) * self.n_chose
@@ -103,22 +103,22 @@ class Memory(NamedTuple):
 class Streaming:
     """A model that learns from pieces of the data.
 
-    A piece is learned if it is a fair sample of all rows so far, and if the model has
-    not become worse on them. Otherwise it only adds to the rows that are kept, and as
-    many of those are learned in its place; and if the rows so far are twice as many as
-    chose the preconditioner, or the loss is twice what it was then, everything is
-    chosen, and learned, anew by those.
+    A piece is learned if it is a fair sample of all rows so far and does not make the
+    model worse on them. Otherwise it only adds to the kept rows, and as many of those
+    are learned instead. Once the rows have doubled since the preconditioner was chosen
+    (or sooner, see `Memory.is_due`), everything is chosen and learned anew from the
+    kept rows.
 
     A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
-    whose first state is that after the piece, and fitted attributes; where `anew` it
+    whose first state is that after the piece, and fitted attributes; if `anew`, it
     chooses what the first piece chooses.
     """
 
-    #: Attribute of a model that can go on.
+    #: Attribute of a model that can learn further pieces.
     _stream_attribute = "coef_"
-    #: Whether class_weight="balanced" means the classes of a piece.
+    #: Whether class_weight="balanced" refers to the classes of each piece.
     _balances_pieces = False
-    #: What a model that was fitted, not learned in pieces, begins with.
+    #: State of a stream that begins with a fitted model.
     _waiting_, _memory_ = None, Memory()
 
     @all_or_nothing
@@ -132,7 +132,7 @@ class Streaming:
         piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
         if first:
             return self._start(piece)
-        vars(self).pop("calibration_", None)  # it was of the model before
+        vars(self).pop("calibration_", None)  # of the model before
         self._count(piece)
         losses = [*self.loss_curve_, self._loss_on(piece)]
         if self._waiting_ is not None:
@@ -159,12 +159,12 @@ class Streaming:
         return self
 
     def _learn(self, piece):
-        """Learn a piece, or rows that are kept in its place; return the loss."""
+        """Learn a piece, or kept rows instead of it; return the loss."""
         memory, unlike = self._memory_with(piece)
         kept = memory.kept
-        # Of a fit no rows are kept: the first piece after it may make the loss larger.
+        # A fit keeps no rows: the first piece after it may increase the loss.
         limit = math.inf if self._memory_.kept is None else memory.limit
-        # One is taken back for every piece: an earlier one may have been unlike others.
+        # Undo one halving per piece: it may have been due to an unusual piece.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
         trial = None if unlike else self._tried(piece, kept.judges)
         failed = trial is not None and trial.state.failed
@@ -190,9 +190,9 @@ class Streaming:
         return trial.state.loss
 
     def _memory_with(self, piece):
-        """Return the memory with a piece, and whether this is unlike the rows so far.
+        """Return the memory with a piece, and whether that is unlike the rows so far.
 
-        It knows the best model so far, and its loss on the judges.
+        The memory holds the best model so far and its loss on the judges.
         """
         memory, unlike = self._memory_, False
         if memory.kept is None:
@@ -201,7 +201,7 @@ class Streaming:
             kept = memory.kept.plus(piece)
             found = [self._gradients_on(rows)[1:] for rows in (piece, kept.judges)]
             unlike = are_unlike(*zip(*found, strict=True))
-            if unlike:  # the judges may have none of its kind
+            if unlike:  # the judges may lack rows of its kind
                 kept = kept.with_judges()
         names = [name for name in vars(self) if name.endswith("_")]
         present = {name: vars(self)[name] for name in names if name not in _OF_STREAM}
@@ -211,9 +211,10 @@ class Streaming:
         return memory._replace(kept=kept, best=best, least=least), unlike
 
     def _tried_in_place(self, n, memory, limit, refused):
-        """Return the trial of `n` rows drawn from all, with the first step that does.
+        """Return the trial of `n` rows drawn from all, starting from the best model.
 
-        From the best model on, and with the step of the trial that was refused, if any.
+        With the first of eight halved steps whose loss is within the limit, or the last
+        one; the first of them is the step of the `refused` trial, if any.
         """
         halvings = self.n_step_halvings_
         if refused is not None:
@@ -257,14 +258,14 @@ class Streaming:
         vars(self).update(model)
 
     def _count(self, piece):
-        """Take in how many rows there are, and their means, where that matters."""
+        """Count the rows and update their means, in models that need them."""
 
     def _weights_of(self, data):
         class_weights = self._weights_of_classes(data.labels)
         return total_weights(data.weights, class_weights, len(data.targets))
 
     def _gradients_on(self, data):
-        """Return losses of the rows, gradients in f, and weights, on the host."""
+        """Return losses of the rows, their gradients in f, and weights, on the host."""
         F = move(self._expand(data.X), *location_of(self.intercept_)) + self.intercept_
         F = to_numpy(F).astype(np.float64)
         losses, gradients = self._value_and_gradient(data.targets, F)
@@ -299,7 +300,7 @@ class Streaming:
     def _validate_piece(self, X, y, sample_weight, n_outputs=None, min_rows=2):
         """Return a validated piece of the training data.
 
-        `n_outputs` is None for the first piece of all.
+        `n_outputs` is None for the very first piece.
         """
         first = n_outputs is None
         X, y = validated(self, X, y, reset=first, **self._checks_of_y)
@@ -329,7 +330,7 @@ def are_unlike(values, weights):
     weights : tuple of two ndarrays
     """
     n = len(weights[0])
-    # Of ranks, for a few large values would hide the others.
+    # Ranks, because a few large values would hide the others.
     ranks = scipy.stats.rankdata(np.concatenate(values), axis=0)
     means, variances = [], []
     for part, w in zip((ranks[:n], ranks[n:]), weights, strict=True):
@@ -348,16 +349,16 @@ class Stream:
     pieces : callable or iterable
         ``pieces()``, or else ``iter(pieces)``, yields the pieces of a pass.
     encode : callable
-        ``encode(piece)`` returns arrays with as many rows each.
+        ``encode(piece)`` returns arrays with the same number of rows.
 
     Attributes
     ----------
     n_passes : float
-        1 for an iterator, which can be read once only; infinite otherwise.
+        1 for an iterator, which can be read only once; infinite otherwise.
     at_end : bool
         Whether the pass is over.
     n_rows, n_rows_of_pass : int
-        Rows of the last call of `batches`, and of all calls in the pass.
+        Rows yielded by the last call of `batches`, and by all calls in the pass.
     """
 
     def __init__(self, pieces, encode):
@@ -377,7 +378,7 @@ class Stream:
         self.at_end, self.n_rows_of_pass = False, 0
 
     def head(self, n_rows):
-        """Return the first pieces as they are, of `n_rows` rows or more."""
+        """Return the first pieces, unchanged, with at least `n_rows` rows in all."""
         pieces, n = [], 0
         while n < n_rows and (piece := next(self._open, None)) is not None:
             pieces.append(piece)
@@ -391,9 +392,9 @@ class Stream:
         self._rest = arrays
 
     def batches(self, size, most):
-        """Yield the next `most` batches of the pass, in tuples of `size` rows.
+        """Yield the next batches of the pass, at most `most`, of `size` rows each.
 
-        The last of a pass has fewer. Sets `at_end` and `n_rows`.
+        The last batch of a pass may have fewer. Sets `at_end` and `n_rows`.
         """
         self.n_rows = 0
         for _ in range(most):
@@ -407,7 +408,7 @@ class Stream:
             yield batch
 
     def _fill(self, size):
-        """Read on until `size` rows are there, if so many come; return their number."""
+        """Read until there are `size` rows, or the pass ends; return their number."""
         n = 0 if self._rest is None else self._rest[0].shape[0]
         while n < size and (piece := next(self._open, None)) is not None:
             _n_rows(piece)
@@ -417,11 +418,10 @@ class Stream:
         return n
 
     def passes(self, solver, learner):
-        """Yield the state of a solver after each pass; its loss is that of all rows.
+        """Yield the state of a solver after each pass, with the loss of all its rows.
 
-        The solver takes a few batches of the stream for an epoch; its loss is None
-        where it has learned from no row of the pass. The learner takes over how often
-        the step was halved.
+        An epoch of the solver is a few batches of the stream. The loss is None if a
+        pass taught nothing. The learner takes over the number of halvings.
         """
         while True:
             total = n_rows = 0
@@ -447,16 +447,16 @@ class PassRule(Rule):
     Parameters
     ----------
     name, hint : str
-        Of the estimator, and what to do where no step is stable, for warnings.
+        Name of the estimator, and what to do if no step is stable, for warnings.
     max_iter : int
     tol : float
-        Of the loss of the first pass.
+        Relative to the loss of the first pass.
     n_iter_no_change : int
 
     Attributes
     ----------
     losses, scores : list of float
-        One a pass; no scores.
+        One loss per pass; no scores.
     """
 
     def __init__(self, name, hint, max_iter, tol, n_iter_no_change):
@@ -464,7 +464,7 @@ class PassRule(Rule):
         self._plateau, self.losses = Plateau(tol, n_iter_no_change), []
 
     def update(self, state):
-        """Take in a pass; return whether training is over."""
+        """Record a pass; return whether training is over."""
         if state.failed:
             warn_user(
                 f"{self._name} found no step size that keeps the iteration bounded: "
@@ -484,7 +484,7 @@ class PassRule(Rule):
 
 
 def _n_rows(piece):
-    """Return the rows of a piece; raise a ValueError if it is none."""
+    """Return the number of rows of a piece; raise a ValueError if it is not one."""
     if not isinstance(piece, tuple | list) or len(piece) not in (2, 3):
         raise ValueError(
             "batches must yield pieces (X, y) or (X, y, sample_weight); got "
@@ -495,7 +495,7 @@ def _n_rows(piece):
 
 
 def joined_arrays(pieces):
-    """Return tuples of arrays as one tuple, joined along their rows."""
+    """Return tuples of arrays as one tuple of arrays, joined along their rows."""
     return tuple(
         namespace(parts[0]).concat(list(parts)) for parts in zip(*pieces, strict=True)
     )

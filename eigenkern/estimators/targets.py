@@ -17,7 +17,7 @@ from .validation import check_labels, on_its_device
 
 
 class RegressionTargets(RegressorMixin):
-    """Targets as they are, one column an output."""
+    """Targets as they are, one column per output."""
 
     #: What scikit-learn is to check y for.
     _checks_of_y = {"multi_output": True, "y_numeric": True}
@@ -25,8 +25,8 @@ class RegressionTargets(RegressorMixin):
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, y): float64 targets (n, l), and y, on the host.
 
-        Where `reset`, y tells the number of outputs. `dtype` is that of X. `name` is
-        not used: labels have to be known, numbers need not.
+        With `reset`, y sets the number of outputs. `dtype` is that of X. `name` is not
+        used: only labels have to be known already.
         """
         y = to_numpy(y).astype(np.float64)
         check_scale(y, dtype, small=reset)
@@ -60,8 +60,8 @@ class RegressionTargets(RegressorMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
-            and the training rows.
+            Rows; with kernel="precomputed", the kernel matrix of the rows and the
+            training rows.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class RegressionTargets(RegressorMixin):
 
 
 def check_scale(y, dtype, *, small):
-    """Raise a ValueError unless the squares of targets are numbers of a data type.
+    """Raise a ValueError unless a data type can hold the squares of the targets.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def check_scale(y, dtype, *, small):
     dtype : data type
         Of X.
     small : bool
-        Whether targets may be too small; a piece of a stream may have small ones.
+        Whether to refuse targets that are too small; a piece of a stream may have them.
     """
     low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
     largest = np.atleast_1d(np.abs(y).max(axis=0))
@@ -112,15 +112,15 @@ def _has_probabilities(model):
 
 
 class ClassificationTargets(ClassifierMixin):
-    """Labels as -1, +1 in one column (two classes), or as one column a class."""
+    """Labels as -1, +1 in one column (two classes), or as one column per class."""
 
     _checks_of_y = {}
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, codes): float64 targets (n, l), and codes of the classes.
 
-        Without a `name`, "y" or "y_val", the labels of y are the classes; with one they
-        must be among them. The others are not used: labels have no scale.
+        Without a `name`, the labels of y become the classes; with "y" or "y_val" they
+        must be among them. The other parameters are not used: labels have no scale.
         """
         if name != "y_val":
             check_classification_targets(y)
@@ -156,7 +156,7 @@ class ClassificationTargets(ClassifierMixin):
                 )
 
     def _set_classes(self, classes, labels):
-        """Set `classes_` to those that are given, or of the first labels."""
+        """Set `classes_` to the given classes, or to those of the first labels."""
         check_labels(classes)
         if classes is None:
             classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
@@ -180,14 +180,14 @@ class ClassificationTargets(ClassifierMixin):
 
     @property
     def _has_log_loss(self):
-        """Whether the values themselves are made for probabilities."""
+        """Whether the values give probabilities without calibration."""
         return getattr(self, "loss", None) == "log_loss"
 
     def _calibrated(self, data, found):
-        """Return the attribute of the calibration, on an `OutOfSample` or on None.
+        """Return the calibration as an attribute; `found` is an `OutOfSample` or None.
 
-        Probabilities are those of the rows: `sample_weight` counts, `class_weight`,
-        which moves the decision, does not.
+        Probabilities are those of the rows: `sample_weight` counts, but `class_weight`,
+        which only moves the decision, does not.
         """
         if found is None or self._has_log_loss:
             return {}
@@ -210,7 +210,7 @@ class ClassificationTargets(ClassifierMixin):
         return {"calibration_": found}
 
     def _as_indicators(self, F):
-        """Return values with a column a class, on the scale of targets 0 and 1."""
+        """Return values with a column per class, on the scale of targets 0 and 1."""
         if F.shape[1] > 1:
             return F
         return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
@@ -242,14 +242,14 @@ class ClassificationTargets(ClassifierMixin):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Rows; of a model with kernel="precomputed": the kernel matrix of the rows
-            and the training rows.
+            Rows; with kernel="precomputed", the kernel matrix of the rows and the
+            training rows.
 
         Returns
         -------
         y : array of shape (n_samples,)
-            Of ``classes_``; labels that X's array library cannot hold, such as strings,
-            come as a NumPy array.
+            Labels from ``classes_``; a NumPy array if X's array library cannot hold
+            them, such as strings.
         """
         F = self._values(X, "predict")
         xp = namespace(F)
@@ -266,10 +266,10 @@ class ClassificationTargets(ClassifierMixin):
     def predict_proba(self, X: ArrayLike) -> Any:
         """Return the probabilities of the classes.
 
-        Of models that minimize the log loss they are a function of the values; of
-        others the values are calibrated first, by `calibration_`. The likeliest class
-        is the one that `predict` returns, but for models with `class_weight`, which
-        moves the decision and not the probabilities.
+        For models that minimize the log loss they are a function of the values;
+        otherwise `calibration_` calibrates the values first. The likeliest class is the
+        one that `predict` returns, except with `class_weight`, which moves the decision
+        but not the probabilities.
 
         Parameters
         ----------
@@ -300,7 +300,7 @@ class ClassificationTargets(ClassifierMixin):
         Returns
         -------
         log_P : array of shape (n_samples, n_classes)
-            Finite where the values are, even if a probability is zero to rounding.
+            Finite if the values are, even if a probability rounds to zero.
         """
         return self._log_probabilities(X, "predict_log_proba")
 

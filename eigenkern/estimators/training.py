@@ -1,7 +1,7 @@
-"""The training loop, the rules that end it, and what is shown of it.
+"""The training loop, the rules that end it, and its display.
 
-A solver is an iterator of states; a `Rule` looks at each, says whether training is
-over, and in the end which coefficients are the model.
+A solver is an iterator of states. A `Rule` looks at each state, says whether training
+is over, and at the end which coefficients are the model.
 """
 
 import sys
@@ -13,21 +13,21 @@ import numpy as np
 from ..problems.data import OutOfSample
 from .validation import warn_user
 
-# Training rows that are predicted at the end of a fit, to see that it ended well: as
-# many as tell a mean loss to some percent.
+# Training rows to predict at the end of a fit, to check that it ended well: enough to
+# tell a mean loss to a few percent.
 _N_CHECKED = 10_000
-# Above the first times the loss of the mean's model all rows are checked, for an
-# epoch's loss is measured while the model changes; above the second times that of the
-# best epoch the models of both are compared.
+# If the last loss is above the first times that of predicting the mean, all rows are
+# checked, as an epoch's loss is measured while the model changes. If it is above the
+# second times that of the best epoch, the models of both are compared.
 _HIGH, _ABOVE_BEST = 0.9, 1.2
-# Losses that differ by this many rounding errors are equal: if all rows are, the best
-# model is the mean, and found up to rounding.
+# Losses that differ by this many rounding errors count as equal: if all rows are equal,
+# the best model is the mean, found up to rounding.
 _SAME_LOSS_EPS = 10
-# The part of the epochs that visits rows that were spared: with 5 of 20 the errors of
-# 10000 rows, beside those of 20 epochs on all of them, are 3.06 and 3.06 % on MNIST,
-# 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
+# The last 1 / _LAST_PART of the epochs also visit the spared rows. With 5 of 20 the
+# errors of 10000 rows, and those of 20 epochs on all rows, are 3.06 and 3.06 % on
+# MNIST, 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
 _LAST_PART = 4
-# What an `EpochRule` knows of the epochs, beside their losses and scores.
+# What an `EpochRule` knows of the epochs, besides their losses and scores.
 _SAVED = ("_coef", "_state", "_values", "_begin", "_fallback", "_last")
 
 
@@ -37,18 +37,18 @@ def train(solver, rule, report, keeper=None):
     Parameters
     ----------
     solver : iterator
-        Of states, one an iteration.
+        Yields a state per iteration.
     rule : object
         With ``max_iter`` and ``update(state)``, which returns whether it is over.
     report : Report
-        Told of every iteration.
+        It is told of every iteration.
     keeper : Keeper, default=None
-        Goes on from a checkpoint, and writes others.
+        Continues from a checkpoint, and writes others.
 
     Returns
     -------
     bool
-        Whether a callback ended it.
+        Whether a callback ended the training.
     """
     interrupted, n_done = False, 0
     if keeper is not None:
@@ -69,12 +69,12 @@ def train(solver, rule, report, keeper=None):
 
 
 class Report:
-    """Who is told of the iterations: callbacks, and a line of progress.
+    """Tells callbacks, and a line of progress, of the iterations.
 
     Parameters
     ----------
     problem : Problem, default=None
-        Whose `fitted_attributes` callbacks may ask for.
+        Callbacks may ask for its `fitted_attributes`.
     callbacks : Callbacks, default=None
     progress : ProgressLine, default=None
     """
@@ -84,7 +84,7 @@ class Report:
         self._progress = progress
 
     def start(self, n_done):
-        """The training begins, after some iterations that were made before."""
+        """Training begins, after `n_done` iterations of an earlier run."""
         if self._progress is not None:
             self._progress.start_iterations(n_done)
 
@@ -105,7 +105,7 @@ class Report:
         return self._problem.fitted_attributes(state.coef) | state.counts
 
     def close(self):
-        """The training is over."""
+        """Training is over."""
         if self._progress is not None:
             self._progress.close()
 
@@ -116,16 +116,16 @@ class Plateau:
     Parameters
     ----------
     tol : float
-        What counts as a fall.
+        Least decrease that counts.
     patience : int
-        Values without one to wait for.
+        Number of values to wait for a decrease.
 
     Attributes
     ----------
     best : float
         The least value.
     waited : int
-        Values since it last fell.
+        Number of values since the last decrease.
     """
 
     def __init__(self, tol, patience):
@@ -133,7 +133,7 @@ class Plateau:
         self.best, self.waited = np.inf, 0
 
     def update(self, value, unit):
-        """Take in a value; return whether it has stalled. `tol` is in this unit."""
+        """Record a value; return whether it has stalled. `tol` is in this unit."""
         fell = value < self.best - self._tol * unit
         self.waited = 0 if fell else self.waited + 1
         self.best = min(self.best, value)
@@ -146,15 +146,15 @@ class Rule:
     A subclass has
 
     - ``max_iter`` and ``update(state)``, which returns whether training is over;
-    - ``fitted_attributes(interrupted)``, as the rule of a fit;
-    - ``losses``, and ``scores`` if there are some, where a `ProgressLine` shows them;
-    - ``save()`` and ``load(saved)``, as the solver, where checkpoints are written.
+    - ``fitted_attributes(interrupted)``, for the rule of a fit;
+    - ``losses``, and ``scores`` if there are any, for a `ProgressLine` to show;
+    - ``save()`` and ``load(saved)``, like the solver, for checkpoints.
     """
 
     losses = scores = ()
 
     def undo(self):
-        """Go back to the last state taken in whole; return whether there was one.
+        """Go back to the last fully recorded state; return whether there was one.
 
         An interrupt may come at any moment.
         """
@@ -166,16 +166,16 @@ class Rule:
 
 
 class EpochRule(Rule):
-    """Stop when loss or validation score no longer improve; never worse than the mean.
+    """Stop when loss or validation score stalls; never be worse than the mean.
 
     Parameters
     ----------
     name, hint : str
-        Of the estimator, and what to do where no step is stable, for warnings.
+        Name of the estimator, and what to do if no step is stable, for warnings.
     problem : Problem
     max_iter : int
     tol : float
-        Of the loss of the first epoch, or of the score.
+        In units of the loss of the first epoch, or of the score.
     n_iter_no_change : int
     score : callable, default=None
         ``score(F)`` of values on the held-out rows; the best epoch becomes the model.
@@ -189,7 +189,7 @@ class EpochRule(Rule):
     Attributes
     ----------
     losses, scores : list of float
-        One an epoch.
+        One per epoch.
     """
 
     def __init__(
@@ -212,26 +212,26 @@ class EpochRule(Rule):
         self._spared, self._last = spared, max_iter
         self.losses, self.scores = [], []
         self._coef = self._state = self._values = None
-        # Where an epoch with the least loss began; the last one can end badly.
+        # _fallback: where the epoch of least loss began; its end may be bad.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
         self._whole = None
 
     def save(self):
-        """Return what all epochs so far have left, for `load`."""
+        """Return the state after the epochs so far, for `load`."""
         plateau = self._plateau.best, self._plateau.waited
         saved = {name: getattr(self, name) for name in _SAVED} | {"plateau": plateau}
         return saved | {"losses": list(self.losses), "scores": list(self.scores)}
 
     def load(self, saved):
-        """Go to where another rule of the same problem was."""
+        """Take the saved state of another rule for the same problem."""
         for name in ("losses", "scores", *_SAVED):
             setattr(self, name, saved[name])
         self._plateau.best, self._plateau.waited = saved["plateau"]
         self._whole = saved
 
     def undo(self):
-        """Go back to the last epoch taken in whole; return whether there was one."""
+        """Go back to the last fully recorded epoch; return whether there was one."""
         if self._whole is None:
             return False
         self.load(self._whole)
@@ -240,13 +240,13 @@ class EpochRule(Rule):
         return True
 
     def update(self, state):
-        """Take in an epoch; return whether training is over."""
+        """Record an epoch; return whether training is over."""
         self.losses.append(state.loss)
         values = None
         if self._score is not None:
             score, values = self._score_of(state.coef)
             self.scores.append(score)
-        # What decides is the validation score, or else the loss.
+        # The validation score decides, or else the loss.
         value = -self.scores[-1] if self.scores else state.loss
         if not self.scores or self._coef is None or value < self._plateau.best:
             self._coef = state.coef
@@ -263,7 +263,7 @@ class EpochRule(Rule):
         return over
 
     def _goes_on(self, over):
-        """Return whether training is over; if it were, it goes on with all rows."""
+        """Return whether training is over; go on with all rows the first time."""
         n, n_last = len(self.losses), max(self.max_iter // _LAST_PART, 1)
         if self._values is None and (over or n >= self.max_iter - n_last):
             self._values = self._problem.validation_values(self._coef)
@@ -277,14 +277,14 @@ class EpochRule(Rule):
         return self._score(values), values
 
     def out_of_sample(self):
-        """Return the values of the model on the rows held out, or None."""
+        """Return the values of the model on the held-out rows, or None."""
         if self._values is None:
             return None
         targets, weights = self._scored
         return OutOfSample(self._values, targets, weights)
 
     def fitted_attributes(self, interrupted=False):
-        """Return those of the model, and of the epochs."""
+        """Return the attributes of the model and of the epochs."""
         state = self._state
         if state.failed:
             warn_user(
@@ -314,12 +314,12 @@ class EpochRule(Rule):
                     best, coef, self._values = score, other, values
             return coef
         if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
-            # It may be the noise of the last epoch, or it may diverge slowly.
+            # The last epoch may be noisy, or the iteration may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
         return self._no_worse_than_mean(coef)
 
     def _no_worse_than_mean(self, coef):
-        """Return `coef` if it is no worse than zero, or else an earlier one or zero."""
+        """Return `coef` if no worse than zero, else an earlier iterate or zero."""
         problem, zero = self._problem, self._problem.initial_coef()
         of_mean = problem.model_loss(zero)
         eps = float(problem.xp.finfo(problem.dtype).eps)
@@ -343,13 +343,13 @@ class EpochRule(Rule):
 
 
 class SolutionRule(Rule):
-    """The last state is the model: of a solver in closed form, or of a few epochs.
+    """The last state of a closed-form solver, or of a few epochs, is the model.
 
     Parameters
     ----------
     problem : Problem
     losses : list of float, default=()
-        What a `ProgressLine` shows of it.
+        What a `ProgressLine` shows.
     max_iter : int, default=1
 
     Attributes
@@ -362,16 +362,16 @@ class SolutionRule(Rule):
         self._problem, self.losses, self.max_iter = problem, losses, max_iter
 
     def update(self, state):
-        """Take in a state; return whether it has failed, as no closed form does."""
+        """Record a state; return whether it has failed, which no closed form does."""
         self.state = state
         return getattr(state, "failed", False)
 
     def fitted_attributes(self, interrupted=False):
-        """Return those of the model."""
+        """Return the attributes of the model."""
         return self._problem.fitted_attributes(self.state.coef) | self.state.counts
 
     def out_of_sample(self):
-        """Return the values out of sample that the solver found, or None."""
+        """Return the out-of-sample values that the solver found, or None."""
         return getattr(self.state, "out_of_sample", None)
 
 
@@ -381,11 +381,11 @@ class ProgressLine:
     def __init__(self, name):
         self._name = name
         self._start = time.monotonic()
-        # A terminal shows one line that moves; a log or a notebook one line an epoch.
+        # A terminal shows one updating line; a log or a notebook one line per epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
 
     def start_iterations(self, n_done=0):
-        """Note that the setup is over: it tells nothing of an epoch's time."""
+        """Note that the setup, which does not count as epochs' time, is over."""
         self._first_epoch, self._n_before = time.monotonic(), n_done
 
     def update(self, rule):

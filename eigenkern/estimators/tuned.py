@@ -1,4 +1,4 @@
-"""What EigenPro is asked for and chooses: parameters, tuning, attributes that tell."""
+"""What EigenPro is asked for and chooses: parameters, tuning, attributes."""
 
 from functools import partial
 from operator import attrgetter
@@ -15,7 +15,7 @@ from ..tuning.step import tune
 from .base import check_epochs, stops_early
 from .validation import check_flag, check_number, is_auto
 
-# The penalty that an epoch leaves, over the mean of k(x, x). With 20 epochs the errors
+# The penalty that equals one epoch, over the mean of k(x, x). With 20 epochs the errors
 # on new rows of eleven data sets are at most 0.1 points above EigenPro 2's (200 to 7000
 # rows, benchmarks/small.py); five times as much costs up to 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
@@ -40,22 +40,22 @@ def check_tuning(estimator):
 
 
 def is_untuned(estimator, damping=1):
-    """Whether the iteration is as it is by default, but for its number of epochs."""
+    """Whether the iteration has its defaults, except for the number of epochs."""
     sizes = ("n_components", "subsample_size", "batch_size", "step_size")
     auto = all(is_auto(getattr(estimator, name)) for name in sizes)
     return auto and estimator.damping == damping
 
 
 def may_be_direct(model):
-    """Whether nothing was asked of kernel models but their number of epochs."""
+    """Whether a kernel model has its defaults, except for the number of epochs."""
     auto = model.algorithm == "auto" and is_untuned(model)
     return auto and not (stops_early(model) or model.warm_start)
 
 
 def chosen_ridge(model, problem, K):
-    """Return alpha n, which ``early_stopping="auto"`` chooses where alpha is 0.
+    """Return alpha n, which ``early_stopping="auto"`` chooses if alpha is 0.
 
-    By K, the kernel matrix of the training rows or of a sample of them.
+    It is chosen by K, the kernel matrix of the training rows or a sample of them.
     """
     if model.alpha > 0 or not is_auto(model.early_stopping):
         return float(model.alpha) * problem.targets.shape[0]
@@ -63,9 +63,9 @@ def chosen_ridge(model, problem, K):
 
 
 def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
-    """Return preconditioner, batch and step for a model, measured by K of its rows.
+    """Return preconditioner, batch and step for a model, measured on its matrix K.
 
-    With `on_all_rows` the eigenvectors are those of EigenPro 1, else of a subsample.
+    With `on_all_rows` eigenvectors are those of EigenPro 1, else of a subsample.
     """
     make_preconditioner, m = Spectral.of, model.batch_size
     if on_all_rows:
@@ -90,7 +90,7 @@ def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
 
 
 def previous_coef(model, problem):
-    """Return the coefficients that ``warm_start=True`` goes on from, or None."""
+    """Return the coefficients that ``warm_start=True`` continues from, or None."""
     if not model.warm_start or not hasattr(model, "dual_coef_"):
         return None
     shape = (problem.n_coefficients, problem.targets.shape[1])
@@ -105,7 +105,7 @@ def previous_coef(model, problem):
     return problem.coef_of(model.dual_coef_)
 
 
-# Fitted attributes that tell what was chosen, each read from `Tuning`.
+# Fitted attributes that tell what was chosen, and where they are in `Tuning`.
 _CHOSEN = {
     "batch_size_": "batch_size",
     "step_size_": "step_size",
@@ -123,7 +123,7 @@ _CHOSEN = {
 
 
 def tuned_attributes(tuning, problem):
-    """Return the fitted attributes that tell what was chosen; None: nothing was."""
+    """Return the fitted attributes that tell what was chosen, or None for each."""
     if tuning is None:
         return dict.fromkeys(_CHOSEN)
     attributes = {name: attrgetter(path)(tuning) for name, path in _CHOSEN.items()}
@@ -142,14 +142,14 @@ def solved_attributes(problem, loss):
 
 
 def left_out_values(data, rows, residual):
-    """Return the values out of sample of some training rows.
+    """Return the out-of-sample values of some training rows.
 
     Parameters
     ----------
     data : Data
     rows : ndarray of int, of shape (m,)
     residual : array of shape (m, l)
-        Of each of them, in the model of all rows but that one.
+        Residual of each of them in the model of all other rows.
     """
     targets = data.targets[rows]
     weights = np.ones(len(rows)) if data.weights is None else data.weights[rows]

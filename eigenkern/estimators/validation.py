@@ -1,4 +1,4 @@
-"""What users pass: checks with errors that say what is right."""
+"""Checks of user input, with errors that say what is right."""
 
 import sys
 import warnings
@@ -26,7 +26,7 @@ from .lazy import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
 
 
 def floats(X, name="X"):
-    """Return the data types that X is computed in, of the library that X stays in."""
+    """Return the data types to compute X in, of the library that X stays in."""
     check_not_half(X, name)
     if get_config()["array_api_dispatch"] and is_array_api_obj(X):
         xp = namespace(X)
@@ -51,7 +51,7 @@ def check_number(
     open_ends : bool, default=False
         Whether the bounds are excluded.
     open_low : bool, default=False
-        Whether the lower one is.
+        Whether the lower bound is excluded.
     """
     kind = Integral if integer else Real
     right = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
@@ -70,7 +70,7 @@ def check_number(
 
 
 def check_flag(name, value, *, or_auto=False):
-    """Raise a ValueError unless `value` is True or False, or "auto" if that may be."""
+    """Raise a ValueError unless `value` is True, False or, with `or_auto`, "auto"."""
     if isinstance(value, bool | np.bool_) or (or_auto and is_auto(value)):
         return
     allowed = "'auto', True or False" if or_auto else "True or False"
@@ -84,7 +84,7 @@ def check_verbose(verbose):
 
 
 def warn_of_few_rows(n_centers, n_distinct):
-    """Warn if there are fewer distinct rows than centers were asked for."""
+    """Warn if there are fewer distinct rows than requested centers."""
     if n_centers > n_distinct:
         warn_user(
             f"n_centers={n_centers} is more than the {n_distinct} distinct rows to "
@@ -166,7 +166,7 @@ def check_has_fitted(
 
 
 def check_rows(estimator, X):
-    """Return validated rows, to apply a fitted model to."""
+    """Return validated rows to apply a fitted model to."""
     check_is_fitted(estimator, estimator._coef_attribute)
     return validated(estimator, X, reset=False)
 
@@ -174,19 +174,19 @@ def check_rows(estimator, X):
 def validated(
     estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y
 ):
-    """Return what `validate_data` of scikit-learn does, or rows not in memory, and y.
+    """Return what scikit-learn's `validate_data` does; rows may stay out of memory.
 
     Parameters
     ----------
     estimator : estimator
     X : array-like, file or Dask collection
     y : array-like or Dask collection, default="no_validation"
-        By default only X is returned.
+        By default, only X is returned.
     reset : bool
-        Whether these rows tell number and names of the features.
+        Whether these rows set the number and names of the features.
     ensure_min_samples : int, default=1
     **checks_of_y : dict
-        Of `check_X_y`.
+        Options of `check_X_y`.
     """
     rows = lazy_rows(X)
     if rows is None:
@@ -204,14 +204,14 @@ def validated(
         )
     if isinstance(y, str):
         return rows
-    # The checks of y, beside as many rows of nothing.
+    # Check y with a placeholder for X.
     y = computed(y)
     _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
     return rows, y
 
 
 def check_same_location(estimator, location, method):
-    """Raise a ValueError unless rows are where those of the fit were."""
+    """Raise a ValueError unless rows are on the device of those of the fit."""
     fitted = location_of(getattr(estimator, estimator._coef_attribute))
     if location != fitted:
         name = type(estimator).__name__
@@ -263,9 +263,9 @@ def total_weights(sample_weight, class_weights, n):
 
 
 def shared_out(X):
-    """Return a context for products of NumPy that the package shares out itself.
+    """Return a context in which the package parallelizes NumPy products itself.
 
-    Other libraries share out theirs, maybe by the same BLAS.
+    Other libraries parallelize their own, perhaps with the same BLAS.
     """
     if is_array_api_obj(X) and not is_numpy_array(X):
         return nullcontext()
@@ -273,10 +273,10 @@ def shared_out(X):
 
 
 def on_its_device(method):
-    """Make a method of an estimator and X run on the device that computes it.
+    """Make a method of an estimator and X run on its device.
 
-    In it large products are shared out by the package itself, and BLAS is not to. Of a
-    Dask collection it is called on every chunk, once the result is computed.
+    In it the package parallelizes large products, and BLAS runs on one thread. On a
+    Dask collection it is called on every chunk, when the result is computed.
     """
 
     @wraps(method)
@@ -291,7 +291,7 @@ def on_its_device(method):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of the fit of an estimator, whose model so far was published."""
+    """An interrupt of a fit whose model so far was published."""
 
     def __init__(self, estimator):
         super().__init__()
@@ -309,7 +309,7 @@ def all_or_nothing(method):
                 with working_device(self.device, X), shared_out(X):
                     return method(self, X, *args, **options)
         except BaseException as error:
-            # Not of another estimator, which this one fits.
+            # An interrupt of an inner estimator, which this one fits, undoes this fit.
             if not (isinstance(error, Interrupted) and error.estimator is self):
                 vars(self).clear()
                 vars(self).update(before)
@@ -318,9 +318,9 @@ def all_or_nothing(method):
     return run
 
 
-# How libraries say that memory, or threads, ran out, without a MemoryError.
+# How libraries report, without a MemoryError, that memory or threads ran out.
 _RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
-# What takes less memory, by the parameter or method that a fit may have.
+# What needs less memory, by the parameter or method that an estimator may have.
 _REMEDIES = {
     "n_centers": "fewer centers (n_centers)",
     "n_components": "a smaller n_components",
@@ -332,13 +332,13 @@ _REMEDIES = {
 
 @contextmanager
 def advises_on_memory(estimator, method, X=None):
-    """Raise one MemoryError that says what to do, whatever says that memory ran out."""
+    """Turn all errors of running out of memory into a MemoryError with advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         said = str(error)
         ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
-        if not ran_out or " MB " in said:  # another error, or one that says it all
+        if not ran_out or " MB " in said:  # another error, or advice is given
             raise
         like_X = X if is_array_api_obj(X) else np.empty(0)
         free = memory.available(*compute_devices(estimator.device, like_X)[0])
@@ -356,9 +356,9 @@ def advises_on_memory(estimator, method, X=None):
 
 
 def publish(estimator, attributes):
-    """Set fitted attributes; those of a model fitted before are gone.
+    """Set fitted attributes, and delete those of a model fitted before.
 
-    What validation has set stays: labels, number and names of the features.
+    What validation has set stays: classes, and number and names of the features.
     """
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if name not in ("classes_", "n_features_in_", "feature_names_in_"):
@@ -367,5 +367,5 @@ def publish(estimator, attributes):
 
 
 def is_auto(value):
-    """Whether a parameter is left to be chosen."""
+    """Whether a parameter is "auto"."""
     return isinstance(value, str) and value == "auto"

@@ -15,17 +15,17 @@ from .problem import take
 
 
 class OutOfSample(NamedTuple):
-    """Values of rows, each of a model that was trained without it.
+    """Values of rows, each from a model that was trained without the row.
 
     Attributes
     ----------
     values : ndarray of shape (m, l)
-        In the unit of y, on the host, like all of it.
+        In units of y. All arrays are on the host.
     targets : ndarray of shape (m, l)
     weights : ndarray of shape (m,)
-        `sample_weight` times `class_weight`, times the rows that each stands for.
+        `sample_weight` times `class_weight`, times the number of rows each stands for.
     n_distinct : int or None
-        Rows that differ; None: all.
+        Number of distinct rows; None: all.
     """
 
     values: np.ndarray
@@ -44,16 +44,16 @@ class Spared:
     train : ndarray of int
         Training rows, in the solver's order.
     at_start : bool, default=False
-        Whether the first rows are left out, and not the last: a tenth, at most 1000.
+        Whether to leave out the first rows instead of the last: a tenth, at most 1000.
 
     Attributes
     ----------
     rows : ndarray of int
-        The rows.
+        The spared rows.
     visited : slice
         The other training rows.
     over : bool
-        Whether they are spared no longer.
+        Whether the rows are no longer spared.
     """
 
     def __init__(self, train, *, at_start=False):
@@ -64,13 +64,13 @@ class Spared:
         self.over = False
 
     def states(self, solver, of_all_rows):
-        """Return the states of a solver of the visited rows, then of one of all.
+        """Return the states of a solver on the visited rows, then of one on all rows.
 
         Parameters
         ----------
         solver : iterator
         of_all_rows : callable
-            ``of_all_rows(state)`` returns the solver that goes on from a state.
+            ``of_all_rows(state)`` returns the solver that continues from a state.
         """
         return _SparedStates(self, solver, of_all_rows)
 
@@ -101,7 +101,7 @@ class _SparedStates:
         return {"over": self._on_all_rows, "state": self._state, "solver": solver}
 
     def load(self, saved):
-        """Go on from where another was saved."""
+        """Continue from where another was saved."""
         self._spared.over, self._state = saved["over"], saved["state"]
         self._go_to_all_rows_if_over()
         self._solver.load(saved["solver"])
@@ -117,14 +117,14 @@ class Data:
     targets : ndarray of shape (n, l)
         In float64, on the host.
     labels : ndarray of shape (n,) or (n, l)
-        What is scored: targets as given, or codes of the classes.
+        What to score: targets as given, or codes of the classes.
     weights : ndarray of shape (n,) or None
         `sample_weight` times `class_weight`, as given.
     rng : numpy.random.RandomState
     groups : ndarray of shape (n,) or None
-        Codes of the classes, of each of which the same fraction is held out.
+        Codes of the classes; the same fraction of each is held out.
     validation : tuple (X, targets, weights) or None
-        Rows to select by, where the user gave some.
+        Rows to select on, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
     """
@@ -140,7 +140,7 @@ class Data:
 
     @cached_property
     def ranks(self):
-        """Places of the rows of X in an order of their content; equal rows share one.
+        """Ranks of the rows of X in an order of their content; equal rows share one.
 
         Rows of a kernel matrix keep their order.
         """
@@ -149,7 +149,7 @@ class Data:
         return distinct_rows(self.X)[1]
 
     def distinct(self, rows):
-        """Return, of `rows`, the distinct ones in the order of content, and which."""
+        """Return indices of the distinct `rows`, by content, and which each row is."""
         return np.unique(self.ranks[rows], return_index=True, return_inverse=True)[1:]
 
     def distinct_with_targets(self, rows):
@@ -171,7 +171,7 @@ class Data:
         )
 
     def shuffled(self, rows):
-        """Return some rows in random order; those of a file so that it can be read."""
+        """Return some rows in random order, or one in which a file can be read."""
         if is_lazy(self.X):
             return self.X.shuffled(rows, self.rng)
         return self.rng.permutation(rows)
@@ -184,13 +184,13 @@ class Data:
 
     @property
     def every_row(self):
-        """All rows that have a weight, to read in ranges."""
+        """All rows with weight, to read in ranges."""
         order = None if self.weights is None else self.rows_with_weight()
         return StreamedRows(self.X, *location_of(self.X), order)
 
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: of every class as large a part, or three."""
+    """Return the data of `n` rows, or all: a like part of each class, at least 3."""
     n_rows = len(data.targets)
     if n >= n_rows:
         return data
@@ -202,14 +202,14 @@ def draw(data, n):
 
 
 def choose_evenly(groups, n, rng):
-    """Choose members of all groups, in proportion, but leave one of each at least.
+    """Choose members of all groups, in proportion, but leave at least one of each.
 
     Parameters
     ----------
     groups : ndarray of shape (m,)
         The group of each member.
     n : int
-        How many to choose; fewer where the groups can't spare as many.
+        How many to choose; fewer if the groups can't spare as many.
     rng : numpy.random.RandomState
 
     Returns
@@ -222,8 +222,8 @@ def choose_evenly(groups, n, rng):
     )
     spare, quotas = sizes - 1, n * sizes / len(groups)
     counts = np.minimum(np.floor(quotas).astype(np.int64), spare)
-    # Those that are missing come from where most is left of the quota; of equal groups
-    # from those that happen to come first.
+    # Take the missing ones from the groups with most of their quota left; of equal
+    # groups, from those that happen to come first.
     while (missing := n - counts.sum()) > 0 and (counts < spare).any():
         able = np.flatnonzero(counts < spare)
         by_rest = np.lexsort((first[able], (counts - quotas)[able]))
@@ -234,19 +234,19 @@ def choose_evenly(groups, n, rng):
 
 
 def _first_of_each(codes, counts, members):
-    """Return the first members of every class, by their codes: its count, or all."""
+    """Return each class's first members, as many as its count, or all."""
     by_class, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     ranks = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return members[by_class[ranks < np.repeat(counts, sizes)]]
 
 
 def sample_of_classes(codes, n, rng):
-    """Return a sample of about n, with as many of every class as there are, or n / k.
+    """Return a sample of about n, with n / k members of every class, or all it has.
 
     Parameters
     ----------
     codes : ndarray of shape (N,)
-        Of k classes.
+        Codes of k classes.
     n : int
     rng : numpy.random.RandomState
 
@@ -255,10 +255,10 @@ def sample_of_classes(codes, n, rng):
     chosen : ndarray of int
         Increasing.
     stands_for : ndarray
-        How many of its class each stands for.
+        How many members of its class each stands for.
     """
     order, sizes = rng.permutation(len(codes)), np.bincount(codes)
-    # The same number k of each, or all there are; the largest k for which n suffice.
+    # The same share of each class, or all it has: the largest share with n in all.
     left, share = n, n
     for i, size in enumerate(np.sort(sizes)):
         share = left // (len(sizes) - i)
@@ -269,17 +269,17 @@ def sample_of_classes(codes, n, rng):
 
 
 def hold_out(data, rows, fraction):
-    """Split rows into those to train with and those to select by.
+    """Split rows into those to train with and those to select on.
 
-    Equal rows with equal targets are on the same side, and are chosen by content and
-    seed alone: a row that is repeated, or has an integer weight, changes nothing.
+    Equal rows with equal targets are on the same side, chosen only by content and seed:
+    repeating a row instead of giving it an integer weight changes nothing.
 
     Parameters
     ----------
     data : Data
     rows : ndarray of int
     fraction : float
-        Of every class.
+        Fraction of every class to hold out.
 
     Returns
     -------

@@ -28,14 +28,13 @@ from .problem import Problem, take
 class GeneralProblem(Problem):
     """Least squares with f = K(., Z) a + intercept on rows of data.
 
-    The word is that of EigenPro 3: a general kernel model has centers Z that need not
-    be its training rows.
+    "General" as in EigenPro 3: the centers Z of a general kernel model need not be
+    training rows.
 
     Parameters
     ----------
     data : Data
-        Its X may be a `numpy.memmap`, or not in memory: rows are read when they are
-        used.
+        Its X may be a `numpy.memmap` or not in memory: rows are read when used.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
     kernel, device
@@ -43,13 +42,13 @@ class GeneralProblem(Problem):
     centers : str or array of shape (p, d)
         Z, or one of `centers.METHODS`, which chooses them.
     bandwidth : float or str, default=None
-        Parameter of the estimator; None where the kernel has one.
+        Parameter of the estimator; None if the kernel already has one.
     n_centers : int, default=None
-        p, where centers are chosen; None: all distinct rows.
+        p, if centers are chosen; None: all distinct rows.
     intercept : ndarray of shape (l,), default=None
         None: the weighted mean of the targets.
     weight_scale : float, default=None
-        What weights are multiplied by. None: they get the mean 1.
+        Factor for the weights. None: one that makes their mean 1.
     zero_loss : float, default=None
         Mean loss of f = 0, summed over the outputs. None: that of the training rows.
 
@@ -58,12 +57,12 @@ class GeneralProblem(Problem):
     center_matrix : Matrix
         K(Z, Z), the centers in random order.
     weights : array of shape (n,)
-        With mean 1; of more rows, relative to those of the first ones.
+        With mean 1; in a stream, relative to those of the first rows.
     intercept : ndarray of shape (l,)
     n_machines, message_seconds : int, float
         Machines that share a batch, and how long a step waits for them.
     cache_megabytes : float
-        What is kept of K(X, Z).
+        MB of K(X, Z) that are kept.
     """
 
     cache_megabytes = 0.0
@@ -122,7 +121,7 @@ class GeneralProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = self.array(w * self.weight_scale)
         self._zero_loss = zero_loss
-        # Random, so that the first ones stand for all.
+        # In random order, so that the first ones are a sample of all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
         self.center_matrix = kernel_operator(
             self.kernel, take(self._centers, self._order), self.devices
@@ -150,17 +149,17 @@ class GeneralProblem(Problem):
         return self.center_matrix.shape[0]
 
     def has_centers(self, centers):
-        """Whether the centers have the values of those of a fitted model."""
+        """Whether the centers equal those of a fitted model."""
         return np.array_equal(to_numpy(centers), to_numpy(self._centers))
 
     def sample(self, whiten=None):
-        """Return the rows that the step is measured on, and their weights."""
+        """Return the rows to measure the step on, and their weights."""
         rows = slice(0, n_sampled_rows(self.n_rows))
         sample = Sample(self.center_matrix, self._gather(rows), whiten)
         return sample, self.weights[rows]
 
     def batches(self, batch_size, rows=None):
-        """Yield the batches of an epoch, of a slice of the rows, in random order."""
+        """Yield the batches of an epoch on a slice of the rows, in random order."""
         rows = slice(0, self.n_rows) if rows is None else rows
         starts = np.arange(rows.start, rows.stop, batch_size)
         starts = self._streamed.shuffled_ranges(starts, self.rng).tolist()
@@ -180,7 +179,7 @@ class GeneralProblem(Problem):
             yield Batch(operator, X_b, self.targets[b, :], self.weights[b])
 
     def batch(self, X, Y, weights):
-        """Return a batch of more rows: where X lives, and on the host."""
+        """Return a batch of new rows; `Y` and `weights` are on the host."""
         rows = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
         return Batch(
             self.center_matrix.rows(rows),
@@ -224,14 +223,14 @@ class GeneralProblem(Problem):
     def solved(self, ridge):
         """Return what minimizes ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``, c = `ridge`.
 
-        By the normal equations of the Nystrom method.
+        It is found by the normal equations of the Nystrom method.
 
         Returns
         -------
         coef : array of shape (p, l) or None
-            None where the equations have no Cholesky factor.
+            None if the equations have no Cholesky factor.
         out_of_sample : OutOfSample or None
-            Of a sample of rows, if they have classes.
+            Values of a sample of rows, for a classifier.
         """
         squares = CenterProblem(
             self._device,
@@ -250,8 +249,8 @@ class GeneralProblem(Problem):
         b = equations.solve(factor)[:, :-1]
         coef, left_out = self.coef_of(squares.dual_coef(b)), None
         if squares.calibrates:
-            # A center whose own row is left out would have next to nothing to tell its
-            # coefficient by; no new row is a center.
+            # Leave out no row that is a center: almost nothing else would determine its
+            # coefficient, and new rows are not centers.
             others = ~choice_of_centers.rows_among(squares.all.X, self._centers)
             left_out = squares.left_out(alpha, factor, among=others)
         return coef, left_out
@@ -273,7 +272,7 @@ class GeneralProblem(Problem):
         return self.center_matrix.rows(self._gather(slice(0, self.n_rows))).block()
 
     def sampled_kernel(self):
-        """Return K(X, X) of some training rows, the first in the solver's order."""
+        """Return K(X, X) of a sample: the first training rows in the solver's order."""
         rows = slice(0, n_sampled_rows(self.n_rows))
         return TiledKernel(self.kernel, self._gather(rows))
 
@@ -308,7 +307,7 @@ class GeneralProblem(Problem):
         return total / n
 
     def _values(self, coef, rows):
-        """Return f less the intercept on a range of the training rows."""
+        """Return f without the intercept on a range of the training rows."""
         if self._on_workers is not None:
             return self._on_workers.product(coef, rows.start, rows.stop)[0]
         return self.center_matrix.rows(self._gather(rows)) @ coef
@@ -331,9 +330,9 @@ class GeneralProblem(Problem):
 
 
 def _chosen(method, p, kernel, X, train, weights, rng):
-    """Return centers among the rows `train`: all distinct ones if `p` is None.
+    """Return p centers among the rows `train`.
 
-    Or if there are no more than p.
+    All distinct rows if `p` is None, or there are no more than p.
     """
     n = len(train)
     if method != "uniform" or p is None:
@@ -345,8 +344,8 @@ def _chosen(method, p, kernel, X, train, weights, rng):
         totals = np.bincount(which, weights=weights)
         rows = take(rows, first)
         return choice_of_centers.choose(method, kernel, rows, p, rng, totals)[0]
-    # The last ones, for the step is measured on the first. Copies add nothing. In the
-    # order of a file the last ones are neighbors.
+    # Take the last rows: the step is measured on the first. Copies add nothing. Rows of
+    # a file are drawn, as the last ones would be neighbors.
     order = rng.permutation(train) if isinstance(X, StoredRows) else train
     found, taken = (), min(p, n)
     while len(found) < p and taken < 2 * n:

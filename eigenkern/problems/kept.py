@@ -9,30 +9,30 @@ from ..backend.array import namespace
 from ..backend.memory import n_bytes
 from .data import Data
 
-# Rows to keep at most, bytes of them, and rows at least. Pickles stay small; sorted
-# streams of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
+# Most rows to keep, their bytes, and least rows. Pickles stay small; sorted streams of
+# 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
 _N_KEPT, _KEPT_BYTES, _FEWEST_KEPT = 2000, 16e6, 250
-# Rows that tell whether a model has become worse, and by how much the rows so far may
-# grow before others are drawn.
+# Number of judges, the rows that tell whether a model has become worse, and the factor
+# by which the rows so far may grow before judges are drawn again.
 _N_JUDGES, _OUTDATED = 500, 1.25
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A sample of all rows of a stream so far, each as likely to be in it.
+    """A sample of all rows of a stream so far, each with the same probability.
 
     Attributes
     ----------
     data : Data
-        The rows, with their sample weights and without a generator.
+        The rows, with their sample weights and without a random generator.
     n_seen : int
-        Rows so far that have a weight.
+        Number of rows so far with weight.
     n_most : int
-        Rows to keep.
+        Most rows to keep.
     judges : Data
-        Some of them, to compare models on: drawn anew when there are a quarter more.
+        Some of them, to compare models on; drawn again after a quarter more rows.
     n_drawn : int
-        Rows so far when these were drawn.
+        Rows so far when the judges were drawn.
     """
 
     data: Data
@@ -51,7 +51,7 @@ class Kept:
         return cls(none, 0, n_most, none).plus(data)
 
     def plus(self, data):
-        """Return the sample of these rows and more: Vitter's algorithm R."""
+        """Return the sample updated with more rows: Vitter's algorithm R."""
         data = _with_weight(data)
         n, n_kept = len(data.targets), len(self.data.targets)
         rng, places = np.random.RandomState(self.n_seen), self.n_seen + np.arange(n)

@@ -35,7 +35,7 @@ class KernelProblem(Problem):
     intercept : ndarray of shape (l,)
         Weighted mean of the targets, on the host.
     cache_megabytes : float
-        What the operators keep.
+        MB that the operators keep.
     """
 
     cache_megabytes = 0.0
@@ -72,8 +72,7 @@ class KernelProblem(Problem):
         """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
 
         It is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on other
-        rows. A matrix that was given is changed in the copy that this problem
-        has.
+        rows. Only this problem's copy of a given matrix is changed.
         """
         other = copy(self)
         w = self.weights
@@ -83,9 +82,9 @@ class KernelProblem(Problem):
         return other
 
     def cached(self, cache_size, n_products, scores=True):
-        """Return the problem with kernel matrices that are kept, if that pays.
+        """Return the problem with its kernel matrices kept in memory, if that pays.
 
-        That of the held-out rows only if the epochs are scored.
+        That of the held-out rows is kept only if the epochs are scored.
         """
         other = copy(self)
         operators, other.cache_megabytes = kept(
@@ -100,13 +99,13 @@ class KernelProblem(Problem):
         return other
 
     def can_be_cached_beside(self, n_bytes):
-        """Whether the free memory holds the kernel matrices and `n_bytes` besides."""
+        """Whether the free memory holds the kernel matrices and `n_bytes` more."""
         needed = sum(cached_bytes(operator) for operator in self._operators) + n_bytes
         return needed <= memory.available(self.xp, self.device)
 
     @property
     def _operators(self):
-        """The kernel matrices, the more often used one first."""
+        """The kernel matrices, the one used more often first."""
         scored = () if self.validation is None else (self.validation,)
         return [self.operator, *scored]
 
@@ -118,7 +117,7 @@ class KernelProblem(Problem):
 
     @property
     def n_coefficients(self):
-        """Rows of the `dual_coef_` of a model: of X, those without weight included."""
+        """Rows of the `dual_coef_` of a model: all of X, also those without weight."""
         return self._X.shape[0]
 
     def coef_of(self, dual_coef):
@@ -127,7 +126,7 @@ class KernelProblem(Problem):
         return take(self.xp.astype(dual_coef, self.dtype, copy=False), self._train)
 
     def has_centers(self, centers):
-        """Whether X has the values of the centers of a fitted model."""
+        """Whether X equals the centers of a fitted model."""
         if centers is None:
             return self.kernel is None
         if centers is self._X:
@@ -157,6 +156,6 @@ class KernelProblem(Problem):
         return weighted_mean_square(residual, weights)
 
     def fitted_attributes(self, coef):
-        """Return the attributes that prediction needs; rows follow those of X."""
+        """Return the attributes that prediction needs, rows in the order of X."""
         dual_coef = scatter(coef, self._train, self.n_coefficients)
         return self.kernel_attributes(dual_coef, self.intercept, self._X)

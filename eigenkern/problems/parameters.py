@@ -51,7 +51,7 @@ def check_kernel(kernel, *, precomputed=True):
 
 
 def check_spectral_law(kernel):
-    """Raise a ValueError unless frequencies can be drawn for a name or an object."""
+    """Raise a ValueError unless frequencies can be drawn for a kernel."""
     made = _BY_NAME.get(kernel) if isinstance(kernel, str) else kernel
     if isinstance(made, Kernel) and made.shift_invariant:
         return
@@ -65,7 +65,7 @@ def check_spectral_law(kernel):
 def check_bandwidth(bandwidth, *, targets=True):
     """Raise a ValueError unless `bandwidth` is a known word or a positive number.
 
-    "auto" needs `targets`, which a transformer has not.
+    "auto" needs `targets`, which a transformer does not have.
     """
     known = ("median", "scale", "auto") if targets else ("median", "scale")
     if isinstance(bandwidth, str) and bandwidth in known:
@@ -111,16 +111,16 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     kernel : str, Kernel or callable
         As checked by `check_kernel`; not "precomputed".
     bandwidth : float, "median", "scale" or "auto"
-        Used with a kernel's name; a kernel object brings its own.
+        Used with a kernel's name; a kernel object has its own.
     X : array of shape (n, d)
-        Where the median distance, or the leave-one-out error, is measured.
+        Rows to measure the median distance, or the leave-one-out error, on.
     rng : numpy.random.RandomState
     targets : ndarray of shape (n, l), default=None
         On the host; only "auto" needs them.
     weights : ndarray of shape (n,), default=None
         On the host, positive.
     every_row : array or StreamedRows of shape (m, d), default=None
-        All rows with weight, those held out too, which "scale" is measured on. None: X.
+        All rows with weight, also held-out ones, to measure "scale" on. None: X.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     if not isinstance(bandwidth, str):
         return replace(made, bandwidth=float(bandwidth))
     if bandwidth == "scale":
-        # A length for every radial kernel, as "median" is: that of the Gaussian.
+        # Use the Gaussian's length for every radial kernel, as with "median".
         known = Polynomial if isinstance(made, Polynomial) else Gaussian
         like = known.from_gamma(scale_gamma(X if every_row is None else every_row))
         longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0

@@ -10,13 +10,12 @@ from ..backend.memory import n_bytes
 
 
 class Problem:
-    """A training problem: its arrays on the device that computes, complete once made.
+    """A training problem, complete once made, with arrays on the device that computes.
 
-    The rows and targets that a model is trained with, the rows that it is scored on,
-    and the operators between them. A solver needs its operators and targets; the
-    training loop and the estimator need no more than the methods below. Coefficients
-    are what the solver works with; only `fitted_attributes` brings them into the order
-    of X and to where X lives.
+    It holds the rows and targets to train on, the rows to score on, and the operators
+    between them. A solver needs its operators and targets; the training loop and the
+    estimator only the methods below. Coefficients are in the solver's order; only
+    `fitted_attributes` brings them into the order of X, and to where X lives.
 
     Parameters
     ----------
@@ -30,11 +29,11 @@ class Problem:
     Attributes
     ----------
     xp, device
-        Namespace and device of the computation; of several devices the first, where
-        everything but the kernel's centers is.
+        Namespace and device of the computation; with several devices the first, which
+        holds everything but the kernel's centers.
     devices : list of (namespace, device)
     targets : array of shape (n, l)
-        Of the training rows, in the solver's order; less the intercept.
+        Targets of the training rows, in the solver's order, minus the intercept.
     weights : array of shape (n,) or None
         With mean 1.
     n_features : int
@@ -58,11 +57,11 @@ class Problem:
         raise NotImplementedError
 
     def model_loss(self, coef, n_rows=None):
-        """Return the same of the model, where `loss` is of a penalized system."""
+        """Return the model's own loss, where `loss` is that of a penalized system."""
         return self.loss(coef, n_rows)
 
     def validation_values(self, coef):
-        """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
+        """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
         raise NotImplementedError
 
     def fitted_attributes(self, coef):
@@ -74,10 +73,10 @@ class Problem:
         return move(in_memory(X), self.xp, self.device)
 
     def to_compute_if_small(self, X):
-        """Return X on the device that computes, or as it is if it needs half of that.
+        """Return X on the device that computes, or as it is if too large for that.
 
-        With its rows in another order it takes twice as much. Operators move the rows
-        of an X that stays when they use them.
+        A reordered copy takes as much memory again. If X stays, operators move its rows
+        when they use them.
         """
         if self._source == self.devices[0]:
             return X
@@ -85,13 +84,13 @@ class Problem:
         return X if 4 * n_bytes(X) > free else self.to_compute(X)
 
     def to_source(self, values):
-        """Return `values`, of the computation or of the host, where X lives."""
+        """Return `values`, from the computing device or the host, where X lives."""
         if isinstance(values, np.ndarray):
             values = self.xp.asarray(values, device=self.device)
         return move(values, *self._source)
 
     def array(self, values):
-        """Return `values` of the host in the data type and on the device to compute."""
+        """Return host `values` in the type and on the device of the computation."""
         values = self.xp.asarray(values, device=self.device)
         return self.xp.astype(values, self.dtype, copy=False)
 
@@ -107,7 +106,7 @@ class Problem:
 
 
 def take(values, index, axis=0):
-    """Return some rows (or columns) of an array, by indices of the host."""
+    """Return some rows (or columns) of an array, by indices on the host."""
     if is_lazy(values):
         return values.take(index)
     xp = namespace(values)
@@ -115,9 +114,9 @@ def take(values, index, axis=0):
 
 
 def shuffled(rows):
-    """Return indices in an order that has nothing to do with theirs, always the same.
+    """Return indices in a random order that is always the same.
 
-    Any part of them is a sample, and no fit depends on how often one was drawn.
+    Any range of them is a sample, and no fit depends on earlier random draws.
     """
     return np.random.RandomState(0).permutation(rows)
 
