@@ -459,7 +459,7 @@ def seconds_of_steps(operator, targets, preconditioner, n_steps):
             for i in range(n_steps):
                 b = slice(i * M, (i + 1) * M)
                 F, kept = operator.product(
-                    coef, b.start, b.stop, n_kept=preconditioner.n_kept
+                    coef, b.start, b.stop, n_columns=preconditioner.n_columns
                 )
                 step_on_rows(operator, preconditioner, coef, b, kept, step * F)
             best = min(best, time.perf_counter() - start)

@@ -155,17 +155,17 @@ class _Nystrom(Model):
         holds_out = selects and self.selection == "holdout"
         check_given_rows(self, data, holds_out)
         n_passes = 2 if self.selection == "loo" else 1
-        n_kept = len(path.alphas) if self.store_coef_path else 0
+        n_stored = len(path.alphas) if self.store_coef_path else 0
         problem = make_problem(
             self,
             data,
             "path" if selects or self.alpha == 0 else "ridge",
             holds_out=holds_out,
-            n_kept=n_kept,
+            n_kept=n_stored,
             n_passes=n_passes,
             shuffles=self._has_variance and not data.precomputed,
         )
-        problem.check_memory(problem.plan(selects or self.alpha == 0, n_kept))
+        problem.check_memory(problem.plan(selects or self.alpha == 0, n_stored))
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         solver = self._solution(problem, path, selects)
         return problem, solver, found, SolutionRule(problem)

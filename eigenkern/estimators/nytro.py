@@ -151,13 +151,13 @@ class _Nytro(Model):
         """Return problem, solver, chosen attributes and rule of a fit."""
         holds_out = self.selection == "holdout"
         check_given_rows(self, data, holds_out)
-        n_kept = self._n_kept
-        problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_kept)
+        n_stored = self._n_stored
+        problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_stored)
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
     @property
-    def _n_kept(self):
-        """Number of models to keep."""
+    def _n_stored(self):
+        """Number of models to store."""
         if not self.store_coef_path:
             return 0
         return len(iterations(LAST if is_auto(self.max_iter) else self.max_iter))
@@ -169,7 +169,7 @@ class _Nytro(Model):
 
     def _solution(self, problem):
         """Yield the model of the best number of iterations, fitted to all rows."""
-        plan, found = problem.plan(True, self._n_kept), None
+        plan, found = problem.plan(True, self._n_stored), None
         n_iter = None if is_auto(self.max_iter) else self.max_iter
         by_factors = self.selection == "gcv"
         if not (by_factors or factorises(problem, plan, n_iter, self.cache_size)):
@@ -224,7 +224,7 @@ class _Nytro(Model):
     def _iterated(self, problem):
         """Return the model, by iterating."""
         if problem.n_centers is not None:
-            problem.check_memory(problem.plan(False, self._n_kept))
+            problem.check_memory(problem.plan(False, self._n_stored))
         n_iter, d = self._n_iterations, problem.n_features
         matrices = [problem.matrix_of(problem.train)]
         if problem.validation is not None:

@@ -3,7 +3,7 @@
 A kernel that is a function of one matrix product (a radial or inner-product kernel)
 encodes rows so that the product ``left(E_x) @ E_z.T`` is the argument of its
 elementwise function; the function is then applied to the block while it is in cache.
-Such kernels are *fused*: the block operator runs them tile by tile on threads. So is
+Such kernels are *fused*: `TiledKernel` runs them tile by tile on threads. So is
 `Manhattan`, which adds up one product of two columns a feature.
 
 Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the

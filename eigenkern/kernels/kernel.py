@@ -1,4 +1,4 @@
-"""What the block operator asks of a kernel, and the user's own function as one."""
+"""What `TiledKernel` asks of a kernel, and the user's own function as one."""
 
 import math
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Slope(NamedTuple):
 
 
 class Kernel:
-    """Base class of the kernels: what the block operator asks of one."""
+    """Base class of the kernels: what `TiledKernel` asks of one."""
 
     #: Whether a block is one matrix product and an elementwise function.
     fused = True

@@ -11,9 +11,15 @@ so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
     NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
 
 With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
-factorization gives every lambda and every t. On the full kernel (Z = X: KRLS, early
-stopping) the same holds for B = W^1/2 K W^1/2 / N, q = W^1/2 y / N and
-phi(x) = W^1/2 K(X, x), without squaring the condition of K.
+factorization gives every lambda and every t.
+
+On the full kernel (Z = X: KRLS, early stopping) the two formulas are those of the dual,
+equations 10 and 12 of the paper, which do not square the condition of K ::
+
+    f(x) = phi(x)' b,  phi(x) = W^1/2 K(X, x),  B = W^1/2 K W^1/2 / N,  q = W^1/2 y / N
+
+These B and q are not Phi' W Phi / N and Phi' W y / N, and ``|f|^2 = N b' B b`` is not
+``|b|^2``.
 
 Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
 AISTATS 2016: equations 15 to 21. In its equation 20 a factor R is missing.

@@ -97,7 +97,7 @@ class State(NamedTuple):
     coef : array of shape (p, l)
         b.
     counts : dict
-        Fitted attributes that it found beside them.
+        Fitted attributes that were found with them.
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     """
@@ -113,13 +113,13 @@ class Descent:
     Parameters
     ----------
     gradient : callable
-        ``gradient(b, Y)`` returns Phi' W (Phi b - Y) / N; for Y None: B b.
+        ``gradient(b, Y)`` returns B b - q with the q of targets Y; for Y None: B b.
     targets : array of shape (n, l)
         Less their mean, in float64.
     n_coefs : int
         p.
     noise : float
-        Fraction of the first gradient below which only rounding is left of one.
+        Fraction of the first gradient below which a gradient is rounding.
 
     Attributes
     ----------
@@ -171,7 +171,8 @@ class Descent:
     def stopped(self, step_size, error_of, max_iter, tol):
         """Return the errors of b_0, b_1, ..., the t to stop at, and b_t.
 
-        That is the t with the least error, or the first that falls by less than `tol`.
+        That is the t with the least error, or the first where the error falls by less
+        than `tol`.
 
         Parameters
         ----------
@@ -193,13 +194,13 @@ class Descent:
                 least, best = errors[t], b
         return errors, int(np.nanargmin(errors)), best
 
-    def followed(self, step_size, t, n_kept):
-        """Return b_t, and the list of b_0 to b_k for k = `n_kept`."""
+    def followed(self, step_size, t, last):
+        """Return b_t, and the list of b_0 to b_k for k = `last`."""
         found, path = self.start, [self.start]
-        for k, b in enumerate(islice(self.iterates(step_size), max(t, n_kept)), 1):
+        for k, b in enumerate(islice(self.iterates(step_size), max(t, last)), 1):
             if k == t:
                 found = b
-            if k <= n_kept:
+            if k <= last:
                 path.append(b)
         return found, path
 
@@ -219,7 +220,7 @@ def decrease(errors, t):
 
 
 def stable_step(step, top, t):
-    """Return a step that is stable on all rows, and as many times it as t steps."""
+    """Return a step that is stable on all rows, and how many of it make t steps."""
     if step * top < 2:
         return step, t
     return 1.0 / top, round(t * step * top)

@@ -40,7 +40,7 @@ class Spectrum:
     complete : bool
         Whether the eigenvectors span the targets of all rows, as for the full kernel.
     largest : float
-        The largest eigenvalue, where `values` may lack it.
+        The largest eigenvalue, if `values` may lack it.
     """
 
     values: Any
@@ -65,7 +65,7 @@ class Spectrum:
 
     @property
     def inside(self):
-        """Whether an eigenvector is one of the targets' space, and not rounding."""
+        """Whether an eigenvector is part of the targets' space, and not rounding."""
         xp = namespace(self.values)
         if self.complete:
             return xp.ones_like(self.values, dtype=xp.bool)
@@ -125,8 +125,8 @@ class RidgePath:
     def kept(self, spectrum, n_rows=None):
         """Return what is left of the targets, lambda / (e + lambda), shape (r, k).
 
-        Where the eigenvectors span the targets of all `n_rows` rows, without the factor
-        lambda: no error needs it there, and there is a limit for lambda = 0.
+        If the eigenvectors span the targets of all `n_rows` rows, the factor lambda is
+        left out: no error needs it then, and there is a limit for lambda = 0.
         """
         xp, alphas = namespace(spectrum.values), spectrum.beside(self.alphas)
         total = spectrum.values[:, None] + alphas
@@ -189,8 +189,8 @@ def iterations(last):
 def last_iteration(spectrum, step_size):
     """Return the t from which on more iterations change nothing.
 
-    All of e is fitted up to 2e-9, or what is not is rounding: the path is then that of
-    a penalty below the floor.
+    By then every component is fitted up to 2e-9, or its eigenvalue is rounding: the
+    model is that of a penalty below the floor.
     """
     slowest = step_size * max(float(spectrum.values[0]) / 20, spectrum.floor)
     return math.ceil(1 / max(slowest, 1 / LAST))

@@ -3,9 +3,9 @@
 The model g(B) q depends on B through few directions, those of a rational Krylov space:
 of q, (B + s)^-1 q, (B + s)^-2 q, ..., and so on for other s. In its orthonormal basis U
 the eigenvalues of U' B U (Ritz values) take the place of those of B, so that `filters`
-and `selection` need not know which they have. One Cholesky factor for each s, n^3 / 3,
-and a solution with it for each direction, 2 n^2, take a tenth of the time of an
-eigendecomposition.
+and `selection` work with either. A Cholesky factor for each s, of n^3 / 6
+multiply-adds, and a solution with it for each direction, of n^2, take a tenth of the
+time of an eigendecomposition.
 
 Guettel, "Rational Krylov approximation of matrix functions: numerical methods and
 optimal pole selection", GAMM-Mitteilungen 36, 2013.
@@ -28,14 +28,15 @@ from ..backend.linalg import (
 )
 from .filters import Spectrum
 
-# One s in 1000, and how many solutions with it. The approximation is optimal, up to a
-# factor of 2, among the rational functions with these poles, whatever the spectrum.
-# Measured for n = 1500 and eigenvalues k^-1.2 or k^-2, the relative error in the norm
-# of B^1/2 is at most 2e-5 over all penalties and iterations (1e-9 with 24 solutions;
-# 1e-3 with one s in 10^4). exp(-e / s), as of early stopping, alone has the error
-# 0.41^j after j solutions with s: 6e-7.
+# One s for each factor of 1000 between the penalties, and how many solutions with it.
+# The approximation is optimal, up to a factor of 2, among the rational functions with
+# these poles, whatever the spectrum is. Measured for n = 1500 and eigenvalues k^-1.2 or
+# k^-2, the relative error in the norm of B^1/2 is at most 2e-5 over all penalties and
+# iterations (1e-9 with 24 solutions; 1e-3 with one s for each factor of 10^4).
+# exp(-e / s), as of early stopping, alone has the error 0.41^j after j solutions with
+# s: 6e-7.
 _RATIO, _N_SOLUTIONS = 1e3, 16
-# From so many coefficients on, and so many for each output, it is faster than all
+# With at least so many coefficients, and so many for each output, it is faster than all
 # eigenvectors. Seconds of a path, two cores: 400 rows, one output 0.020 and 0.022; 600
 # rows 0.029 and 0.040; 1000 rows, five outputs 0.084 and 0.090.
 _LEAST_COEFS, _LEAST_PER_OUTPUT = 600, 200
@@ -51,15 +52,16 @@ def krylov_spectrum(A, T, squares, weight, floor, low, high):
     A : array of shape (p, p)
         Symmetric, positive semi-definite up to rounding. It may be overwritten.
     T : array of shape (p, l + 1)
-        N q, and the same of ones in the place of the targets.
+        N q, and the same with ones in place of the targets.
     squares : array of shape (l,)
-        As for `Spectrum`, like `weight`.
+        As for `Spectrum`.
     weight : float
         N.
     floor : float
         Eigenvalues of A below it are rounding.
     low, high : float
-        The penalties lambda of B that models shall be accurate for, or 1 / (gamma t).
+        The range of penalties lambda of B, or of 1 / (gamma t), in which models should
+        be accurate.
     """
     if not krylov_pays(A.shape[0], T.shape[1] - 1):
         return None
@@ -103,8 +105,8 @@ def top_eigenvalue(product, like):
 def _ritz(A, q, low, high):
     """Return Ritz values of A, increasing, and their vectors, or None.
 
-    None if a Cholesky factor shows a negative eigenvalue, or there may be more vectors
-    than the matrix has. The last factor takes the place of A.
+    None if a Cholesky factor shows a negative eigenvalue, or if there would be more
+    vectors than the matrix has rows. The last factor overwrites A.
     """
     xp, (n, n_outputs) = namespace(A), q.shape
     n_poles = max(math.ceil(math.log(high / low, _RATIO)), 1)

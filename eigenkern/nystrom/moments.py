@@ -1,9 +1,9 @@
 """The normal equations B b = q of a model on centers, and of one on the full kernel.
 
-Both classes have the mean of the targets, the `spectrum` of B, the part of it that
-models between two penalties need, ``spectrum_between(low, high)``, and
-``factor(alpha)`` and ``solve(factor)``, the solution of B + lambda I, so that a path
-does not ask which of them it has. Neither changes its arrays.
+Both classes have the mean of the targets, the `spectrum` of B,
+``spectrum_between(low, high)``, which is the part of it that models between two
+penalties need, and ``factor(alpha)`` and ``solve(factor)``, which solve for b with
+B + lambda I. Code that computes a path works with either. Neither changes its arrays.
 """
 
 from collections.abc import Callable
@@ -133,7 +133,10 @@ class Moments:
         return Spectrum(values / N, V, targets, squares, N, floor / N)
 
     def spectrum_between(self, low, high):
-        """Return what models between two penalties, or all, need of the spectrum."""
+        """Return the part of the spectrum that models between two penalties need.
+
+        It may be the whole spectrum.
+        """
         gram, T = self._gram_of_features(), self._centered_targets()
         squares, floor = self.centered_squares(self.mean), self._floor(gram)
         found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
@@ -158,7 +161,7 @@ class Moments:
     def factor(self, alpha, *, raised=False):
         """Return the `Factor` of one lambda, or None if rounding is not below it.
 
-        If it may be `raised` it is, to what is above rounding.
+        If `raised`, a lambda that is not above rounding is raised until it is.
         """
         gram = self._gram_of_features()
         ridge, floor = alpha * self.weight, self._floor(gram)
@@ -181,13 +184,13 @@ _CLEAR = 100
 
 @dataclass(frozen=True)
 class WeightedKernel:
-    """The full kernel in the place of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
+    """The full kernel in place of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
 
     Attributes
     ----------
     matrix : callable
-        ``matrix()`` returns K of the rows in float64, a new array every time: it is
-        computed where it is used up, and never kept.
+        ``matrix()`` returns K of the rows in float64, a new array every time, which may
+        be overwritten.
     targets : array of shape (n, l)
     weights : array of shape (n,)
     rounding : float
@@ -222,8 +225,8 @@ class WeightedKernel:
     def spectrum(self):
         """The spectrum of B, its negative part dropped.
 
-        Its eigenvectors are scaled by (N e)^1/2, as if the features had been R' K(X, x)
-        with R = K^-1/2.
+        Its eigenvectors are divided by (N e)^1/2 and its targets multiplied by it, as
+        if the features were R' K(X, x) with R = K^-1/2.
         """
         xp, N = namespace(self.weights), self.weight
         T, K = self._weighted_targets(), self._weighted_matrix()
@@ -242,7 +245,10 @@ class WeightedKernel:
         )
 
     def spectrum_between(self, low, high):
-        """Return what models between two penalties, or all, need of the spectrum."""
+        """Return the part of the spectrum that models between two penalties need.
+
+        It may be the whole spectrum.
+        """
         T, K = self._weighted_targets(), self._weighted_matrix()
         squares = namespace(T).sum(T[:, :-1] ** 2, axis=0)
         floor = self._floor(K)
@@ -267,7 +273,7 @@ class WeightedKernel:
     def factor(self, alpha, *, raised=False):
         """Return the `Factor` of one lambda, or None if rounding is not below it.
 
-        If it may be `raised` it is, to what is above rounding.
+        If `raised`, a lambda that is not above rounding is raised until it is.
         """
         K, ridge = self._weighted_matrix(), alpha * self.weight
         floor = self._floor(K)

@@ -25,10 +25,10 @@ def blocks(n, width, *, least=16):
 
 @dataclass(frozen=True)
 class NystromPlan:
-    """The memory that a fit takes beside its rows, in float64.
+    """The memory that a fit takes in addition to its rows, in float64.
 
     With p centers, k matrices of p x p numbers at a time, blocks of b rows and c
-    numbers that are kept for the candidates of a path, a plan has ::
+    numbers that are stored besides, such as the candidates of a path, a plan has ::
 
         8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
 
@@ -53,8 +53,8 @@ class NystromPlan:
     bytes_of_squares: int
     n_centers: int | None
 
-    #: Matrices: K_mm or its factor, R, sums over the training rows (and over the
-    #: validation rows and both), what is whitened, eigenvectors and their workspace.
+    #: k. The matrices are K_mm or its factor, R, sums over the training rows (and over
+    #: the validation rows and both), whitened sums, eigenvectors and their workspace.
     SQUARES = {
         "ridge": 5,
         "path": 7,
@@ -82,11 +82,11 @@ class NystromPlan:
         "falkon logistic": 15,
     }
     #: How often the sums over the rows are taken. In logistic regression some Newton
-    #: steps take them anew, and the others wait for their factors only.
+    #: steps take them anew, and the others compute a factor only.
     SUMS = {"ridge": 1, "path": 1, "logistic": 10}
 
     @classmethod
-    def make(cls, kind, n_centers, n_rows, *, validated=False, n_kept=0):
+    def make(cls, kind, n_centers, n_rows, *, validated=False, n_stored=0):
         """Return the plan of a fit.
 
         Parameters
@@ -96,13 +96,13 @@ class NystromPlan:
         n_centers, n_rows : int
         validated : bool, default=False
             Whether sums over validation rows are kept.
-        n_kept : int, default=0
+        n_stored : int, default=0
             c.
         """
         n_squares = cls.SQUARES[kind] + 2 * validated
         n_block = min(int(BLOCK_BYTES // (8 * n_centers)) + 16, n_rows)
         squares = 8 * n_squares * n_centers**2
-        needed = squares + 8 * (3 * n_block * n_centers + n_kept) + 2 * BLOCK_BYTES
+        needed = squares + 8 * (3 * n_block * n_centers + n_stored) + 2 * BLOCK_BYTES
         work = cls.CUBES[kind] * n_centers**3
         work += cls.SUMS.get(kind, 0) * n_rows * n_centers**2 / 2
         full = kind.startswith("full")

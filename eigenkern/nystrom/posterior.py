@@ -15,11 +15,11 @@ P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
 Quinonero-Candela and Rasmussen, "A unifying view of sparse approximate Gaussian process
 regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
 
-lambda N is the ratio of sigma^2 and s^2; their size is that for which residuals of rows
-left out are as large as their variances say. But a model may do well with a lambda far
-below the noise: few centers regularize as well, and a kernel with a peak may
-interpolate noisy targets. New rows that equal old ones would then have no variance.
-Where residuals contradict the ratio, sigma^2 is larger.
+lambda N is the ratio of sigma^2 and s^2. They are chosen so large that the residuals of
+rows left out are as large as their variances say. But a model may do well with a lambda
+far below the noise: few centers regularize too, and a kernel with a peak may
+interpolate noisy targets. New rows that equal old ones would then have no variance. If
+the residuals contradict the ratio, a larger sigma^2 is taken.
 """
 
 import numpy as np
@@ -28,8 +28,8 @@ from ..backend.array import namespace, to_numpy
 from ..backend.linalg import inverse_diagonal
 from .whitening import EPS
 
-# Least and most rows that are left out. Residuals of a kurtosis of 7, as on real data,
-# tell s from 1000 of them to 4 %, and the coverage of 90 % intervals to 1.3 %.
+# Least and most rows that are left out. From 1000 residuals with a kurtosis of 7, as on
+# real data, s is known to 4 %, and the coverage of 90 % intervals to 1.3 %.
 _FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
 # How much larger the logarithm of the likelihood of another ratio must be: by chance
 # alone it is in 2 of 100 cases.
@@ -38,17 +38,17 @@ _N_RATIOS = 100
 
 
 def n_left_out(n_rows, fraction):
-    """Return how many rows are left out: a fraction of them, that costs a fit little.
+    """Return how many rows are left out: a fraction that costs a fit little.
 
-    A quarter of the rows of the full kernel costs 5 to 10 % of the time of a fit with
-    one penalty (500 rows: 20 %, 2.5 ms), an eighth of those of a model on centers 10 to
-    20 %, on few centers a third (4000 rows, 300 centers: 20 ms), on two cores.
+    On two cores a quarter of the rows of the full kernel costs 5 to 10 % of the time of
+    a fit with one penalty (500 rows: 20 %, 2.5 ms). An eighth of the rows of a model on
+    centers costs 10 to 20 %, on few centers a third (4000 rows, 300 centers: 20 ms).
     """
     return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), _MOST_UNSEEN, n_rows)
 
 
 def left_out_of_kernel(factor, coefs, Y, weights, total):
-    """Return what leaving out each of the last rows of the full kernel tells.
+    """Return residuals and their variances: of the last rows, each left out.
 
     With A = K + lambda N W^-1 the residual of row i becomes [A^-1 y]_i / [A^-1]_ii, and
     its variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
@@ -56,8 +56,8 @@ def left_out_of_kernel(factor, coefs, Y, weights, total):
     Parameters
     ----------
     factor : Factor
-        Its L are the last rows and columns of that of W^1/2 A W^1/2, which are all that
-        the last rows and columns of the inverse need.
+        Its L has the last rows and columns of the factor of W^1/2 A W^1/2; the last
+        rows and columns of the inverse need no others.
     coefs : array of shape (m, l + 1)
         b of [Y, 1].
     Y : array of shape (m, l)
@@ -82,7 +82,7 @@ def left_out_of_kernel(factor, coefs, Y, weights, total):
 
 
 def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
-    """Return what leaving out each of some rows of a model on centers tells.
+    """Return residuals and their variances: of some rows, each left out, on centers.
 
     With the leverage h the residual r of a row becomes r / (1 - h), and its variance
     s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
@@ -135,8 +135,8 @@ def scales(residuals, unseen, noise, ratio, largest):
     unseen, noise : arrays of shape (m,)
         Factors of s^2 and of sigma^2 in their variances.
     ratio : float
-        sigma^2 / s^2 as the penalty says it, lambda N. It is the least one, and is kept
-        unless the residuals contradict it.
+        sigma^2 / s^2 by the penalty, lambda N. It is the least one that is tried, and
+        is taken unless the residuals contradict it.
     largest : float
         The largest ratio to try.
     """

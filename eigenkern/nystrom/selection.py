@@ -93,7 +93,7 @@ def gcv_errors(spectrum, kept, n_rows):
         1 - e g, what a filter g leaves of the targets along an eigenvector; any
         multiple of it if ``spectrum.complete`` and n = p.
     n_rows : int
-        n, rows that differ: a copy, or a weight of 2, is no more information.
+        n, distinct rows: a copy, or a weight of 2, adds no information.
     """
     xp = namespace(kept)
     N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
@@ -107,7 +107,7 @@ def gcv_errors(spectrum, kept, n_rows):
         residual = residual + max(outside, 0.0)
         n_inside = float(xp.sum(xp.astype(inside, xp.float64)))
         trace = trace + n_rows - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
-    # Less than rounding leaves of a trace: such a model has no freedom left to judge.
+    # A trace below its rounding: such a model fits all targets, and can't be judged.
     left = trace > 1e-10 * xp.max(xp.abs(trace))
     safe = xp.where(left, trace, xp.ones_like(trace))
     errors = residual / (n_outputs * N) * (n_rows / safe) ** 2

@@ -34,8 +34,8 @@ class Whitening:
     R: Any = None
 
     # The relative rounding error of K' K, in float64, is eps; R on both sides makes
-    # it eps / smallest. Below this limit rows are whitened before they are summed up,
-    # which leaves the error at eps, and costs n p^2 more.
+    # it eps / smallest. If `smallest` is below this limit, rows are whitened before
+    # they are summed up, which leaves the error at eps, and costs n p^2 more.
     _LIMIT = 1e-6
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Kernel matrices that are computed once and kept."""
+"""Kernel matrices that are computed once and kept in memory."""
 
 from ..backend import memory
 from ..backend.array import slices
@@ -14,8 +14,9 @@ from .plan import cache_budget, cache_pays
 def cached(operator, size=TRIANGLE_ROWS):
     """Return an operator that has computed a matrix and keeps it.
 
-    Of a symmetric matrix the lower triangle: half the flops, half the memory. On a GPU
-    the whole of it: a product is then one call, and not one for every block.
+    It keeps the lower triangle of a symmetric matrix: half the flops, half the memory.
+    On a GPU it keeps the whole: a product is then one call, and not one for every
+    block.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def kept(operators, cache_size, n_epochs, n_features):
     cache_size : "auto" or float
         MB for all of them.
     n_epochs : int
-        Products that are to come.
+        Products to come.
     n_features : int
 
     Returns
@@ -116,9 +117,9 @@ def _keeps_triangle(operator):
 # Tried: values in [0, 1] as 16-bit fixed point, brought to float32 in a thread's cache.
 # On MNIST, 20000 rows: the same losses and test errors, 0.8 s less to make in fresh
 # memory, 1.15 times float32's epoch (0.43 to 0.38 s; computed anew 3.2 s). It would be
-# sooner only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
+# faster only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
 class CachedTriangle(Matrix):
-    """A symmetric kernel matrix of which the lower triangle is kept, in blocks of rows.
+    """The lower triangle of a symmetric kernel matrix, kept in blocks of rows.
 
     Parameters
     ----------
@@ -134,7 +135,7 @@ class CachedTriangle(Matrix):
         self._describe_as(source, "shape", "pool", "n_workers", "budget")
         self._source, self._size = source, size
         options = {"dtype": self.dtype, "device": self.device}
-        # Each up to and with its diagonal.
+        # Each up to and including the diagonal.
         self._blocks = [
             self.xp.empty((rows.stop - rows.start, rows.stop), **options)
             for rows in slices(self.shape[0], size)
@@ -147,13 +148,13 @@ class CachedTriangle(Matrix):
         """Return K(X, Z) of other rows, which is not kept."""
         return self._source.rows(X)
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         tasks = self._parts(start, stop)
         options = {"dtype": self.dtype, "device": self.device}
-        kept = self.xp.empty((stop - start, n_kept), **options)
-        # Two for each worker, so that one with less of its core does less of them.
+        leading = self.xp.empty((stop - start, n_columns), **options)
+        # Two for each worker: one that shares its core with others can do fewer.
         n_sums = 1 if self.pool is None else 2 * self.n_workers
         sums = [
             self.xp.zeros((stop - start, A.shape[1]), **options) for _ in range(n_sums)
@@ -165,10 +166,10 @@ class CachedTriangle(Matrix):
                     sums[part][rows, :] += (A[columns, :].T @ K).T
                 else:
                     sums[part][rows, :] += K @ A[columns, :]
-                if columns.start < n_kept:
-                    end = min(columns.stop, n_kept)
+                if columns.start < n_columns:
+                    end = min(columns.stop, n_columns)
                     K = K.T if transposed else K
-                    kept[rows, columns.start : end] = K[:, : end - columns.start]
+                    leading[rows, columns.start : end] = K[:, : end - columns.start]
 
         n_entries = (stop - start) * self.shape[1]
         seconds = max(
@@ -176,7 +177,7 @@ class CachedTriangle(Matrix):
             CPU.product_seconds(n_entries * A.shape[1], self.itemsize, 1),
         )
         run_on_threads(self.pool, task, [(i,) for i in range(n_sums)], seconds)
-        return sum_of(sums), kept
+        return sum_of(sums), leading
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K as an array."""
@@ -200,7 +201,7 @@ class CachedTriangle(Matrix):
             K[rows, columns] = own.T if transposed else own
 
     def _parts(self, start, stop):
-        """Return what the lower triangle of K holds of rows [start:stop].
+        """Return the parts of the lower triangle that make rows [start:stop] of K.
 
         Row r is block[r, :end] followed by the column r of the later blocks.
 

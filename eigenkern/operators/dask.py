@@ -18,17 +18,17 @@ _FEW = 2e6
 class DaskMatrix(Matrix):
     """K(X, Z), or features, of rows X in a Dask array.
 
-    Each worker makes an operator of its own rows, and what is asked of it; the parts of
-    a product are put together, sums over rows are added, by a tree if they are large. A
+    Each worker makes an operator of its own rows and computes with that. The parts of a
+    product are put together; sums over rows are added, by a tree if they are large. A
     product sends p l numbers to the workers, and gets n l, or p l, back.
 
     Parameters
     ----------
     local : TiledKernel or CenteredFeatures
-        Whose ``rows(X)`` is the operator of rows.
+        ``local.rows(X)`` is the operator of rows X.
     rows : DaskRows
     remote : list, default=None
-        The handle of `local` where it was sent already.
+        The handle of `local`, if it was sent already.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class DaskMatrix(Matrix):
     def _run(self, finish, rows, function, *values, by_row=()):
         """Return ``finish(handles)`` of the values of a function on each worker.
 
-        It is begun anew with all that was sent where some was lost.
+        If something that was sent is lost, it begins anew and sends all again.
         """
 
         def step():
@@ -89,13 +89,13 @@ class DaskMatrix(Matrix):
 
         return self._cluster.attempt(step, forget)
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         rows = self._rows.part(start, stop)
-        product = partial(_product, n_kept=n_kept)
+        product = partial(_product, n_columns=n_columns)
         parts = self._run(self._cluster.gather, rows, product, A)
-        F, kept = zip(*parts, strict=True)
-        return rows.arranged(F), rows.arranged(kept)
+        F, leading = zip(*parts, strict=True)
+        return rows.arranged(F), rows.arranged(leading)
 
     def gradient(self, A, targets, weights, rates):
         """Return K A - targets, and K' G of G = rates W (K A - targets)."""
@@ -105,7 +105,7 @@ class DaskMatrix(Matrix):
             if len(parts) * A.shape[0] * A.shape[1] <= _FEW:
                 errors, images = zip(*self._cluster.gather(parts), strict=True)
                 return errors, reduce(add, images)
-            # Of many workers, or coefficients, a tree adds up the second ones.
+            # With many workers, or coefficients, a tree adds up the images.
             errors, images = (
                 [self._cluster.submit(itemgetter(i), part) for part in parts]
                 for i in (0, 1)
@@ -168,7 +168,7 @@ class KeptDaskMatrix(DaskMatrix):
     Parameters
     ----------
     source : DaskMatrix
-        Computes it, and again what is lost with a worker.
+        Computes it, and computes again what is lost with a worker.
     """
 
     def __init__(self, source):
@@ -193,7 +193,7 @@ class KeptDaskMatrix(DaskMatrix):
 
 
 class GivenRows(Matrix):
-    """Makes operators of rows of a kernel matrix that are there.
+    """Makes an operator of rows of a kernel matrix that are computed already.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class GivenRows(Matrix):
 
 
 def kept_on_workers(matrices, cache_size, n_products, n_features):
-    """Return matrices that are kept where their rows are, if they fit and that pays.
+    """Return matrices, kept where their rows are if they fit there and that pays.
 
     Each worker may use half of its memory limit with all that it holds.
 
@@ -250,12 +250,12 @@ def kept_on_workers(matrices, cache_size, n_products, n_features):
 
 def _pays(matrix, auto, n_products, n_features):
     if matrix.factored or on_gpu(matrix.xp, matrix.device):
-        return False  # products are cheap, or memory is not what workers tell of
+        return False  # products are cheap, or the memory is not that of the workers
     return not auto or cache_pays(n_products, n_features, matrix)
 
 
-# What runs on a worker: functions of an operator without rows, values, values of each
-# row, and rows.
+# What runs on a worker. Arguments are an operator without rows, values, values of each
+# row, and the rows.
 
 
 def _operators(local, by_row, places, chunks):
@@ -267,7 +267,7 @@ def _operators(local, by_row, places, chunks):
 
 
 def _here(local, *values):
-    """Return values, of the host perhaps, where an operator computes."""
+    """Return values, which may be on the host, where an operator computes."""
     return [v if v is None else move(v, local.xp, local.device) for v in values]
 
 
@@ -276,11 +276,12 @@ def _block(local, places, *chunks, first, last, dtype):
     return joined(K.block(first=first, last=last, dtype=dtype) for K, _ in operators)
 
 
-def _product(local, A, places, *chunks, n_kept):
+def _product(local, A, places, *chunks, n_columns):
     (A,) = _here(local, A)
     operators = _operators(local, (), places, chunks)
-    F, kept = zip(*(K.product(A, n_kept=n_kept) for K, _ in operators), strict=True)
-    return joined(F), joined(kept)
+    found = [K.product(A, n_columns=n_columns) for K, _ in operators]
+    F, leading = zip(*found, strict=True)
+    return joined(F), joined(leading)
 
 
 def _adjoint(local, G, places, *chunks):

@@ -167,8 +167,8 @@ class FourierBlocks(_Waves):
         W = self.kernel.frequencies(rng, self._n_features, self.block_size)
         W = self.xp.asarray(0.5 * W, device=self.device)
         W = self.xp.astype(W, self.dtype)
-        # The first stay: blocks come in turn, where the last would go before they are
-        # needed again.
+        # The first ones stay. Blocks come in turn: the last ones would be dropped
+        # before they are needed again.
         if len(self._cache) < self._n_cached:
             self._cache[k] = W
         return W
@@ -211,7 +211,7 @@ class FourierBlocks(_Waves):
             l.
         """
         xp = self.xp
-        # One row a column of the result, as losses of few columns are fast with.
+        # Each column is contiguous: losses of few columns are fast so.
         out = xp.zeros((n_columns, X.shape[0]), **self.array_options).T
         slab = max(FREQUENCY_SLAB // self.block_size, 1)
         size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
@@ -241,7 +241,7 @@ class FourierBlocks(_Waves):
     def _slab(self, blocks, coef):
         """Return half frequencies, and coefficients of squares and of products.
 
-        Of several blocks side by side: narrow ones would make slow matrix products.
+        Those of several blocks are side by side: narrow matrix products are slow.
         """
         xp, F = self.xp, self.block_size
         W = xp.concat([self._half_frequencies(k) for k in blocks], axis=1)

@@ -29,10 +29,10 @@ class GivenMatrix(Matrix):
         """Return K + diag(values), in the array of K where its library can."""
         return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         K = self._K[start:stop, :]
-        return large_product(K, A), K[:, :n_kept]
+        return large_product(K, A), K[:, :n_columns]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K: a view, in its type."""

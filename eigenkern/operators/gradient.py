@@ -41,7 +41,7 @@ class KernelGradient:
     coef : array of shape (p, l)
         a.
     devices : list of (namespace, device)
-        That compute; the first has the results.
+        Devices that compute; the first has the results.
     X : array of shape (m, d)
         On any device.
     """
@@ -54,7 +54,7 @@ class KernelGradient:
         self._coef = move(coef, self.xp, device)
         self._Z = move(centers, self.xp, device)
         self._rows = StreamedRows(X, *devices[0])
-        # Of rows far from the origin the difference of both sums would cost digits.
+        # Far from the origin the difference of the two sums would lose digits.
         self._offset = self.xp.mean(self._Z, axis=0)
         if self._slope.direction == "z":
             self._offset = self.xp.zeros_like(self._offset)

@@ -14,8 +14,8 @@ from .matrix import Matrix, sum_of
 _READ_ROWS = 65536
 # Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
 _SPARSE_SLOWNESS = 10
-# How far the rows of a constant column may be from its number, in eps times that: what
-# a few operations leave. Rows by which most columns are known not to be constant.
+# How far the entries of a constant column may be from its value, in eps times that: the
+# rounding of a few operations. Rows that show for most columns that they vary.
 _CONSTANT_EPS, _ROWS_AT_FIRST = 10, 8
 
 
@@ -44,18 +44,18 @@ class CenteredFeatures(Matrix):
 
     @property
     def width(self):
-        """Sparse rows take longer by number, and have fewer."""
+        """As for `Matrix`. Numbers of sparse rows take longer, but there are fewer."""
         n, d = self.shape
         if self.is_dense:
             return d
         return min(max(int(_SPARSE_SLOWNESS * self._X.nnz / max(n, 1)), 1), d)
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
         A = self._of_varying(A)
         F = joined(large_product(X, A) for _, X in self._read(start, stop))
         F = F - self._mean @ A
-        return F, self.block(start, stop, 0, n_kept) if n_kept else F[:, :0]
+        return F, self.block(start, stop, 0, n_columns) if n_columns else F[:, :0]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of X - mean as an array."""
@@ -89,7 +89,7 @@ class CenteredFeatures(Matrix):
         return features_of(X, self._mean, self._varies)
 
     def without_rows(self):
-        """Return the matrix of no rows: its `rows` are what others need of it."""
+        """Return the matrix of no rows, to send elsewhere and ask for `rows` there."""
         return CenteredFeatures(self._X[:0, :], self._mean, self._varies)
 
     def adjoint(self, G, start=0, stop=None):
@@ -135,7 +135,7 @@ class CenteredFeatures(Matrix):
         mean = self.xp.astype(self._mean, dtype)
         if not self.is_dense:
             return CenteredFeatures(self._X.astype(dtype), mean)
-        # A mean beside which the rows are small would be all that rounding leaves.
+        # If rows are small beside their mean, rounding would hide them.
         return CenteredFeatures(self.block(dtype=dtype), self.xp.zeros_like(mean))
 
     def row_squares(self):
@@ -156,14 +156,14 @@ def features_of(X, mean, varies=None):
 
 
 def near(x, level):
-    """Whether numbers x are others but for rounding; nothing is near zero, or NaN."""
+    """Whether numbers equal a level but for rounding; none is near zero, or NaN."""
     xp = namespace(level)
     limit = _CONSTANT_EPS * float(xp.finfo(level.dtype).eps) * xp.abs(level)
     return (xp.abs(x - level) <= limit) & (level != 0)
 
 
 def levels_of(X, zeros):
-    """Return the number that each column holds, and NaN where it is not constant.
+    """Return the value of each constant column, and NaN for the others.
 
     A sum of equal numbers, and so their mean, is off by up to n eps; their differences
     are not. Columns of zeros have no level: they need none.
@@ -197,8 +197,8 @@ def levels_of(X, zeros):
 class FeatureKernel:
     """The kernel matrix K = F F' of rows with features F, known by its products.
 
-    To make K of 4000 rows and 2000 features takes as long as thirty products in this
-    form, by 18 columns.
+    To compute K of 4000 rows and 2000 features takes as long as thirty products in this
+    form with 18 columns.
 
     Parameters
     ----------

@@ -13,13 +13,21 @@ from ..backend.threads import run_on_threads, single_threaded_blas
 class Matrix:
     """A matrix K of shape (m, p), known by its products.
 
-    A subclass for every kind of storage: `GivenMatrix` is an array, `TiledKernel`
-    computes its entries tile by tile, `CachedTriangle` has computed them once,
-    `ShardedKernel` has its columns on several devices, `CenteredFeatures` is a matrix
-    of features. Each calls `_describe` or `_describe_as` and sets `shape` when it is
-    made, and defines `product` and `block`; those on kernels also `rows`, those that a
-    kernel machine starts from `plus_diagonal`, those with a pool
-    ``write_rows(K, start)``, which computes rows from `start` on in this thread alone.
+    There is a subclass for every kind of storage:
+
+    - `GivenMatrix` is an array;
+    - `TiledKernel` computes its entries tile by tile in every product;
+    - `CachedTriangle` has computed them once;
+    - `ShardedKernel` has its columns on several devices, and once `evaluated` keeps
+      them there;
+    - `CenteredFeatures` is a matrix of features;
+    - `DaskMatrix` has its rows on the workers of Dask, `KeptDaskMatrix` its entries.
+
+    Each calls `_describe` or `_describe_as` and sets `shape` when it is made, and
+    defines `product` and `block`; those on kernels also `rows`, those that a kernel
+    machine starts from `plus_diagonal`, those with a pool ``write_rows(K, start)``,
+    which computes rows from `start` on in this thread alone. (`dask.GivenRows` only
+    makes matrices of rows, by its `rows`.)
 
     Attributes
     ----------
@@ -27,11 +35,11 @@ class Matrix:
     xp, device, dtype, itemsize
         Namespace, device, data type and its bytes.
     symmetric : bool
-        Whether K is a kernel matrix of rows with themselves.
+        Whether K is the kernel matrix of some rows with themselves.
     n_workers : int
         Threads that a product runs on.
     pool : Team or None
-        None: the array library does as it likes.
+        None: the array library has its own threads, if any.
     kernel : Kernel or None
         None where K is kept, given or of features.
     """
@@ -44,9 +52,9 @@ class Matrix:
     in_core = is_dense = True
     #: Whether `cached` may compute it once and keep it.
     can_be_cached = True
-    #: Whether products are as cheap as those of the rows: no need to keep K.
+    #: Whether products are as cheap as with the rows themselves: no need to keep K.
     factored = False
-    #: Numbers of a row on its way into K, beside K itself.
+    #: Numbers that a row takes while its entries of K are computed, beside these.
     row_width = 0
     #: Columns of a matrix product that take as long as a feature of the kernel does.
     feature_work = 1
@@ -55,7 +63,7 @@ class Matrix:
 
     @property
     def width(self):
-        """Numbers of a dense row that take as long in a product as a row does."""
+        """How many numbers a dense row has that takes as long in a product as a row."""
         return self.shape[1]
 
     def _describe(self, like):
@@ -68,7 +76,7 @@ class Matrix:
         for name in ("xp", "device", "dtype", "itemsize", *names):
             setattr(self, name, getattr(other, name))
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K.
 
         Parameters
@@ -76,13 +84,13 @@ class Matrix:
         A : array of shape (p, l)
         start, stop : int
             Range of rows, m of them.
-        n_kept : int, default=0
+        n_columns : int, default=0
             Leading columns of K to return beside the product, computed once for both.
 
         Returns
         -------
         F : array of shape (m, l)
-        kept : array of shape (m, n_kept)
+        leading : array of shape (m, n_columns)
         """
         raise NotImplementedError
 
@@ -93,14 +101,14 @@ class Matrix:
         ----------
         start, stop, first, last : int
         dtype : data type, default=None
-            Of the array only: values are computed in that of the operator.
+            Of the array only: values are computed in the type of the operator.
         out : array, default=None
             Where to write, to the first rows of it, if K is not in memory.
         """
         raise NotImplementedError
 
     def _target(self, start, stop, first, last, dtype, out):
-        """Return `stop` and `last` of a block that is asked for, and where to write."""
+        """Return `stop` and `last` of a block, and the array to write it to."""
         stop = self.shape[0] if stop is None else stop
         last = self.shape[1] if last is None else last
         if out is None:

@@ -1,4 +1,4 @@
-"""How a product is cut into tiles, and whether its matrix is kept: the memory."""
+"""The memory of products: how they are cut into tiles, whether matrices are kept."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class BlockPlan:
 
         w a (4 b + 5 e) itemsize <= budget
 
-    for a tile with the kernel's temporaries and the rows that it is made of. The result
-    comes on top.
+    for a tile with the kernel's temporaries and the rows that it is made of. The memory
+    of the result comes on top.
 
     Attributes
     ----------
@@ -64,8 +64,8 @@ class BlockPlan:
     def of_library(cls, m, p, width, itemsize, budget):
         """Return a plan of tiles whose functions the array library runs in parallel.
 
-        They are twice as wide as high, and each with its temporaries, and with the rows
-        that it is made of, is within `budget` bytes, but of 16 rows at least.
+        They are twice as wide as high. Each, with its temporaries and with the rows
+        that it is made of, is within `budget` bytes, but has 16 rows at least.
         """
         size = max(int(budget // (4 * itemsize)), 1)
         highest = max(int(budget // (5 * max(width, 1) * itemsize)), 16)
@@ -97,12 +97,13 @@ def cache_budget(cache_size, operator):
 def cache_pays(n_epochs, n_features, operator):
     """Whether computing a kernel matrix once beats computing it every epoch.
 
-    Once is computing, the first use of the memory, and reading in every epoch.
+    To keep it costs computing it once, the first use of the memory, and reading it in
+    every epoch.
 
     Parameters
     ----------
     n_epochs : int
-        Products that are to come.
+        Products to come.
     n_features : int
     operator : Matrix
     """

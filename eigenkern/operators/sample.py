@@ -7,6 +7,8 @@ from .tiled import TiledKernel
 class Sample:
     """A sample of rows X, their kernel matrix and that with the centers Z.
 
+    It is not a `Matrix`: it has the blocks that preconditioner and step are made of.
+
     Parameters
     ----------
     centers : Matrix

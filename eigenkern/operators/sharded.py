@@ -125,25 +125,25 @@ class ShardedKernel(Matrix):
                 pieces.append(move(E, self.xp, self.device))
         return self.xp.concat(pieces)
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         A_parts = self._split(A)
 
         def task(shard, k):
-            own = min(max(n_kept - self._parts[k].start, 0), shard.shape[1])
-            return shard.product(A_parts[k], n_kept=own)
+            own = min(max(n_columns - self._parts[k].start, 0), shard.shape[1])
+            return shard.product(A_parts[k], n_columns=own)
 
         products, columns = [], []
         for rows in self._chunks(start, stop):
-            F, kept = zip(*self._on_all(task, rows), strict=True)
+            F, leading = zip(*self._on_all(task, rows), strict=True)
             products.append(self._total(F))
-            columns.append(self.xp.concat(self._gathered(kept), axis=1))
+            columns.append(self.xp.concat(self._gathered(leading), axis=1))
         with _on(self._devices[0]):  # before the parts on other devices are freed
             return self.xp.concat(products), self.xp.concat(columns)
 
     def evaluated(self, A):
-        """Return K @ A, and K, each device's part of which stays there."""
+        """Return K @ A, and K, whose parts stay on their devices."""
         A_parts = self._split(A)
         everything = self._on_all(
             lambda shard, k: shard.evaluated(A_parts[k]), slice(0, self.shape[0])
@@ -274,7 +274,7 @@ class _HeldShards(ShardedKernel):
 
 
 def _moved(frame, location):
-    """Return what a kernel knows of the centers, on another device."""
+    """Return a kernel's frame of the centers, on another device."""
     return {
         name: None if value is None else move(value, *location)
         for name, value in frame.items()

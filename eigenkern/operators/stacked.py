@@ -1,14 +1,15 @@
-"""Matrices with the same columns, one below the other."""
+"""Sums over the rows of several matrices, one below the other."""
 
 from functools import partial
-
-import numpy as np
-
-from .matrix import Matrix
+from itertools import accumulate
 
 
-class StackedRows(Matrix):
+class StackedRows:
     """Some matrices with the same columns, one below the other.
+
+    Logistic regression on training rows and rows held out, each with a matrix of its
+    own, needs only the two sums over all rows, `gram` and `adjoint_of`. It is not a
+    `Matrix`: it has no products and no blocks.
 
     Parameters
     ----------
@@ -16,17 +17,14 @@ class StackedRows(Matrix):
     """
 
     def __init__(self, matrices):
-        first = matrices[0]
-        self.xp, self.device, self.n_workers = first.xp, first.device, first.n_workers
-        self.dtype, self.itemsize = first.dtype, first.itemsize
-        n_rows = [matrix.shape[0] for matrix in matrices]
-        self.shape = sum(n_rows), first.shape[1]
-        stops = np.cumsum(n_rows).tolist()
-        ranges = [slice(stop - n, stop) for n, stop in zip(n_rows, stops, strict=True)]
-        self._parts = list(zip(matrices, ranges, strict=True))
+        stops = accumulate(matrix.shape[0] for matrix in matrices)
+        self._parts = [
+            (matrix, slice(stop - matrix.shape[0], stop))
+            for matrix, stop in zip(matrices, stops, strict=True)
+        ]
 
     def gram(self, T, weights, *, transform=None):
-        """Return C' W C and C' W T in float64, C = K."""
+        """Return C' W C and C' W T in float64, as `Matrix.gram` does."""
         sums = [
             matrix.gram(T[rows, :], weights[rows], transform=transform)
             for matrix, rows in self._parts
@@ -35,7 +33,7 @@ class StackedRows(Matrix):
         return sum(grams[1:], grams[0]), sum(crosses[1:], crosses[0])
 
     def adjoint_of(self, V, function):
-        """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
+        """Return K' G in float64, G = ``function(rows, K V)``, as `Matrix` does."""
 
         def of_part(first, rows, F):
             return function(slice(first + rows.start, first + rows.stop), F)

@@ -33,8 +33,8 @@ class TiledKernel(Matrix):
     centers : array of shape (p, d)
         Z.
     rows : array or StoredRows of shape (m, d), default=None
-        X, on any device: rows are moved when they are used. None: X = Z, and the
-        diagonal is exact.
+        X, on any device: rows are moved when they are used. None: X = Z, with an exact
+        diagonal.
     tile_memory : float, default=None
         MB that the tiles of one thread, or of a GPU, may take.
     frame : dict, default=None
@@ -73,7 +73,7 @@ class TiledKernel(Matrix):
         self.shape = m, self._right.shape[0]
 
     def encoder(self, X):
-        """Return a function: a range of the rows X, encoded where this computes."""
+        """Return a function that encodes a range of the rows X where this computes."""
         here = self.xp, self.device
         if not isinstance(X, StreamedRows) and location_of(X) != here:
             X = StreamedRows(X, *here)
@@ -126,19 +126,19 @@ class TiledKernel(Matrix):
         other._set_rows(encoded_rows, m, first)
         return other
 
-    def product(self, A, start=0, stop=None, n_kept=0):
+    def product(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         if self.factored:
             left = self.kernel.left(self.encoded_rows(start, stop))
-            kept = large_product(left, self._right[:n_kept, :].T)
+            leading = large_product(left, self._right[:n_columns, :].T)
             F = large_product(left, self._right.T @ A)
             if self._added is not None and self._first is not None:
-                self._add_diagonal(F, kept, A, start + self._first)
-            return F, kept
+                self._add_diagonal(F, leading, A, start + self._first)
+            return F, leading
         m, p = stop - start, self.shape[1]
         options = {"dtype": self.dtype, "device": self.device}
-        kept = self.xp.empty((m, n_kept), **options)
+        leading = self.xp.empty((m, n_columns), **options)
         plan = self._plan(m)
         bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
         parts = [self.xp.zeros((m, A.shape[1]), **options) for _ in range(plan.n_parts)]
@@ -147,19 +147,19 @@ class TiledKernel(Matrix):
             F, first, last = parts[part], bounds[part], bounds[part + 1]
             for columns, tile in self._tiles(start, rows, first, last, plan):
                 F[rows, :] += tile @ A[columns, :]
-                if columns.start < n_kept:
-                    end = min(columns.stop, n_kept)
-                    kept[rows, columns.start : end] = tile[:, : end - columns.start]
+                if columns.start < n_columns:
+                    end = min(columns.stop, n_columns)
+                    leading[rows, columns.start : end] = tile[:, : end - columns.start]
 
         ranges = list(slices(m, plan.row_tile))
         tasks = [(part, rows) for part in range(plan.n_parts) for rows in ranges]
         run_on_threads(self.pool, task, tasks, self._seconds(m * p, A.shape[1]))
-        return sum_of(parts), kept
+        return sum_of(parts), leading
 
-    def _add_diagonal(self, F, kept, A, start):
-        """Add what `plus_diagonal` added to K to F = K A and to columns of K.
+    def _add_diagonal(self, F, leading, A, start):
+        """Add to F = K A, and to the leading columns of K, what `plus_diagonal` added.
 
-        Of the rows that are the centers from `start` on.
+        The rows are those of the centers from `start` on.
         """
         first, last = max(start, 0), min(start + F.shape[0], self.shape[1])
         if first >= last:
@@ -167,21 +167,21 @@ class TiledKernel(Matrix):
         F[first - start : last - start, :] += (
             self._added[first:last, None] * A[first:last, :]
         )
-        last = min(last, kept.shape[1])
+        last = min(last, leading.shape[1])
         if first < last:
             rows, own = slice(first - start, last - start), slice(first, last)
-            kept[rows, own] = plus_diagonal(kept[rows, own], self._added[own])
+            leading[rows, own] = plus_diagonal(leading[rows, own], self._added[own])
 
     def evaluated(self, A):
         """Return K @ A, and K in memory: computed once for this and for `adjoint`."""
-        F, K = self.product(A, n_kept=self.shape[1])
+        F, K = self.product(A, n_columns=self.shape[1])
         return F, GivenMatrix(K, self)
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K(X, Z) as an array.
 
-        Of the same rows and columns of a symmetric matrix only the lower triangle is
-        computed.
+        If rows and columns of a symmetric matrix are the same, only the lower triangle
+        is computed.
         """
         stop, last, K = self._target(start, stop, first, last, dtype, out)
         m, plan = stop - start, self._plan(stop - start)
@@ -223,14 +223,14 @@ class TiledKernel(Matrix):
         return BlockPlan.make(*sizes, self.n_workers, self.budget)
 
     def _seconds(self, n_entries, n_columns=0):
-        """Return what entries of K, and a product with them, take one thread."""
+        """Return the time of one thread for entries of K, and a product with them."""
         width = self.feature_work * self.row_width + n_columns
         return n_entries * CPU.kernel_seconds(width, self.itemsize, 1)
 
     def _tiles(self, start, rows, first, last, plan):
         """Yield ranges of centers in [first:last], and the tile of K of each.
 
-        Of the rows `rows`, counted from `start`. A tile is overwritten by the next.
+        The tile's rows are `rows`, counted from `start`; the next tile overwrites it.
         """
         start += rows.start
         width = CPU.row_tile if plan is None else plan.center_tile
@@ -269,5 +269,5 @@ class TiledKernel(Matrix):
 
 
 def encoded_slices(E):
-    """Return a function: a range of rows that are encoded already."""
+    """Return a function that returns a range of rows that are encoded already."""
     return lambda start, stop: E[start:stop, :]

@@ -30,8 +30,9 @@ class CenterSpectral(TopEigenvectors):
 
     The preconditioner maps the span of K(., Z) to itself and so commutes with the
     projection onto it: where the projected gradient vanishes, so does the gradient of
-    least squares on the centers, whatever q. With eigenfunctions of a subsample of the
-    rows, as in EigenPro 3, the fixed point is another (lemma 6 there).
+    least squares on the centers, whatever q. With eigenfunctions in the span of the
+    rows, as in EigenPro 3, the fixed point is another: lemma 6 there has that of its
+    algorithm 1, where they are those of all rows. Algorithm 2 takes a subsample.
     """
 
     @classmethod
@@ -67,8 +68,8 @@ class CenterSpectral(TopEigenvectors):
         if weights is not None:
             w = xp.astype(weights[:n_rows, None], f64)
             root = xp.sqrt(w / xp.sum(w))
-        kept = xp.asarray(places, device=centers.device)
-        M = solve_triangular(L, (root * xp.take(C, kept, axis=1)).T)
+        columns = xp.asarray(places, device=centers.device)
+        M = solve_triangular(L, (root * xp.take(C, columns, axis=1)).T)
         values, U = top_eigh(large_gram(M), min(q + 1, M.shape[0]))
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)

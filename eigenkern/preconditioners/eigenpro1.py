@@ -39,7 +39,7 @@ class GlobalSpectral(TopEigenvectors):
     images: Any
 
     is_of_rows = True
-    n_kept = 0
+    n_columns = 0
     rows = slice(None)
 
     @classmethod
@@ -92,8 +92,8 @@ class GlobalSpectral(TopEigenvectors):
         )
         values, R = eigh(0.5 * (gram + gram.T))
         values = xp.flip(values)
-        # The level is an estimate: it lies neither above the values it goes with nor,
-        # as they do not, below rounding.
+        # The level is only an estimate: it must be no larger than the values before it,
+        # and like them no smaller than rounding.
         levels = xp.full_like(values[:1], n * level)
         m, dtype = min(n, 1000), operator.dtype
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))
@@ -119,8 +119,11 @@ class GlobalSpectral(TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return self.images[start:stop, :]
 
-    def correction(self, b, kept, G):
-        """Return V D p(X_b)' G of the batch `b` of rows, shape (n, l)."""
+    def correction(self, b, K_bs, G):
+        """Return V D p(X_b)' G of the batch `b` of rows, shape (n, l).
+
+        `K_bs`, which EigenPro 2 needs, is not used: p of all rows is in memory.
+        """
         image = self.images[b, :].T @ G
         return large_product(self.vectors, self.scales[:, None] * image)
 

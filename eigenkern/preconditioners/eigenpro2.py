@@ -25,7 +25,9 @@ class Spectral(TopEigenvectors):
     References
     ----------
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
-    training", MLSys 2019: equation 8.
+    training", MLSys 2019: equation 8, which has sigma_q for sigma_{q+1} and no tau.
+    These two are those of the authors' "Diving into the shallows", NeurIPS 2017:
+    table 2.
     """
 
     is_of_rows = True
@@ -78,7 +80,7 @@ class Spectral(TopEigenvectors):
         return self.vectors.shape[0]
 
     @property
-    def n_kept(self):
+    def n_columns(self):
         """Columns of K(X_b, X) that a step needs."""
         return self.subsample_size if self.n_components else 0
 
@@ -93,6 +95,9 @@ class Spectral(TopEigenvectors):
         return slice(0, self.subsample_size)
 
     def correction(self, b, K_bs, G):
-        """Return V D V' K(X_s, X_b) G of the batch `b` of rows, shape (s, l)."""
+        """Return V D V' K(X_s, X_b) G, shape (s, l).
+
+        The range `b` of the batch's rows, which EigenPro 1 needs, is not used.
+        """
         image = self.vectors.T @ large_product(G.T, K_bs).T
         return large_product(self.vectors, self.scales[:, None] * image)

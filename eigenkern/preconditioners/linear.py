@@ -20,7 +20,7 @@ class LinearSpectral(TopEigenvectors):
     shallow learning", NeurIPS 2017: table 1 and appendix A.
     """
 
-    n_kept = 0
+    n_columns = 0
 
     @classmethod
     def of(

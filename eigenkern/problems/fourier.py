@@ -9,8 +9,8 @@ from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.transfer import move_what_fits
 from ..losses import weighted_median
 from ..operators.fourier import FourierBlocks
-from ..solvers.doubly_stochastic import Expansion, Rows
-from ..tuning.doubly_stochastic import N_SAMPLED, longest_step
+from ..solvers.doubly_stochastic import Expansion, TrainingRows
+from ..tuning.doubly_stochastic import N_SAMPLED, longest_safe_step
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -66,7 +66,7 @@ class FourierProblem(Problem):
 
     Attributes
     ----------
-    rows : Rows
+    rows : TrainingRows
         Training rows; their targets are shifted and scaled.
     kernel : Kernel
     loss_function : Loss
@@ -109,7 +109,7 @@ class FourierProblem(Problem):
             Y, self._shift = (Y - constant) / self._target_scale, constant
             constant = np.zeros_like(constant)
         self.targets, self._constant = self.array(Y), self.array(constant)
-        self.rows = Rows(X, _by_columns(self.targets), self.weights)
+        self.rows = TrainingRows(X, _by_columns(self.targets), self.weights)
         if held_out is not None:
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
@@ -150,11 +150,11 @@ class FourierProblem(Problem):
         )
 
     def longest_step(self, batch_size, n, alpha):
-        """Return what `longest_step` measures on a random sample of the rows."""
+        """Return the `longest_safe_step` for a random sample of the rows."""
         index = self.rng.permutation(self.rows.X.shape[0])[:N_SAMPLED]
         rows, weights = take(self.rows.X, index), take(self.weights, index)
         curvature, F = self.loss_function.curvature, self.features.block_size
-        return longest_step(
+        return longest_safe_step(
             self.kernel, rows, weights, curvature, F, batch_size, n, alpha
         )
 

@@ -27,7 +27,7 @@ from .problem import Problem, scatter, take
 _FEWEST_SETS, _MOST_SETS = 300, 500
 # Rows that are held out together, where no factor leaves out single ones.
 _MOST_HELD_OUT = 2000
-# Rows that are no centers, where these alone are left out.
+# Rows that are no centers, at least, if only such rows are left out.
 _FEWEST_NO_CENTERS = 50
 
 
@@ -52,7 +52,7 @@ def weighted_mean(losses, weights):
 
 
 def standard_error(losses, weights, n_distinct):
-    """Return the standard error of that mean, of rows of which some are distinct."""
+    """Return the standard error of that mean, with `n_distinct` distinct rows."""
     xp = namespace(weights)
     w = weights / xp.sum(weights)
     variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
@@ -137,7 +137,8 @@ class LeastSquares(Problem):
       ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
       these with the rows held out (the same object, where there are none);
-    - ``gradient(matrix, rows, b, Y)``: Phi' W (Phi b - Y), or for Y None Phi' W Phi b;
+    - ``gradient(matrix, rows, b, Y)``: N (B b - q), q of the targets Y, or for Y None
+      N B b;
     - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
       training spectrum;
     - ``orthonormal(width)``: ranges of training rows and their W^1/2 Phi V, columns of
@@ -160,8 +161,8 @@ class LeastSquares(Problem):
         Not used where the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
     alpha : float, default=0.0
-        Penalty that should count: where rounding of float32 values would drown it, the
-        rows are taken, and the model is, in float64.
+        Penalty. If the rounding of float32 kernel values would drown it, rows and model
+        are in float64.
     n_columns : int, default=None
         Centers that the kernel matrix has. None: all rows.
     centered : bool, default=True
@@ -290,23 +291,23 @@ class LeastSquares(Problem):
 
     # Memory
 
-    def plan(self, path, n_kept=0):
+    def plan(self, path, n_stored=0):
         """Return the memory of a fit in closed form.
 
         Parameters
         ----------
         path : bool
             Whether eigenvectors are computed.
-        n_kept : int, default=0
+        n_stored : int, default=0
             Candidates whose coefficients are kept.
         """
         n, n_outputs = self.all.targets.shape
         kind, p = "path" if path else "ridge", self.n_centers
         if p is None:
-            kept = 3 * n * n_kept * n_outputs
-            return NystromPlan.make(f"full {kind}", n, n, n_kept=kept)
-        validated, kept = self.validation is not None, 3 * p * n_kept * n_outputs
-        return NystromPlan.make(kind, p, n, validated=validated, n_kept=kept)
+            stored = 3 * n * n_stored * n_outputs
+            return NystromPlan.make(f"full {kind}", n, n, n_stored=stored)
+        validated, stored = self.validation is not None, 3 * p * n_stored * n_outputs
+        return NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
 
     def has_memory(self, plan):
         """Whether the free memory holds a `NystromPlan`."""
@@ -433,9 +434,8 @@ class LeastSquares(Problem):
     def _able_to_leave_out(self):
         """Return which of all rows may be left out: those that are no centers, or all.
 
-        New rows are no centers. That a center stays without its row is another thing,
-        which happens to none of them: what is left has next to nothing to tell its
-        coefficient by where the penalty is small.
+        New rows are no centers. A center whose own row is left out is unlike any new
+        row: if the penalty is small, its coefficient is then hardly determined.
         """
         everything = np.ones(len(self.all.index), dtype=bool)
         if self.center_indices is None:

@@ -33,7 +33,7 @@ class LogisticProblem(Problem):
     cache_size : "auto" or float
         MB for the kernel matrices of the rows and the centers.
     n_passes : int
-        Products with each of them that are to come, some.
+        About how many products with each of them are to come.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ class LogisticProblem(Problem):
         """
         n, n_outputs = self.all.targets.shape
         # Targets, values, curvature and two gradients of every row.
-        n_kept = 8 * n * n_outputs
-        return NystromPlan.make(kind, self._features.n_centers, n, n_kept=n_kept)
+        n_stored = 8 * n * n_outputs
+        return NystromPlan.make(kind, self._features.n_centers, n, n_stored=n_stored)
 
     def check_memory(self, plan):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""

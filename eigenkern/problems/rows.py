@@ -85,6 +85,7 @@ class RowProblem(LeastSquares):
         return -over[:, :-1], over[:, -1]
 
     def gradient(self, matrix, rows, b, Y):
+        # W^1/2 (f - Y): the dual step, equation 12 of the NYTRO paper.
         F = self.values(matrix, b)
         F = F if Y is None else F - Y
         return self.xp.sqrt(rows.weights)[:, None] * F

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
-# Names of what a run goes on from, as in the formulas of `conjugate_gradient`.
+# What a run can go on from; the names are those of `conjugate_gradient`'s formulas.
 _STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
 
 
@@ -21,9 +21,9 @@ class Solution(NamedTuple):
     converged : bool
         Whether every column is done.
     rest : array of shape (p, l) or None
-        The residual itself; None where columns end apart.
+        The residual itself; None unless the columns end together.
     state : dict
-        What another run goes on from.
+        What another run can go on from.
     """
 
     coef: Any
@@ -52,14 +52,14 @@ def conjugate_gradient(
         ``apply(P)`` returns H P, for any number of columns.
     rhs : array of shape (p, l)
     start : array of shape (p, l)
-        Where it starts.
+        X to start from.
     tol : float
     precondition : callable, default=None
         ``precondition(R)`` returns M R, with M near the inverse of H; None: M = I.
     together : bool, default=False
         Whether all columns go on until the last of them is done.
     state : dict, default=None
-        Go on from that of a solution of the same problem; `start` does not count.
+        Go on from that of a solution of the same problem; `start` is not used then.
     """
     xp = namespace(rhs)
     scale = _norms(rhs)
@@ -89,7 +89,7 @@ def conjugate_gradient(
             while True:
                 yield Solution(coef, residuals, True, rest if together else None)
         H_P = apply(P)
-        # Rounding can leave no curvature along a direction: then nothing is to be won.
+        # Rounding can leave no curvature along a direction: then its step is zero.
         step = _over(R_Z, xp.sum(P * H_P, axis=0))
         X, R = X + step * P, R - step * H_P
         Z = R if precondition is None else precondition(R)

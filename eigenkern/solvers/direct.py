@@ -14,27 +14,27 @@ from ..backend.linalg import (
 )
 
 # A factor in single precision has errors of some eps times the largest eigenvalue,
-# which is less than n times the mean of the diagonal: it serves where the penalty is
+# which is less than n times the mean of the diagonal: it suffices where the penalty is
 # above that.
 _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties whose normal matrix has entries that single precision can hold.
 _SINGLE_RANGE = 1e-30, 1e30
-# Relative residual that is as good as none, in units of rounding, and refinements.
+# Relative residual, in units of rounding, that counts as solved; refinements at most.
 _SOLVED, _N_REFINEMENTS = 1000, 5
-# The same of normal equations, by the bytes of a number: the features weigh what is
-# left up to sqrt(lambda_1 / c) times as much as the residual of the rows.
+# The same for normal equations, by the bytes of a number: through the features, what is
+# left counts up to sqrt(lambda_1 / c) times as much as the residual of the rows.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
-# Relative residual of what is no solution: A is not symmetric, or not finite.
+# Relative residual above which there is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# The part of the rows that are left out one by one, and how many are at least and at
-# most: 1000 of 8000 rows, for an inverse that is cheap beside the factor. They
+# An eighth of the rows is left out one by one, but so many at least and at most. With
+# 1000 of 8000 rows the inverse that this needs is cheap beside the factor. They
 # calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
-# Rows that tell the size of k(x, x).
+# Rows on which the size of k(x, x) is measured.
 N_DIAGONAL = 1000
 
 
-class Solution(NamedTuple):
+class DirectSolution(NamedTuple):
     """A solution.
 
     Attributes
@@ -51,7 +51,7 @@ class Solution(NamedTuple):
     left_out: Any
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what overflows is no solution
+@np.errstate(over="ignore", invalid="ignore")  # values that overflow do not solve it
 def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     """Return the coefficients of kernel ridge regression, or None where that fails.
 
@@ -71,19 +71,19 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     weights : array of shape (n,) or None
         Diagonal of W, positive.
     penalty : float, default=0.0
-        Relative to the diagonal, where there is no `ridge`.
+        Relative to the mean of the diagonal; used if `ridge` is 0.
     ridge : float, default=0.0
-        c itself. Where single precision does not solve that, double precision does.
+        c itself. Double precision is tried where single precision does not suffice.
 
     Returns
     -------
-    Solution or None
+    DirectSolution or None
     """
     xp = A.xp
     precisions = _precisions(A, weights, penalty, ridge)
     for dtype in precisions:
         solution, left = _solved(A, y, weights, penalty, ridge, dtype)
-        # What double precision would do better, of data that have it.
+        # Double precision, still to come, would do better on data that have it.
         is_last = dtype == precisions[-1] or A.dtype == xp.float32
         if left <= (_NO_SOLUTION if is_last else _enough(A)):
             return solution
@@ -109,11 +109,11 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
         Diagonal of W, positive, with mean 1.
     ridge : float
     has_mean : bool
-        Whether the means of features and targets were fitted to these rows as well.
+        Whether the means of features and targets were computed from these rows too.
 
     Returns
     -------
-    Solution or None
+    DirectSolution or None
     """
     xp = F.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
@@ -135,7 +135,7 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
         a, _, left = _refined(L, b, error_of, enough)
         if left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
             left_out = _features_left_out(F, residual, w, L, has_mean)
-            return Solution(a, residual, left_out)
+            return DirectSolution(a, residual, left_out)
     return None
 
 
@@ -172,8 +172,8 @@ def _normal_equations(F, y, weights, dtype):
 def _features_left_out(F, residual, w, L, has_mean):
     """Return the residual of each of the first rows, in the model without it.
 
-    That is r_i / (1 - h_i), h_i what row i has to say in its own value: that of the
-    features, and 1 / n of the mean. Of a file the first rows are in memory.
+    That is r_i / (1 - h_i) with the leverage h_i of row i on its own value: that of the
+    features, and 1 / n for the mean. The first rows of a file are in memory.
     """
     xp, n = F.xp, F.shape[0]
     m = _n_left_out(n)
@@ -222,7 +222,7 @@ def _solved(A, y, weights, penalty, ridge, dtype):
     last = slice(n - _n_left_out(n), n)
     inverse = solve_triangular(L[last, last], plus_diagonal(0.0 * L[last, last], 1.0))
     diagonal = w[last] * xp.astype(xp.sum(inverse**2, axis=0), A.dtype)
-    return Solution(a, residual, a[last, :] / diagonal[:, None]), left
+    return DirectSolution(a, residual, a[last, :] / diagonal[:, None]), left
 
 
 def _refined(L, b, error_of, enough):
@@ -233,9 +233,9 @@ def _refined(L, b, error_of, enough):
     L : array of shape (n, n)
     b : array of shape (n, l)
     error_of : callable
-        ``error_of(x)``, b less what the matrix makes of x.
+        ``error_of(x)`` returns b less the product of the matrix and x.
     enough : float
-        Error over that of zero, to refine the solution to.
+        Error, over that of x = 0, at which refining ends.
     """
     xp = namespace(b)
     x, error = xp.zeros_like(b), b
@@ -252,7 +252,10 @@ def _refined(L, b, error_of, enough):
 
 
 def _factor(A, weights, penalty, ridge, dtype):
-    """Return the factor of S + c I or None, what multiplies by S = W^1/2 A W^1/2, c."""
+    """Return the factor of S + c I or None, the product with S, and c.
+
+    S = W^1/2 A W^1/2.
+    """
     xp = A.xp
     K = A.block(dtype=dtype)
     if A.in_memory and dtype == A.dtype:  # it is not ours to change
@@ -266,7 +269,7 @@ def _factor(A, weights, penalty, ridge, dtype):
 
 
 def _enough(A):
-    """Return the relative residual that is as good as none."""
+    """Return the relative residual that counts as solved."""
     return _SOLVED * float(A.xp.finfo(A.dtype).eps)
 
 

@@ -10,7 +10,9 @@ gradients of the loss in f(x_i), one row each, and a block k ::
 
 DSG (algorithm 1 of the paper) takes a new block in every step; UDSG (3) an old one,
 drawn at random, in U of G + U steps; CDSG (4) an old one whenever `checked_step` finds
-one for which that is no worse. f(x_i), the paper's algorithm 2, is of `RunningValues`.
+one that is no worse. `RunningValues` has f(x_i), the paper's algorithm 2. The first G
+of G + U steps of UDSG take new blocks, as in the proof of theorem 4; algorithm 3, which
+counts from i = 1, would begin with G - 1.
 
 Without mu and the last line these are the steps of the papers. The features' mean
 makes a constant function the top eigenvector of the kernel, with an eigenvalue of some
@@ -30,21 +32,22 @@ import numpy as np
 from ..backend.array import device_of, to_numpy
 from .guard import Epoch, Guard, Guarded
 
-# Shrinking coefficients are rewritten when their common factor is as small.
+# Coefficients are rewritten when the factor by which all have shrunk is as small.
 _SMALLEST_SCALE = 1e-6
-# Part of Newton's step that the constant makes at least, and with how many rows it
-# makes the whole.
+# Least part of Newton's step that the constant makes, and the batch size from which on
+# it makes the whole step.
 _CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
-# Rows that a batch shall have of a class: fewer tell little of the second derivative.
+# Rows of a class that a batch should have: fewer say little about the second
+# derivative.
 _ROWS_OF_CLASS = 10
 
 
 def constant_rate(batch_size, quick):
-    """Return the part of Newton's step that the constant makes, at the longest step.
+    """Return r, the part of Newton's step that the constant makes at the longest step.
 
-    Of the variance of one row's gradient a rate r leaves r / (2 - r) over B in the
-    constant: if `quick`, no more than the whole step of 4096 rows leaves, or a rate of
-    0.2 where that is more.
+    It leaves r / (2 - r) / B of the variance of one row's gradient in the constant. If
+    `quick`, r leaves as much as the whole step leaves in batches of 4096 rows, but is
+    at least 0.2; otherwise it is 0.2.
     """
     if not quick:
         return _CONSTANT_RATE
@@ -63,13 +66,14 @@ class Expansion:
     constant : array of shape (l,)
         b.
     mean : array of shape (l,)
-        sum_k mu_k' A_k over `scale`, each part of A_k with the mu of its step.
+        sum_k mu_k' A_k over `scale`, each change of A_k with the mu of its own step.
     coef : list of arrays of shape (2 F, l)
         A_k over `scale`.
     sums : list of ndarrays of shape (l,)
-        The paper's beta_k over `scale`: what A_k was moved by for a mean gradient of 1.
+        The paper's beta_k over `scale`: minus the sum of the steps on block k, each
+        times its mean gradient; what A_k would be if its features were 1.
     scale : float
-        One number to multiply by where all coefficients shrink.
+        Factor of all coefficients: where these shrink, it alone changes.
     n_steps : int
         Steps made.
     """
@@ -107,14 +111,18 @@ class Expansion:
         """Return beta_k of all blocks, shape (n_blocks, l)."""
         return self.scale * np.asarray(self.sums)
 
-    def add(self, k, change, mean, mean_gradient):
-        """Add (phi_k - mu)' `change` to f, `mean` = mu' `change`; all over `scale`."""
+    def add(self, k, change, mean, move):
+        """Add (phi_k - mu)' `change` to f, with `mean` = mu' `change`.
+
+        `move` is the change of beta_k, minus the step times the mean gradient. All are
+        over `scale`.
+        """
         if k == len(self.coef):
             self.coef.append(change)
-            self.sums.append(mean_gradient)
+            self.sums.append(move)
         else:
             self.coef[k] = self.coef[k] + change
-            self.sums[k] = self.sums[k] + mean_gradient
+            self.sums[k] = self.sums[k] + move
         self.mean = self.mean + mean
 
     def fold(self):
@@ -149,9 +157,9 @@ class RunningValues:
         self._log, self._n_dropped = [], 0
 
     def save(self):
-        """Return the values and what they know of, to `load`.
+        """Return the values and the record of changes, to `load`.
 
-        Sums in another order would differ by rounding.
+        Values that were summed anew, in another order, would differ by rounding.
         """
         return [self._values, self._seen, self._log, self._n_dropped]
 
@@ -230,7 +238,7 @@ class BlockRule:
     n_new, n_old : int
         G and U of "udsg".
     max_blocks : int or None
-        After as many blocks old ones are drawn at random.
+        Once there are so many blocks, old ones are drawn at random.
     """
 
     algorithm: str
@@ -241,8 +249,9 @@ class BlockRule:
     def choose(self, expansion, mean_gradient, noise, step, longest, rng):
         """Return the block of a step, and the step.
 
-        A new one is the one after those that `expansion` has. The parameters are those
-        of `checked_step`, and the longest step.
+        The index of a new block is the number of blocks in `expansion`. The parameters
+        are those of `checked_step`, and the longest step: unlike in the paper, eta is
+        never longer than that.
         """
         n_blocks = len(expansion.coef)
         if self.algorithm == "cdsg":
@@ -261,13 +270,16 @@ class BlockRule:
 def checked_step(sums, mean_gradient, noise, gamma):
     """Return the old block that allows the longest step, and that step.
 
-    The step eta on block k, in which the steps so far add up to beta_k, has at most the
-    error of a step gamma on a new block if (equation 9 of the paper) ::
+    The step eta on block k, whose steps so far add up to beta_k, has at most the error
+    of a step gamma on a new block if, by equation 9 of the paper, whose eta is our
+    -eta, ::
 
         2 |beta_k - eta g|^2 + 2 eta^2 v <= |beta_k|^2 + gamma^2 |g|^2
 
-    with the batch's mean gradient g and v = (M sigma)^2 / B, the error because other
-    rows were in the earlier batches. (The paper divides by B^2 a sum over the batch.)
+    with the batch's mean gradient g and v = (M sigma)^2 / B, the error that arises
+    because the earlier batches had other rows. (The paper divides by B^2 a sum over the
+    batch. In the last line of its algorithm 4, "beta_k = alpha_k - ...", alpha_k must
+    be beta_k.)
 
     Parameters
     ----------
@@ -276,7 +288,8 @@ def checked_step(sums, mean_gradient, noise, gamma):
     mean_gradient : ndarray of shape (l,)
         g.
     noise : float
-        v.
+        v. `Iteration.step` takes the mean of |g_i|^2 over the batch in place of its
+        bound M^2, and 1 / (8 F) for sigma^2.
     gamma : float
 
     Returns
@@ -297,8 +310,8 @@ def checked_step(sums, mean_gradient, noise, gamma):
     return k, float(max(steps[k], 0.0))
 
 
-class Rows(NamedTuple):
-    """Training rows.
+class TrainingRows(NamedTuple):
+    """Rows of `doubly_stochastic`.
 
     Attributes
     ----------
@@ -331,18 +344,19 @@ def doubly_stochastic(
 ):
     """Minimise lambda / 2 |f - b|^2 + mean_i w_i loss(y_i, f(x_i)).
 
-    With F features in a block a step costs 2 B F (d + 2 l) flops and 2 B F cosines and
-    sines for its own block, and for the values of f on the batch that times the number
-    of blocks; where running values are kept, times the number of blocks that changed
-    since the last visit, at most n / B.
+    With F frequencies in a block a step costs 2 B F (d + 2 l) flops and 2 B F cosines
+    and sines for its own block. The values of f on the batch cost as much for each of
+    the blocks; where running values are kept, for each block that changed since the
+    last visit, at most n / B of them.
 
     Parameters
     ----------
     features : FourierBlocks
-    rows : Rows
+    rows : TrainingRows
     loss : Loss
     expansion : Expansion
-        f to start from; changed in place. Its constant is what `guard` compares with.
+        f to start from; changed in place. The guard compares losses with that of its
+        constant alone.
     alpha : float
         lambda.
     batch_size : int
@@ -354,7 +368,7 @@ def doubly_stochastic(
     rng : numpy.random.RandomState
         Order of the batches and old blocks.
     n_passes : int, default=1
-        Passes over the rows in what is called an epoch.
+        Passes over the rows that make an epoch.
     shuffle : bool, default=True
         Whether the batches, slices of the given order, are visited in random order.
     n_halvings : int, default=0
@@ -367,7 +381,8 @@ def doubly_stochastic(
         guard multiplies all steps by. Without end, unless it has `failed`.
     """
     xp, n = features.xp, rows.X.shape[0]
-    # A last batch of one row joins the one before: it has no features less their mean.
+    # A last batch of one row joins the one before: less their mean, the features of a
+    # single row are zero.
     bounds = [*range(0, max(n - 1, 1), batch_size), n]
     batches = [slice(start, stop) for start, stop in pairwise(bounds)]
     zeros = xp.broadcast_to(expansion.constant[None, :], rows.targets.shape)
@@ -428,7 +443,7 @@ class Iteration:
     """
 
     features: Any
-    rows: Rows
+    rows: TrainingRows
     loss: Any
     expansion: Expansion
     values: RunningValues
@@ -441,7 +456,8 @@ class Iteration:
     def step(self, b, V, G, squares, curvatures, factor):
         """Change the expansion, and its values `V`, by one step on a batch `b`.
 
-        The others are what `gradients` returns, and what the guard makes of the step.
+        `G`, `squares` and `curvatures` are what `gradients` returns; the guard
+        multiplies the step by `factor`.
         """
         xp, m, expansion = self.features.xp, G.shape[0], self.expansion
         sums = xp.sum(G, axis=0)
@@ -450,6 +466,8 @@ class Iteration:
             return
         gamma = factor * self.steps.at(expansion.n_steps + 1)
         gamma *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
+        # v of `checked_step`, squares / m for M^2. sigma^2: the mean of F cosines has a
+        # variance of 1 / (2 F) at most, over the square of a bound, 2, of what varies.
         noise = squares / (8.0 * self.features.block_size * m**2)
         k, gamma = self.blocks.choose(
             expansion, mean_gradient, noise, gamma, self.steps.longest, self.rng
@@ -462,9 +480,8 @@ class Iteration:
         expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
         self.values.record(k, change, b.start, phi, V)
         least = min(_ROWS_OF_CLASS / m, self.loss.curvature)
-        # A constant that lags behind keeps old blocks from being checked with success.
-        # That is a loss only where they save time: with kept values a new one costs no
-        # more.
+        # While the constant lags behind, old blocks fail the check. That matters only
+        # where they save time: where values are kept, new blocks cost no more.
         quick = self.loss.moves_constant and not self.values.keep
         rate = constant_rate(self.batch_size, quick) * gamma / self.steps.longest
         rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight

@@ -13,7 +13,10 @@ _N_RACE_JUDGES = 1000
 
 
 def step_on_rows(A, P, a, b, K_bs, g):
-    """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine, of rows as centers."""
+    """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine, of rows as centers.
+
+    The rows s are the subsample in EigenPro 2, and all rows in EigenPro 1.
+    """
     a[b, :] -= g
     if P.n_components:
         a[P.rows, :] += P.correction(b, K_bs, g)
@@ -54,23 +57,25 @@ def eigenpro(
         a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
 
-    On features alpha |a|^2 may be added to what is minimized: its part of the step is
-    implicit, ``(I + kappa P) a = `` the a above, kappa = alpha eta, however large.
+    On features a penalty alpha |a|^2 may be added. Its part of the step is implicit,
+    ``(I + kappa P) a = `` the a above with kappa = alpha eta: it needs no shorter step,
+    however large alpha is.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
-    where K is cached), the mean n l, and the correction
+    where K is cached), the mean of the iterates n l, and the correction
 
     - s m l + 2 s q l in EigenPro 2, whose eigenvectors live on the first s rows,
     - n q l in EigenPro 1, whose eigenvectors live on all of them;
 
     on a linear model all together 2 m d l + 2 q d l. The batches are slices of the
-    given order of rows and are visited in a new random order every epoch. The model of
-    an epoch is the mean of the iterates of its second half, which has less of the
-    steps' noise than the last.
+    given order of rows and are visited in a new random order every epoch. A last,
+    shorter batch is divided by m too, so that its rows count as much as the others. The
+    model of an epoch is the mean of the iterates of its second half, which has less of
+    the steps' noise than the last iterate.
 
-    Around the epochs are `Guarded`, which goes back and halves eta where they diverge,
-    and `StepSearch`: in the first of them several steps run side by side, as further
-    columns of a.
+    Around the epochs run `Guarded`, which goes back and halves eta when one diverges,
+    and `StepSearch`, which in the first epochs tries several steps side by side, as
+    further columns of a.
 
     Parameters
     ----------
@@ -96,16 +101,17 @@ def eigenpro(
     try_steps : bool, default=True
         Whether to try other steps.
     zero_loss : float, default=0.0
-        Mean loss, summed over the outputs, that the guard takes for that of f = 0 if
-        the loss of f = 0 on the rows is less: of rows that are no fair sample.
+        Least value that the guard takes for the mean loss of f = 0, summed over the
+        outputs: on rows that are not a fair sample that loss may be too small.
     n_halvings : int, default=0
         How often the guard has halved the step before.
     may_restart : bool, default=True
-        Whether to start from zero where the given coefficients trip the guard.
+        Whether to start from zero if the given coefficients trip the guard.
     accepts : callable
-        ``accepts(coef)`` of the model of an epoch: an epoch that it refuses diverged.
+        ``accepts(coef)`` tells whether the model of an epoch is good; if not, the epoch
+        counts as diverged.
     rows : slice, default=None
-        What an epoch visits. None: all rows.
+        The rows that an epoch visits. None: all.
 
     Yields
     ------
@@ -187,18 +193,19 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
     The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place;
     `rates` (k, l) are their eta / m, `zero_losses` (n,) the losses of f = 0. The
     numbers are those of algorithm 1 of EigenPro 2, which has alpha for a, blocks t and
-    r for b and s, and 2 eta for eta.
+    r for b and s, 2 eta for eta, and in D sigma_q for sigma_{q+1}.
     """
     xp, k = namespace(a), rates.shape[0]
     mean = xp.zeros_like(a)
     rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
     for b in batches:  # 1
-        F, K_bs = A.product(a, b.start, b.stop, n_kept=P.n_kept)  # 2, 4
+        F, K_bs = A.product(a, b.start, b.stop, n_columns=P.n_columns)  # 2, 4
         error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
         g = w[b, None] * error
         zero_loss = float(xp.sum(zero_losses[b]))
         if watch.add(xp.sum(g * error, axis=0), zero_loss, b.stop - b.start):
             break
+        # An iterate that diverged stays at zero, where it cannot overflow.
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
         step(A, P, a, b, K_bs, rates * g)  # 3, 5

@@ -15,7 +15,7 @@ class FalkonState(NamedTuple):
     coef : array of shape (p, l)
         b.
     counts : dict
-        Nothing beside it.
+        Empty.
     residual : float
         The largest relative residual of the outputs.
     converged : bool
@@ -23,7 +23,7 @@ class FalkonState(NamedTuple):
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     state : dict
-        What another run goes on from.
+        What another run can go on from.
     """
 
     coef: Any
@@ -35,12 +35,12 @@ class FalkonState(NamedTuple):
 
 
 class Falkon:
-    """The iterations of `falkon`, which go on from a checkpoint.
+    """The iterations of `falkon`, which can go on from a checkpoint.
 
     Parameters
     ----------
     *args
-        Those of `falkon`, but `state`.
+        The arguments of `falkon`, without `state`.
     """
 
     def __init__(self, *args):
@@ -62,7 +62,7 @@ class Falkon:
         return self._state
 
     def load(self, saved):
-        """Go to where another run of the same problem was, before the first one."""
+        """Go on from where another run of the same problem was, before iterating."""
         self._state = saved
 
 

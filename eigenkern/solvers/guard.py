@@ -13,7 +13,7 @@ _TRIP = 4.0
 # The loss of an epoch over that of the best one. On noisy targets epochs differ by tens
 # of percent, where the residual is nearly zero by a factor of two.
 _MOST_GROWTH = 3.0
-# Growth of the loss, over that of f = 0, which is rounding.
+# Growth of the loss, over that of f = 0, that may be rounding.
 _GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
@@ -89,7 +89,7 @@ class Guard:
 
     def __init__(self, zero_loss, n_halvings=0):
         self._zero_loss = zero_loss
-        if n_halvings > _MAX_HALVINGS:  # that failed, and tells nothing of these rows
+        if n_halvings > _MAX_HALVINGS:  # that failed, perhaps on other rows
             n_halvings = 0
         self.factor, self.n_halvings = 0.5**n_halvings, n_halvings
         self.best_loss = np.inf
@@ -134,10 +134,10 @@ class EpochWatch:
     shape : tuple (k, l)
         Iterates side by side, and outputs of each.
     n_early : int, default=0
-        Batches before those that are late.
+        Batches before the late ones.
     n_slack_rows : int, default=0
-        Rows with the loss of f = 0 to imagine before the first: few rows may be unlike
-        the others.
+        Rows with the loss of f = 0 to count before the first, so that a few unusual
+        rows do not show as divergence.
 
     Attributes
     ----------
@@ -194,34 +194,34 @@ class EpochWatch:
 class Guarded:
     """Run epochs; where one diverges, go back and halve the step.
 
-    It knows nothing of what an epoch does. The start of the epoch with the least loss
-    is what it goes back to: of the others an epoch can end badly unnoticed. An iterator
-    of an `EpochState` for each epoch, without end, unless it has `failed`: the caller
-    decides when to stop.
+    It knows nothing of what an epoch does. It goes back to the start of the epoch with
+    the least loss: any other epoch may have ended badly without being noticed. It is an
+    iterator with an `EpochState` for each epoch, and ends only once it has failed: the
+    caller decides when to stop.
 
     Parameters
     ----------
     run_epoch : callable
-        Returns an `Epoch`, or None where there was no row to learn from.
+        Returns an `Epoch`, or None if there were no rows to learn from.
     guard : Guard
         Its ``factor`` is what `run_epoch` multiplies steps by.
     snapshot, restore : callable
         ``snapshot()`` returns a copy of where the iteration is, ``restore(copy)`` goes
         there.
     step_size : float, default=1.0
-        Before all factors, to be told.
+        Before all factors; states report it times the guard's.
     model_of : callable
         The model of a snapshot; by default the snapshot itself.
     origin : snapshot, default=None
-        Where to go if the given coefficients trip the guard at once: they may be worse
-        than none.
+        Where to start from if the given coefficients trip the guard at once: they may
+        be worse than none.
     search : StepSearch, default=None
         Steps other than the guard's.
     counts : callable, default=dict
         ``counts()`` returns fitted attributes that the solver itself counts.
     save_rest, load_rest : callable
-        ``save_rest()`` returns what a snapshot leaves out of the iteration, and
-        ``load_rest(saved)`` goes on from it.
+        ``save_rest()`` returns what a snapshot lacks to go on with the iteration, and
+        ``load_rest(saved)`` restores it.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Guarded:
         self._begin = self._snapshot()
         state = self._state(epoch.coef, float(epoch.losses.mean()), guard.factor)
         if search is not None and search.update(epoch.losses):
-            # Side by side only the least loss tells growth; now the chosen one does.
+            # In a race the least loss shows growth; from now on the chosen one does.
             guard.best_loss = epoch.losses.sum()
         return state
 
@@ -289,7 +289,7 @@ class Guarded:
         return EpochState(coef, loss, step, n_halvings, failed, self._counts())
 
     def save(self):
-        """Return where the iteration is, between two epochs: what `load` goes on from.
+        """Return where the iteration is between two epochs, for `load`.
 
         A dict of numbers and arrays, snapshots, and the attributes of guard and search.
         """
@@ -303,7 +303,7 @@ class Guarded:
         }
 
     def load(self, saved):
-        """Go on from where another, of the same problem, was saved."""
+        """Go on from what `save` of another iterator on the same problem returned."""
         self._begin, self._good = saved["begin"], saved["good"]
         vars(self._guard).update(saved["guard"])
         if self._search is not None:

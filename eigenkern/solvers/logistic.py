@@ -34,9 +34,9 @@ _MOST_ITERATIONS = 100
 _HALVINGS = 30
 # Part of the predicted decrease that a step must reach (Armijo's rule).
 _ARMIJO = 1e-4
-# A penalty is left for the next smaller one at this residual: it is only on the way.
+# Residual at which a penalty on the way is left for the next smaller one.
 _ON_THE_WAY = 0.3
-# Residual that may be called rounding, where no step lowers the objective.
+# Residual that may be rounding, if no step lowers the objective.
 _STUCK = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -66,10 +66,10 @@ class LogisticState(NamedTuple):
     ----------
     coef : array of shape (p + 1, l)
     counts : dict
-        Nothing beside it.
+        Empty.
     residual : float
-        Estimated distance of the objective from its least value, over its value, to the
-        power of 1/2.
+        Square root of the estimated distance of the objective from its least value,
+        over its value.
     converged : bool
     point : Point
     out_of_sample : None
@@ -89,7 +89,7 @@ class Logistic:
 
     Parameters
     ----------
-    matrix : Matrix
+    matrix : Matrix or StackedRows
         K_nm.
     targets : array of shape (n, l)
         As `LogLoss` takes them, in float64.
@@ -206,9 +206,9 @@ def _penalty(V, alpha):
 class Preconditioner:
     """A Cholesky factor A' of an approximate Hessian, the same for every column.
 
-    Sums over rows, or centers, that a Hessian is made of are kept while the curvature
-    of the loss changes little: until the iterations since then have cost what new ones
-    cost.
+    The sums over rows, or centers, that make the Hessian are used again while the
+    curvature of the loss changes little: until the iterations since then have cost as
+    much as new sums would.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class Preconditioner:
 
 
 def _shifted_factor(A, alpha):
-    """Return the factor of A + alpha, but for its last diagonal entry."""
+    """Return the factor of A + alpha I, without alpha in the last diagonal entry."""
     xp, n = namespace(A), A.shape[0]
     rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
     penalty = np.full(n, alpha)
@@ -288,7 +288,7 @@ def newton(objective, preconditioner, start, alphas, tol):
     preconditioner : Preconditioner
     start : array of shape (p + 1, l)
     alphas : list of float
-        Decreasing; the last one counts, the others lead to it.
+        Decreasing: the last one is that of the problem, the others lead to it.
     tol : float
         Of the `residual` of a state.
 
@@ -344,8 +344,8 @@ def _unit(point):
 def _step(objective, preconditioner, point, alpha, residual):
     """Return the point of a Newton step and its residual.
 
-    The same point if only rounding is left. A' A may be larger than H in some
-    directions: by how much the norm of the step has shown.
+    It is the same point if only rounding is left. A' A may be larger than H in some
+    directions; the norm of the step shows by how much.
     """
     xp, shape = namespace(point.coef), tuple(point.coef.shape)
     hessian = objective.hessian(point, alpha)
@@ -387,6 +387,6 @@ def minimised(objective, preconditioner, start, alphas, tol, max_iter):
 
 
 def way_down(alpha):
-    """Return penalties from 1 down to one, a tenth each."""
+    """Return penalties from 1 down to `alpha`, each a tenth of the one before."""
     n = max(int(np.ceil(-np.log10(alpha))), 0) if alpha < 1 else 0
     return [10.0**-k for k in range(n)] + [alpha]

@@ -13,8 +13,8 @@ from ..operators.tiled import TiledKernel
 from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
-# Iterate t has the weight t^3 in the mean: recent ones count most, the first half of
-# all for a sixteenth.
+# Iterate t has the weight t^3 in the mean: recent iterates count most, and the first
+# half of them has a sixteenth of the weight.
 _POWER = 3
 
 
@@ -104,23 +104,26 @@ def projected(
 ):
     """Minimise mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
 
-    In the space of the kernel a step on a batch b of m rows, and every T batches the
-    projection onto the span of K(., Z)::
+    In the kernel's space of functions, a step on a batch b of m rows, and every T
+    batches the projection onto the span of K(., Z)::
 
         g = (eta / m) W (f(X_b) - y_b)
         f <- f - K(., X_b) g + K(., Z_c) V s_b,   s_b = D V' K(Z_c, X_b) g
         f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
-    over T batches. Between projections the rows X_b stay as temporary centers with
-    coefficients -g. The penalty's part of the step is implicit, ``(I + kappa P) f = ``
-    the projected f, with kappa = eta alpha times the rows of the T batches over m: it
-    needs no shorter step, however large alpha is.
+    where h is a sum over the T batches. Between projections the rows X_b stay as
+    temporary centers with coefficients -g. The penalty's part of the step is implicit,
+    ``(I + kappa P) f = `` the projected f, with kappa = eta alpha times the rows of the
+    T batches over m: it needs no shorter step, however large alpha is.
 
     A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
     temporary centers m^2 T (d + l) / 2 more on average, and its part of a projection.
-    T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little. In
-    the paper's algorithm 2 the eigenvectors are those of a subsample of the rows, and a
-    run of EigenPro projects; `CenterSpectral` and `InexactProjection` say why not here.
+    T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
+
+    EigenPro 3 minimizes a sum over the n rows, not a mean. So its eta is our eta / n,
+    and the factor of its step, (n / m) eta, is our eta / m. In its algorithm 2 the
+    eigenvectors are those of a subsample of the rows, and a run of EigenPro 2 projects;
+    `CenterSpectral` and `InexactProjection` say why this is different here.
 
     Parameters
     ----------
@@ -144,14 +147,14 @@ def projected(
         Mean loss of f = 0, summed over the outputs.
     alpha : float, default=0.0
     n_halvings : int, default=0
-        Of the step, so far.
+        How often the guard has halved the step before.
     n_slack_rows : int, default=0
-        Rows with the loss of f = 0 that the guard imagines before the first: few rows
-        may be unlike the others.
+        Rows with the loss of f = 0 that the guard counts before the first, so that a
+        few unusual rows do not trip it.
     may_restart : bool, default=True
-        Whether to start from zero where the given coefficients trip the guard.
+        Whether to start from zero if the given coefficients trip the guard.
     try_half_steps : bool, default=True
-        Whether to try half the step, for the output whose residual stalls.
+        Whether to try half the step for an output whose residual stalls.
 
     Yields
     ------
@@ -202,8 +205,8 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
 
     `rates`, an ndarray of shape (l,), is eta / m of every output, `watch` an
     `EpochWatch`; the others are those of `projected`. Algorithm 2 of EigenPro 3, with
-    T = 1, has alpha for a; its h and theta, times -eta / m, are h + K(Z, Z_c) V S and
-    the `change`.
+    T = 1, has alpha for a; its h and theta, times its -(n / m) eta, our -eta / m, are
+    h + K(Z, Z_c) V S and the `change`.
     """
     xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
@@ -246,8 +249,9 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         e = -(eta / n) (I - V D V' K(X, X)) W (K(X, Z) a - y)
         a <- a + K(Z, Z)^-1 K(Z, X) e
 
-    Where q > 0 the fixed point is that of lemma 6 in the paper, not least squares. A
-    step costs 2 n p l + 2 n q l multiply-adds and K(X, Z) is held in memory.
+    The paper's eta is our eta / n. Where q > 0 the fixed point is that of lemma 6 in
+    the paper, not least squares. A step costs 2 n p l + 2 n q l multiply-adds, and
+    K(X, Z) is held in memory.
 
     Parameters
     ----------
@@ -266,7 +270,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)
 
-    def run_epoch():
+    def epoch():
         error = large_product(K, iterate.coef) - y
         g = weights[:, None] * error
         losses = to_numpy(xp.sum(g * error, axis=0)) / n
@@ -274,11 +278,12 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
             g = guard.factor * step_size / n * g
             e = P.correction(rows, None, g) - g if P.n_components else -g
             iterate.coef += project(large_product(e.T, K).T)[0]
+            iterate.n_projections += 1
         coef = xp.asarray(iterate.coef, copy=True)
         return Epoch(coef, losses, losses.sum(), 1)
 
     return Guarded(
-        run_epoch,
+        epoch,
         guard,
         snapshot=iterate.copy,
         restore=iterate.go_to,

@@ -10,11 +10,12 @@ from ..operators.plan import cache_budget
 from .conjugate_gradient import conjugate_gradient
 
 # Relative residual at which conjugate gradients stop. What they leave comes back with
-# the next projection: 0.05 took two to three times the products, and as many epochs.
+# the next projection: 0.05 took two to three times the products, and just as many
+# epochs.
 _TOLERANCE = 0.2
-# Products at most, and how many it usually takes to 0.2.
+# Products at most, and how many usually reach 0.2.
 _MAX_PRODUCTS, _N_PRODUCTS = 10, 3
-# Eigenvectors in their preconditioner, at most: more cost what a product costs.
+# Eigenvectors in their preconditioner, at most: more would cost as much as a product.
 _MAX_VECTORS = 200
 
 
@@ -68,20 +69,21 @@ class ExactProjection:
         Whose corrections are to be projected.
     """
 
+    #: Exact projections leave nothing.
     residual = 0.0
 
     def __init__(self, factor, P=None):
         self._factor, self._P = factor, P
 
     def __call__(self, h, S=None):
-        """Return K(Z, Z)^-1 h + V S, and that nothing is left of it."""
+        """Return K(Z, Z)^-1 h + V S, and zeros: what is left of h + K V S."""
         coef = self._factor.solve(h)
-        if S is not None:  # that is in the span already
+        if S is not None:  # K(., Z_c) V S is in the span already
             self._P.add_to(coef, S)
         return coef, namespace(h).zeros_like(h)
 
     def save(self):
-        """Return None: every projection is alike."""
+        """Return None: nothing changes from one projection to the next."""
 
     def load(self, saved):
         """Do nothing."""
@@ -90,11 +92,12 @@ class ExactProjection:
 class InexactProjection:
     """Projection by a few conjugate gradients: O(p) memory.
 
-    Conjugate gradients minimize the error in the norm of the kernel's space, so that
-    what they return is an orthogonal projection too, onto a part of the span, and never
-    larger than what is projected; stochastic iterations are not so. What they leave of
-    h is returned beside it, for the next projection. Their preconditioner has the
-    eigenvectors U of the Nystrom approximation G G', G = K(Z, Z_c) V.
+    Conjugate gradients minimize the error in the norm of the kernel's space. What they
+    return is therefore an orthogonal projection too, onto a part of the span, and never
+    larger than the function that is projected; the result of a stochastic iteration may
+    be. The part of h that they leave is returned as well, for the next projection.
+    Their preconditioner has the eigenvectors U of the Nystrom approximation G G' of
+    K(Z, Z), G = K(Z, Z_c) V.
 
     Parameters
     ----------
@@ -125,11 +128,11 @@ class InexactProjection:
             self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
     def save(self):
-        """Return what the mean residual is made of, to `load`."""
+        """Return the mean residual and how many it is the mean of, to `load`."""
         return [self.residual, self._n_projections]
 
     def load(self, saved):
-        """Go on counting."""
+        """Go on from what `save` returned."""
         if saved is not None:
             self.residual, self._n_projections = saved
 
@@ -140,8 +143,8 @@ class InexactProjection:
     def __call__(self, h, S=None):
         """Return K(Z, Z)^-1 h + V S, approximately, and what is left of h + K V S.
 
-        The two are projected together: each of them is long in the directions of the
-        large eigenvalues, where they cancel, and an error of the one would stay.
+        The two terms are projected together. Both are large along the top eigenvectors,
+        where they cancel; errors of two separate projections would not.
         """
         h = h if S is None else h + large_product(self._images, S)
         solver = conjugate_gradient(
@@ -168,8 +171,9 @@ def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
 def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
     """Whether a factor of the centers fits and is cheaper than iterating.
 
-    It takes p^3 / 3 multiply-adds once and 8 p^2 bytes; conjugate gradients some
-    p^2 (d + l) for every p rows that are learned.
+    It takes p^3 / 6 multiply-adds once (`Machine.factor_work` has their time) and
+    8 p^2 bytes. Conjugate gradients take three products with K(Z, Z), each of
+    p^2 (d + l) multiply-adds, for every p rows that are learned.
 
     Parameters
     ----------
@@ -190,9 +194,9 @@ def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
 
 
 def make_projection(centers, factor, P, n_features, n_rows, cache_size):
-    """Return the projection by a factor, or if it is None by conjugate gradients.
+    """Return the projection by a factor, or by conjugate gradients if it is None.
 
-    The matrix K(Z, Z) of these is kept where that fits and pays.
+    For conjugate gradients K(Z, Z) is kept in memory if that fits and pays.
     """
     if factor is not None:
         return ExactProjection(factor, P)
@@ -204,9 +208,9 @@ def make_projection(centers, factor, P, n_features, n_rows, cache_size):
 def projection_interval(centers, factor, m, n_features, n_columns):
     """Return T, batches between projections, so that a batch is cheapest on average.
 
-    With temporary centers a batch costs m^2 T (d + 2 l) / 2 multiply-adds, and its part
-    of a projection C / T. At most p / m, so that the temporary centers are no more than
-    the others.
+    Temporary centers add m^2 T (d + l) / 2 multiply-adds to a batch, for which the
+    rule takes m^2 T (d + 2 l) / 2, and C / T is its part of a projection. T is at most
+    p / m, so that there are no more temporary centers than others.
     """
     width = n_features + 2 * n_columns + machine_of(centers).function_work
     cost = projection_work(centers, factor, n_features, n_columns)
@@ -215,7 +219,10 @@ def projection_interval(centers, factor, m, n_features, n_columns):
 
 
 def projection_work(centers, factor, n_features, n_columns):
-    """Return the multiply-adds in the time of a projection."""
+    """Return C, the multiply-adds in the time of a projection.
+
+    A product of conjugate gradients has p^2 (d + l), taken as p^2 (d + 2 l).
+    """
     p, machine = centers.shape[0], machine_of(centers)
     if factor is not None:
         return p * p * (machine.factor_reading_work + n_columns)

@@ -1,8 +1,8 @@
 """Steps other than the measured one: a race at first, later half steps on trial.
 
-The measured step suits typical targets. Where these ask nothing of what makes a longer
-step unstable, that is faster; where they contradict each other, a shorter one is. Only
-training tells which.
+The measured step suits typical targets. A longer one is faster if the targets have no
+part along the directions in which it is unstable, and a shorter one is faster if they
+contradict each other. Only training tells.
 """
 
 import math
@@ -11,11 +11,12 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
-# An epoch that lowers the residual by less than this fraction has stalled: some epochs'
-# noise. (benchmarks/robustness.py)
+# An epoch that lowers the residual by less than this fraction has stalled: the noise of
+# a few epochs is as large. (benchmarks/robustness.py)
 _STALL = 0.03
-# Steps of the race over the measured one, the most useful first, and its epochs. Part
-# of problems within 1.25 times the epochs of the best step (benchmarks/robustness.py):
+# Steps of the race over the measured one, the most useful first, and its epochs. Share
+# of problems solved within 1.25 times the epochs of the best step
+# (benchmarks/robustness.py):
 #     93 problems that the race was designed on   46 others
 #     no race                            79 %       85 %
 #     4 epochs                           93 %
@@ -25,14 +26,16 @@ _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
 # Columns up to which a product with a kernel matrix takes as long as reading it.
 _RACE_COLUMNS = 32
-# Batches an epoch below which steps beyond the edge have no time to show it.
+# With fewer batches an epoch, steps that are unstable have no time to show it.
 _RACE_BATCHES = 8
-# How many times the least residual of an epoch, on all rows, rules a side out.
+# A side is not chosen if its residual of an epoch, on all rows, is more than so many
+# times the least.
 _MUCH_WORSE = 1.5
-# How many times the loss of the best side drops a side. Races of six epochs and all
-# sides, recorded on 2000 rows (the cases of benchmarks/robustness.py) and replayed by
-# the rules that drop sides and end the race: the epochs that the chosen step needs for
-# the loss it has in the end, over those of the step that the whole race chooses.
+# A side is dropped if its loss is more than so many times that of the best side. Races
+# of six epochs and all sides were recorded on 2000 rows (the cases of
+# benchmarks/robustness.py) and replayed with the rules that drop sides and end the
+# race. The epochs that the chosen step needs for its final loss, over those of the step
+# that the whole race chooses:
 #     73 problems that the rules were chosen on   38 others
 #     at most 1.22, 97 % at most 1.1              at most 1.03
 # Epochs of sides beyond one fall from 27 to 16. With 5 instead of 10, at most 1.33.
@@ -42,18 +45,18 @@ _HOPELESS = 10.0
 class StepSearch:
     """Which steps to make: several side by side, then one for every output.
 
-    In the first epochs k steps run side by side as further columns of the products. For
-    every output the best one's model is that of the epoch, and in the end the best step
-    goes on. Sides that diverge or fall far behind are dropped. The race is over when
-    the same side leads in two epochs after the first, its step is not longer than the
-    measured one, and the shorter ones fall further behind: what longer steps do shows
-    late, and shorter ones may catch up. Later half of the step is tried for an output
-    whose residual stalls.
+    In the first epochs k steps run side by side as further columns of the products. The
+    model of an epoch is, for every output, that of the best step, and in the end only
+    the best step goes on. Sides that diverge or fall far behind are dropped. The race
+    is over when the same side leads in two epochs after the first, its step is not
+    longer than the measured one, and the shorter ones fall further behind: longer steps
+    may show late that they are unstable, and shorter ones may catch up. Later, half of
+    the step is tried for an output whose residual stalls.
 
     Parameters
     ----------
     n_outputs : int
-        l. Of many there is room for few sides, or for one alone: no race.
+        l. With many outputs there is room for few sides, or for one only: no race.
     n_batches : int
         Batches of an epoch; 0: no race.
     tries : bool, default=True
@@ -101,10 +104,10 @@ class StepSearch:
     def choose(self, losses, late, judge):
         """Choose the best side of every output, after an epoch.
 
-        That is, of those whose residual is not much above the least, the one whose
-        model has the least loss on some rows; in the first epoch, of those that are no
-        worse there than f = 0, the one with the least residual in the second half:
-        most of its rows were not yet seen, an honest test.
+        Among the sides whose residual is not much above the least, it is the one whose
+        model has the least loss on some rows. In the first epoch it is, among those
+        that do no worse on these rows than f = 0, the one with the least residual in
+        the second half: most rows of that half were new to it, which makes a fair test.
 
         Parameters
         ----------
@@ -118,7 +121,7 @@ class StepSearch:
             return
         scores, zero_loss = judge()
         scores = to_numpy(scores).astype(np.float64).reshape(losses.shape)
-        # Few rows do not show what happens to rare ones that are unlike them.
+        # A few rows do not show what happens to rare, unusual ones.
         able = losses <= _MUCH_WORSE * losses.min(axis=0)
         if self._epoch == 0:
             useful = able & (scores.sum(axis=1) <= zero_loss)[:, None]

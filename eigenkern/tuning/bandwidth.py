@@ -12,7 +12,7 @@ from ..centers import distinct_rows
 # What the median distance is multiplied by. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 _FACTORS = 2.0 ** np.arange(-2, 5)
-# Rows of the subsample, at most, and distinct rows below which nothing can be told.
+# Rows of the subsample at most, and the fewest distinct rows that tell anything.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
 # How many standard errors of a difference are noise.
 _N_STANDARD_ERRORS = 2.0
@@ -21,8 +21,9 @@ _N_STANDARD_ERRORS = 2.0
 def _penalty(n):
     """Return the penalty over the mean of k(x, x), for a fit to `n` rows.
 
-    For few rows it is what the 20 epochs of EigenPro leave. The best bandwidth shrinks
-    as rows are added to those of the subsample; a larger penalty chooses narrower ones.
+    For few rows it is the penalty that 20 epochs of EigenPro amount to. With more rows
+    than those of the subsample the best bandwidth is narrower; a larger penalty chooses
+    narrower ones.
 
     On the sets above (laplacian and gaussian, two samples, three subsamples of each)
     EigenPro's error for 1000 rows is 0.82 to 0.86 times that with the median, with
@@ -40,7 +41,7 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
     geometric grid around `kernel.bandwidth`. Among the bandwidths whose error is the
     least, or above it by no more than the noise of the difference, the nearest to
     `kernel.bandwidth` is taken. Equal rows are left out together, as one row with the
-    mean of their targets: a copy would tell a narrow kernel the target of the other.
+    mean of their targets: otherwise a copy would tell a narrow kernel the target.
 
     The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for some
     five matrices of m x m, with m = 800 rows.
@@ -129,7 +130,7 @@ def _errors(kernel, X, Y, w, penalty):
 
 
 def leave_one_out(K, Y, weights, penalty):
-    """Return what kernel ridge regression predicts of a row without it, less that row.
+    """Return the leave-one-out residuals of kernel ridge regression.
 
     With the intercept b the model f = K a + b minimizes ::
 

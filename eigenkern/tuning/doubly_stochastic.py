@@ -9,14 +9,15 @@ from ..solvers.doubly_stochastic import Steps
 from .penalty import auto_ridge
 from .step import SAFETY
 
-# lambda where nothing chooses it, and the least that is chosen.
+# lambda if nothing chooses it, and the least that is chosen.
 ALPHA = 1e-6
-# Rows that lambda is chosen by, at most, and their largest residual, in standard
+# Rows by which lambda is chosen, at most, and their largest residual, in standard
 # deviations.
 _N_RIDGE, _OUTLIER = 20_000, 3.0
 # Rows and features of a step that evaluates every block anew, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
-# Rows times features of a step with running values: below, calls of NumPy cost as much.
+# Rows times features of a step with running values: with fewer, NumPy's calls cost as
+# much.
 _STEP_WORK = 2e6
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
@@ -28,8 +29,8 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     """Return F and B for n rows.
 
     Where values are kept, the blocks since a batch's last visit cost n F a step,
-    whatever B: then all rows at once make the least noise. F is where the step's cost
-    outgrows that of its overhead.
+    whatever B is: all rows at once then make the least noise. F is so large that the
+    work of a step outweighs its overhead.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def auto_alpha(kernel, X, y, weights, *, robust):
     weights : array of shape (n,)
         With mean 1.
     robust : bool
-        Whether outliers, which the loss bears, decide nothing.
+        Whether to clip outliers, as the loss tolerates them.
     """
     n = y.shape[0]
     y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
@@ -74,7 +75,9 @@ def auto_alpha(kernel, X, y, weights, *, robust):
     return max(ridge / n, ALPHA)
 
 
-def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n, alpha):
+def longest_safe_step(
+    kernel, rows, weights, curvature, block_size, batch_size, n, alpha
+):
     """Return the longest safe step, and c of its decay 1 / (1 + c t).
 
     With the largest eigenvalue lambda_1 and the trace beta of the centered kernel, both
@@ -85,8 +88,8 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n, al
         gamma L (lambda_1 + beta / (2 F) + beta / B) < 2
 
     Rows outside the batch get the residual of B rows through F features in place of the
-    kernel: noise of variance gamma^2 / (2 F B) times the residual, which in n / B steps
-    was seen to grow where ``gamma L n / B > 6 F beta``.
+    kernel. That is noise of variance gamma^2 / (2 F B) times the residual; in trials it
+    grew within n / B steps where ``gamma L n / B > 6 F beta``.
 
     Parameters
     ----------
@@ -99,9 +102,9 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n, al
     block_size, batch_size : int
         F and B.
     n : int or None
-        Rows that are visited in turn; None: ever new ones.
+        Rows that are visited in turn; None: new ones every time.
     alpha : float
-        lambda: a step shrinks f by gamma lambda, which is half of it at most.
+        lambda: a step shrinks f by the part gamma lambda, at most a half.
     """
     operator, m = TiledKernel(kernel, rows), rows.shape[0]
     xp = operator.xp
@@ -117,7 +120,7 @@ def longest_step(kernel, rows, weights, curvature, block_size, batch_size, n, al
     start = xp.asarray(start, dtype=rows.dtype, device=operator.device)
     top = largest_eigenvalues(apply, root * start)[0]
     mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
-    beta = max(1.0 - mean_kernel, 0.05)  # nearly equal rows tell nothing
+    beta = max(1.0 - mean_kernel, 0.05)  # of nearly equal rows it would be rounding
     heaviest = float(xp.mean(weights**2))
     curvature = curvature / SAFETY
     noise = curvature / (6.0 * block_size * beta)
@@ -138,7 +141,7 @@ def make_steps(step_size, longest, decay):
     ----------
     step_size : float, "auto" or tuple
     longest, decay : float
-        As of `longest_step`; a number is its own longest step, and does not decay.
+        As of `longest_safe_step`; a number is its own longest step, and does not decay.
     """
     if not isinstance(step_size, tuple | list):
         return Steps(lambda t: longest / (1.0 + decay * t), longest)

@@ -1,14 +1,14 @@
-"""What "auto" means of a linear model: sizes, eigenvectors that pay, and the step."""
+"""What "auto" means for a linear model: sizes, eigenvectors that pay, and the step."""
 
 from ..backend.machine import machine_of
 from ..preconditioners.linear import LinearSpectral
 from .sizes import MIN_ROWS, default_subsample_size, filling_work
 from .step import tune
 
-# Rows of the subsample for each feature: of fewer, the last directions are noise.
+# Rows of the subsample for each feature: with fewer, the last directions are noise.
 _ROWS_A_FEATURE = 8
-# Time that eigenvectors may add to a step, over that of one without: of 20 000 sparse
-# rows and 65 536 columns, to find 400 takes 7 s, and all epochs 0.5.
+# Time that eigenvectors may add to a step, over that of a step without. On 20 000
+# sparse rows with 65 536 columns, finding 400 of them takes 7 s, and all epochs 0.5 s.
 _HIGHEST_COST = 10
 
 
@@ -28,7 +28,7 @@ def sizes_of_features(
     batch_size, subsample_size : int or "auto"
         As in the estimators.
     in_pieces : bool, default=False
-        Whether the rows are a piece of the data: then given sizes may be above n.
+        Whether the rows are a piece of the data: given sizes may then be above n.
     """
     n, d = features.shape
     work = filling_work(features.xp, features.device, features.dtype)
@@ -36,9 +36,9 @@ def sizes_of_features(
     largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
     m, s = batch_size, subsample_size
     if m == "auto":
-        # Fewer features than rows, or a penalty, leave a residual, whose noise larger
-        # batches lower; more can fit the rows, and converge faster in more steps. So do
-        # pieces, which are seen once.
+        # With fewer features than rows, or with a penalty, a residual is left, and
+        # larger batches lower its noise. More features can fit the rows, and converge
+        # faster in more steps. So do pieces, which are seen once.
         leaves_residual = (n >= d or alpha > 0) and not in_pieces
         m = min(largest, n if leaves_residual else max(n // 8, 1))
     elif in_pieces:
@@ -78,8 +78,8 @@ def tune_on_features(
     def cost(q, m):
         """Return the time of a step over that of one without eigenvectors.
 
-        It reads the rows of the batch twice, and the eigenvectors up to four times:
-        these are dense where the rows may be sparse.
+        It reads the rows of the batch twice, and the eigenvectors, which are dense even
+        if the rows are sparse, up to four times.
         """
         return 1.0 + 4 * q * features.shape[1] / (2 * m * features.width)
 

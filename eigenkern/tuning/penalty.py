@@ -8,40 +8,42 @@ from ..backend import memory
 from ..backend.array import namespace
 from ..backend.linalg import cholesky, large_gram, plus_diagonal, solve_triangular
 
-# Of all rows, the part that is fitted, and at most so many, judged by at most so many.
-# Of 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
-# the c of a quarter was 1.015 times that with the best c, with that of an eighth 1.020
-# times. c still rises or falls with the rows: on 12000 rows of a9a it is 0.3, 0.7, 0.9
-# and 1.4 by 400, 1000, 2000 and 4000 of them, which is what the cap is for.
+# A quarter of the rows is fitted, at most so many, and at most so many others judge.
+# On 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
+# the c that a quarter chose was 1.015 times that with the best c, and with the c of an
+# eighth 1.020 times. c still rises or falls with the number of rows: on 12000 rows of
+# a9a it is 0.3, 0.7, 0.9 and 1.4 by 400, 1000, 2000 and 4000 of them, which is what the
+# cap is for.
 _PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
-# Features times rows to fit, at most: memory for some 300 MB in double precision.
+# Features times rows to fit, at most: some 300 MB of memory in double precision.
 _MOST_NUMBERS = 10_000_000
-# Rows below which nothing can be told, and up to which each is left out in turn, in as
-# much time. Squared errors on new rows over those with the best c, seven data sets and
-# eight draws, mean and 95 %: of the quarter 1.18 and 1.69, of leaving out 1.07 and 1.20
-# (gaussian, 32 rows); 1.05 and 1.27, 1.01 and 1.05 (gaussian, 250 rows); 1.09 and 1.56,
-# 1.02 and 1.11 (laplacian, 32 rows). Of sparse features a quarter finds a c that is far
-# too small.
+# With fewer rows nothing can be told; up to so many rows each is left out in turn,
+# which takes no longer. Squared errors on new rows over those with the best c, seven
+# data sets and eight draws, mean and 95 %: with a quarter 1.18 and 1.69, with leaving
+# out 1.07 and 1.20 (gaussian, 32 rows); 1.05 and 1.27, 1.01 and 1.05 (gaussian, 250
+# rows); 1.09 and 1.56, 1.02 and 1.11 (laplacian, 32 rows). On sparse features a quarter
+# finds a c that is far too small.
 _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 300, 1200
-# Rayleigh quotient, over the mean, of a constant that centered rows do not span.
+# Rayleigh quotient of the constant, over the mean eigenvalue, below which the rows are
+# centered.
 _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
-# What less error a larger penalty must have, relative to it; what rounding may make.
+# By which part a larger penalty must lower the error, and by which rounding may.
 _WORTH, _EQUAL = 1e-3, 1e-5
 
 
 def auto_ridge(K, y, weights=None):
-    """Return the ridge that predicts rows best that it was not fitted to.
+    """Return the ridge that predicts held-out rows best.
 
     That is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
     variance of the noise over that of the function, which does not depend on how many
     rows there are: the c that suits a subsample suits all rows. Kernel ridge regression
     is fitted to an eighth of the rows for some of a geometric sequence of c, then to a
-    quarter, at most 4000, for the best ones; each is judged by the squared errors on up
-    to 4000 of the other rows, and the minimum is that of a parabola. Of up to 300 rows
-    each is left out instead.
+    quarter, at most 4000, for those near the best. Each c is judged by the squared
+    errors on up to 4000 of the other rows, and a parabola through the best three has
+    the minimum. Up to 300 rows are left out one by one instead.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def auto_ridge(K, y, weights=None):
 
 
 def _ridge_by_leaving_out(K, y, weights):
-    """Return the ridge by K(X, X), whose rows are left out one by one."""
+    """Return the ridge from K(X, X) by leaving out the rows one by one."""
     xp = namespace(K)
     y, w = _first(K, y, weights)
     root = xp.sqrt(w)[:, None]
@@ -76,7 +78,7 @@ def _ridge_by_leaving_out(K, y, weights):
 
 
 def _ridge_of_features_by_leaving_out(F, y, weights):
-    """Return the same of centered features, fewer than the rows."""
+    """Return the ridge of centered features, fewer than the rows, in the same way."""
     xp = namespace(F)
     y, w = _first(F, y, weights)
     A = xp.sqrt(w)[:, None] * F
@@ -91,10 +93,10 @@ def _ridge_of_features_by_leaving_out(F, y, weights):
 def _left_out(U, values, y, w):
     """Return the ridge of the system with the eigenvectors U, by leave-one-out.
 
-    Without row i its residual is ``(b - H b)_i / (1 - H_ii)`` for targets b, of the
-    weighted system, and what maps them to the fitted values, H = U diag(lambda /
-    (lambda + c)) U'. Where rows are centered, their mean is fitted as well: that adds
-    u u', u the constant.
+    H = U diag(lambda / (lambda + c)) U' maps the targets b of the weighted system to
+    fitted values. The residual of row i in the model without it is
+    ``(b - H b)_i / (1 - H_ii)``. If the rows are centered, their mean is fitted as
+    well, which adds u u' to H, u the constant.
     """
     xp, n = namespace(U), U.shape[0]
     root = xp.sqrt(w)[:, None]
@@ -124,7 +126,7 @@ def n_ridge_rows(K):
 
 
 def _auto_ridge(block, y, weights):
-    """Return the ridge by K(X, X_s) (m, s), of which the first s rows are fitted."""
+    """Return the ridge from K(X, X_s), (m, s), whose first s rows are fitted."""
     xp, s = namespace(block), block.shape[1]
     y, w = _first(block, y, weights)
     size = float(xp.mean(w[:s] * xp.linalg.diagonal(block[:s, :])))
@@ -132,7 +134,7 @@ def _auto_ridge(block, y, weights):
 
 
 def auto_ridge_of_features(F, y, weights=None):
-    """Return the same for the linear kernel, of n rows of centered features.
+    """Return the ridge of `auto_ridge` for the linear kernel of centered features.
 
     Parameters
     ----------
@@ -143,7 +145,7 @@ def auto_ridge_of_features(F, y, weights=None):
     Returns
     -------
     float
-        c of ``(F' W F + c I) a = F' W y``; 0 as of `auto_ridge`.
+        c of ``(F' W F + c I) a = F' W y``; 0 as in `auto_ridge`.
     """
     n, d = F.shape
     if n < _TOO_FEW_ROWS:
@@ -162,7 +164,7 @@ def auto_ridge_of_features(F, y, weights=None):
     size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
     if not 0 < size < np.inf:
         return 0.0
-    # In units of one, single precision suffices to compare penalties.
+    # Scaled to a size of one: single precision then suffices to compare penalties.
     block *= size**-0.5
     y = y / (float(F.xp.max(F.xp.abs(y))) or 1.0)
     block, y, w = (F.xp.astype(a, F.xp.float32, copy=False) for a in (block, y, w))
@@ -170,7 +172,7 @@ def auto_ridge_of_features(F, y, weights=None):
 
     @cache
     def system(n_fitted):
-        """Return rows, and the products of rows or of columns, which are fewer."""
+        """Return rows A, and A A' or A' A, whichever is smaller."""
         A = root[:n_fitted, :] * block[:n_fitted, :]
         return A, large_gram(A if n_fitted < d else A.T)
 
@@ -188,7 +190,7 @@ def auto_ridge_of_features(F, y, weights=None):
 
 
 def _that_fit(K, s, width):
-    """Return how many rows to fit and to judge by, fewer than `s` if memory is short.
+    """Return how many rows to fit, and to judge by: fewer if memory is short.
 
     A block of them with `width` columns takes half of it or less, the systems the rest.
     """
@@ -220,7 +222,7 @@ def _search(error, s):
 
 
 def _penalty(place):
-    """Return a penalty of the sequence, or one between two of them."""
+    """Return a penalty of the sequence, or between two of them."""
     return 10.0 ** (_LOG_LEAST + place * _LOG_STEP)
 
 
@@ -234,12 +236,12 @@ def _least(error, place):
 
 
 def _error_of_rows(block, y, w, size, n_fitted, penalty):
-    """Return the squared error of kernel ridge regression on rows that are new to it.
+    """Return the squared error of kernel ridge regression on held-out rows.
 
     Parameters
     ----------
     block : array of shape (m, s)
-        K(X, X_s): of the first s rows the first ones are fitted, the others judge.
+        K(X, X_s). The first `n_fitted` rows are fitted; those after the first s judge.
     y, w : arrays of shape (m, l), (m,)
     size : float
         What the penalty is relative to.
@@ -265,10 +267,10 @@ def _solution(A, B, ridge):
 
 
 def _descend(error, place):
-    """Return the place of a local minimum of the errors, from one on.
+    """Return the place of a local minimum of the errors, beginning at `place`.
 
-    Where they are equal, as those of a kernel that tells nothing of other rows, it is
-    the least place.
+    If errors are equal, as for a kernel that says nothing about other rows, it is the
+    first of them.
     """
     while place < _N_PENALTIES - 1 and np.isinf(error(place)):  # indefinite so far
         place += 1
@@ -284,7 +286,7 @@ def _descend(error, place):
 
 
 def _vertex(before, least, after):
-    """Return where between -1 and 1 the parabola through three values is least."""
+    """Return where the parabola through values at -1, 0, 1 is least, at most 1/2."""
     curvature = before - 2 * least + after
     if not 0 < curvature < np.inf:
         return 0.0

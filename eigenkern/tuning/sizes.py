@@ -17,8 +17,8 @@ from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
 from ..solvers.projection import factor_pays, projection_interval, projection_work
 
-# Rows for each center that tell all eigenfunctions in the span of the centers; with
-# fewer, the last ones fit the noise of the rows.
+# Rows for each center that determine all eigenfunctions in the span of the centers.
+# With fewer rows the last eigenfunctions fit their noise.
 _ROWS_A_CENTER = 40
 # Part of a step's time that its fixed cost may be.
 _FIXED_COST = 0.05
@@ -34,13 +34,14 @@ MEASURING_PASSES = 60
 _VECTOR_PASSES = 70
 # Multiply-adds of eigenvectors of s x s, over s^3.
 EIGENVECTOR_CUBES = 4.0
-# Rows up to which one factor is faster than epochs with their setup: on two cores 0.86
-# and 1.26 s for 7300 rows of 16 features; its time grows as n^3.
+# Rows up to which a single factor is faster than epochs with their setup: on two cores
+# 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
-# Centers m of n rows. Seconds that all rows may take: as many as let no method leave
-# out any of 6000 rows on one core, or of 7300 on two (measured, they are two thirds of
-# that or less). Beyond, m = C n^1/2 log n, the law of the papers on Nystrom and Falkon,
-# with C = 5, which takes about as long as all rows do there: less would be a step back.
+# Centers m for n rows. Seconds that all rows as centers may take: so many that every
+# method takes all of 6000 rows on one core, or of 7300 on two (measured, these need two
+# thirds of that or less). For more rows m = C n^1/2 log n, the law of the papers on
+# Nystrom and Falkon. With C = 5 that takes about as long as all rows do at that limit:
+# with fewer centers a fit of a few more rows would be worse.
 # Test error over that of all rows, 12 000 rows, C = 1, 3, 5: California 1.07, 1.01,
 # 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22. Not used for the choice,
 # C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST 1.09, 1.06; bike 1.26,
@@ -58,8 +59,8 @@ def default_n_centers(
 ):
     """Return m for least squares on centers, or None: all rows.
 
-    All rows while that is fast; then 5 n^1/2 log n, or as many as about a minute and
-    half of the free memory allow.
+    All rows while that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
+    minute and half of the free memory allow.
 
     Parameters
     ----------
@@ -85,8 +86,8 @@ def default_n_centers(
 
     def costs(kind, p, n_evaluations):
         """Return seconds and bytes."""
-        kept = 3 * p * n_kept * n_columns
-        plan = NystromPlan.make(kind, p, n, validated=validated, n_kept=kept)
+        stored = 3 * p * n_kept * n_columns
+        plan = NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
         seconds = machine.product_seconds(plan.work, 8, n_threads)
         return seconds + n_evaluations * n * p * entry, plan.bytes
 
@@ -108,9 +109,9 @@ def default_n_centers(
 
 
 def auto_batch_size(largest, n_rows, least=1):
-    """Return m: as many rows as keep the machine busy, at most an eighth of them.
+    """Return m: as many rows as keep the machine busy, at most an eighth of all.
 
-    But `least`, where there are as many.
+    It is no less than `least`, if there are so many rows.
     """
     return min(largest, max(n_rows // 8, min(n_rows, least)))
 
@@ -128,9 +129,9 @@ def max_batch_size(
 ):
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
-    (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory, with n centers;
+    With n centers, (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory;
     besides, a matrix product needs some rows for each thread. At most `n_rows` (None:
-    n). On several machines each has as many, and a message is part of the fixed cost.
+    n). Each of several machines has as many, and a message is part of the fixed cost.
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
@@ -145,10 +146,10 @@ def max_batch_size(
 def filling_work(xp, device, dtype):
     """Return C_G, multiply-adds beside which the fixed cost of a step is negligible.
 
-    It is the machine's rate of matrix products times the seconds of a product so small
-    that there is nothing to compute, over the part that these may be. Measured once a
-    process, in some 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
-    measurement seldom changes what is chosen.
+    It is the machine's rate of matrix products times the seconds that a product takes
+    when there is next to nothing to compute, over the part of a step that these may be.
+    It is measured once a process, in some 50 ms, and rounded to a power of 4 times 5e8,
+    so that noise in the measurement seldom changes what is chosen.
     """
     key = xp.__name__, str(device), str(dtype)
     if key not in _measured_work:
@@ -194,9 +195,10 @@ def direct_pays_on_centers(
 ):
     """Whether a model on centers is sooner solved directly than by epochs.
 
-    The sums over the rows take n p^2 / 2 multiply-adds and the factors some 2 p^3. Of
-    the epochs count preconditioner and step, the kernel matrix, computed or read each
-    time, and the projections. The matrices of the direct solution fit the cache.
+    The sums over the rows take n p^2 / 2 multiply-adds, and the linear algebra as long
+    as some 2 p^3. To the epochs belong choosing preconditioner and step, the kernel
+    matrix, which every epoch computes or reads, and the projections. The matrices of
+    the direct solution must fit into the cache.
     """
     (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
     plan = NystromPlan.make("ridge", p, n_rows)
@@ -231,8 +233,9 @@ def direct_pays_on_centers(
 def direct_pays_on_features(features, n_epochs):
     """Whether a linear model is sooner solved directly than by epochs.
 
-    The sums over the rows take n d^2 / 2 multiply-adds, factor and rows that are left
-    out some d^3. Eigenvectors, the runs that measure the step, and epochs read rows.
+    The sums over the rows take n d^2 / 2 multiply-adds, and the factor, with the rows
+    that are left out, as long as some d^3. Eigenvectors, the runs that measure the
+    step, and epochs take as long as reading the rows so often.
     """
     (n, d), machine = features.shape, machine_of(features)
     free = memory.available(features.xp, features.device)
@@ -304,13 +307,13 @@ def _affordable_rows(operator):
 
 
 def tuning_bytes(n, subsample_size):
-    """Return the free memory in which `tune` need not take fewer rows."""
+    """Return the free memory that `tune` needs in order not to take fewer rows."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
     return _BYTES_A_SQUARE * max(s, min(n, N_MEASURED)) ** 2
 
 
 def default_subsample_size(n):
-    """Return s for n rows: all of a small data set, where nothing need be estimated."""
+    """Return s for n rows: all of them in a small data set."""
     if n <= 1000:
         return n
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
@@ -324,8 +327,8 @@ def default_subsample_of_centers(p, n_rows, n_affordable):
 def max_components_on_centers(c, n_rows, n_measured):
     """Return the most eigenvectors to try on c centers, by `n_measured` rows."""
     q = min(c - 1, max(n_measured // 4, 1), 500)
-    # The last eigenfunctions of many centers are fitted to the rows: on others they
-    # are much larger, on a few of them enormous.
+    # With many centers the last eigenfunctions are fitted to the noise of these rows:
+    # on other rows they are much larger, on some enormous.
     if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
         q = min(q, max(c // 4, 1))
     return q
@@ -334,7 +337,7 @@ def max_components_on_centers(c, n_rows, n_measured):
 def max_components(n, s, weights):
     """Return the most eigenvectors to try: half of what the subsample can support.
 
-    A quarter where they are fitted to it and used on other rows. Rows of weight w count
+    If they are used on rows outside the subsample, a quarter. Rows of weights w count
     as (sum w)^2 / sum w^2 rows.
     """
     supported = s

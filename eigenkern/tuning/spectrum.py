@@ -1,4 +1,4 @@
-"""What the step may be, measured on rows not only of the subsample."""
+"""How long the step may be, measured on rows beyond the subsample."""
 
 import numpy as np
 
@@ -9,16 +9,16 @@ from ..preconditioners.spectral import rounding_floor
 
 
 class HeldOutSpectrum:
-    """What the stochastic step may be, measured on rows not only of the subsample.
+    """How long the stochastic step may be, measured on rows beyond the subsample.
 
     With N rows H, G = k_P(H, H) / N and w = diag k_P on H,
 
         lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
 
-    The eigenvectors are fitted to the subsample, so that the same figures taken on it
-    are several times too small. The noise-weighted beta comes from the second moment of
-    the stochastic step: E[|phi|^2 phi phi'] is what its variance grows by, and where
-    k_P(x, x) is large matters.
+    The eigenvectors are fitted to the subsample, so that the same figures measured on
+    it would be several times too small. The noise-weighted beta comes from the second
+    moment of the stochastic step: its variance grows by E[|phi|^2 phi phi'], to which
+    rows with a large k_P(x, x) contribute most.
 
     Parameters
     ----------
@@ -91,10 +91,10 @@ class HeldOutSpectrum:
         return near
 
     def _in_single(self, q):
-        """Return the rows, in single precision where that does.
+        """Return the rows, in single precision where that suffices.
 
-        It is twice as fast, and tells stable steps from others wherever the level of
-        the preconditioned spectrum is above its rounding.
+        It is twice as fast, and tells stable steps from others if the level of the
+        preconditioned spectrum is above its rounding.
         """
         rows, single = self._rows, self._xp.float32
         level = float(self._preconditioner.eigenvalues[q])
@@ -124,13 +124,14 @@ class HeldOutSpectrum:
                     f_b = rows.values(f, b)
                     squares = squares + xp.sum(f_b * f_b, axis=0)
                     f = f - rows.image(b, rates * (weights[b, :] * f_b), D)
-                # What vanishes ends in subnormal numbers, ten times as slow.
+                # A function that vanishes would end in subnormal numbers, which are ten
+                # times as slow.
                 f = f * xp.astype(~(squares < 1e-30), dtype)
                 if epoch // quarter in (1, 3):
                     values = rows.values(f, H)
                     norms.append(to_numpy(xp.linalg.vector_norm(values, axis=0)))
             middle, end = np.mean(np.split(np.array(norms), 2), axis=1)
-            # Not finite is unstable; what has vanished is at its rounding.
+            # Norms that are not finite are unstable; below 1e-4 they are rounding.
             return (end <= middle) | (end < 1e-4)
 
     def bound(self, q, batch_size, probability=0.9):
@@ -157,7 +158,7 @@ class HeldOutSpectrum:
         G = (root / K.shape[0])[:, None] * K * root
         v = self._start / xp.linalg.vector_norm(self._start)
         norm = 0.0
-        for _ in range(20):  # it counts within a logarithm
+        for _ in range(20):  # only the logarithm of the result is used
             u = G @ v
             v = w * u - G @ u
             norm = float(xp.linalg.vector_norm(v))

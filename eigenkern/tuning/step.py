@@ -3,7 +3,7 @@
 The papers choose m as what the resource holds and fills, and q as the largest for which
 the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
 Here m is chosen likewise, and q where the step that beta and lambda predict stops
-growing; `spectrum.HeldOutSpectrum` measures these, and the step itself.
+growing; `spectrum.HeldOutSpectrum` measures beta, lambda and the step itself.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from .sizes import (
 )
 from .spectrum import HeldOutSpectrum
 
-# theta, the step over the largest stable one: of 0.7 to 0.95 the one with the fewest
-# epochs on problems of the kind of benchmarks/robustness.py.
+# theta, the step over the largest stable one: between 0.7 and 0.95 the one with the
+# fewest epochs on problems like those of benchmarks/robustness.py.
 SAFETY = 0.8
 
 
@@ -35,7 +35,7 @@ class Measured:
     beta, top_eigenvalue : float
         Of the preconditioned kernel, as `HeldOutSpectrum` measures them.
     in_sample_eigenvalue : float
-        lambda_{q+1}, what the subsample itself takes for the top eigenvalue.
+        lambda_{q+1}, the top eigenvalue as estimated on the subsample itself.
     """
 
     n_components: int
@@ -80,7 +80,7 @@ class Tuning:
 
     @property
     def plain(self):
-        """What was measured of the kernel itself."""
+        """What was measured on the kernel itself."""
         return self.candidates[0]
 
     @property
@@ -202,8 +202,8 @@ def tune_on_centers(
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
     )
-    # The eigenfunctions are fitted to the rows before those that are measured on, and
-    # these may overlap by as large a part as the fitted rows are of all.
+    # The eigenfunctions are fitted to the rows before those that are measured on. The
+    # two sets may share the same fraction of rows that the fitted rows are of all rows.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
     sizes = c, batch_size, max_batch_size
@@ -235,10 +235,10 @@ def _choose_step(
         step_size = 1.0 / bound if bound > 0 else 1.0
     elif step_size == "auto":
         step_size = adapted.step_size(m)
-        # A full batch has no noise that could be seen, the zero kernel no edge.
+        # A full batch has no noise, and the zero kernel no edge of stability.
         if m < n and adapted.top_eigenvalue > 0:
-            # Of fewer rows than all several batches: one alone has no noise. The edge
-            # of larger ones follows from the formula.
+            # A sample of the rows is split into several batches: one alone has no
+            # noise. For larger batches the formula tells the edge.
             simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
             edge = spectrum.largest_stable_step(q, simulated, predicted)
@@ -247,9 +247,9 @@ def _choose_step(
 
 
 def _spectrum(operator, n, s, preconditioner, weights, n_measured):
-    """Return the spectrum on rows with as large a part of the subsample as all have.
+    """Return the spectrum on rows of which s / n are in the subsample, as of all rows.
 
-    Where n is large that is next to none of it.
+    If n is large, these are next to none.
     """
     start = s - int(n_measured * s / n)
     stop = start + n_measured
@@ -265,9 +265,9 @@ def _best_candidate(candidates, m, n, cost):
     """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
-    The many trailing ones want the longest step, of the time that it takes, so the
-    smallest q within 5 % of it is taken; the leading ones, brought down to
-    lambda_{q+1}, must still make 1 an epoch.
+    For the many trailing eigenvectors the longest step, for the time that it takes, is
+    best: the smallest q within 5 % of it is taken. The leading ones, whose eigenvalues
+    are lowered to lambda_{q+1}, must still make a progress of 1 in an epoch.
     """
 
     def rate(one):

@@ -111,6 +111,7 @@ def test_algorithm_1(data):
         algorithm="eigenpro3-exact", n_centers=40, max_iter=300, tol=0, **OPTIONS
     ).fit(X, y)
     assert model.batch_size_ == 300
+    assert model.t_ == model.n_iter_ == 300  # a projection a step
     assert np.diff(model.loss_curve_).max() < 1e-12
     # Lemma 6 of the paper.
     K_xx, K = (np.exp(-cdist(X, Z) / 4.0) for Z in (X, model.centers_))

@@ -982,7 +982,7 @@ def test_plan_is_an_inequality():
     least = NystromPlan.make("ridge", p, n).bytes
     assert least > 5 * 8 * p**2
     assert NystromPlan.make("ridge", p, n, validated=True).bytes == least + 16 * p**2
-    assert NystromPlan.make("ridge", p, n, n_kept=100).bytes == least + 800
+    assert NystromPlan.make("ridge", p, n, n_stored=100).bytes == least + 800
     assert NystromPlan.make("path", p, n).bytes > least
 
 

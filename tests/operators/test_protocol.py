@@ -209,11 +209,11 @@ def test_product(case, rng):
     A = rng.standard_normal((K.shape[1], 3))
     assert_allclose(operator @ A, K @ A, atol=1e-12)
     for start, stop in ranges(len(K)):
-        for n_kept in (0, 1, K.shape[1]):
-            F, kept = operator.product(A, start, stop, n_kept)
+        for n_columns in (0, 1, K.shape[1]):
+            F, leading = operator.product(A, start, stop, n_columns)
             assert_allclose(F, K[start:stop] @ A, atol=1e-12)
-            if n_kept:
-                assert_allclose(kept, K[start:stop, :n_kept], atol=1e-14)
+            if n_columns:
+                assert_allclose(leading, K[start:stop, :n_columns], atol=1e-14)
 
 
 def test_adjoint(case, rng):

@@ -74,10 +74,10 @@ def test_products_are_those_of_one_device(kernel, places, data):
     several = kernel_operator(kernel, Z, places, X)
     assert isinstance(several, ShardedKernel) and several.shape == (57, 101)
     assert_allclose(several @ A, one @ A, atol=1e-12)
-    F, kept = several.product(A, 5, 40, n_kept=60)
-    expected, expected_kept = one.product(A, 5, 40, n_kept=60)
+    F, leading = several.product(A, 5, 40, n_columns=60)
+    expected, expected_leading = one.product(A, 5, 40, n_columns=60)
     assert_allclose(F, expected, atol=1e-12)
-    assert_allclose(kept, expected_kept, atol=1e-13)
+    assert_allclose(leading, expected_leading, atol=1e-13)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
@@ -132,8 +132,8 @@ def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
     F, held = several.evaluated(A)
     assert sum(entries) == 57 * 101
     assert_allclose(F, K @ A, atol=1e-12)
-    for n_kept in (0, 20, 60, 101):
-        assert_allclose(held.block(last=n_kept), K[:, :n_kept], atol=1e-13)
+    for n in (0, 20, 60, 101):
+        assert_allclose(held.block(last=n), K[:, :n], atol=1e-13)
         assert_allclose(held.adjoint(G), K.T @ G, atol=1e-12)
     assert sum(entries) == 57 * 101  # all of it was kept
 

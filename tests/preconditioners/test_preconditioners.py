@@ -244,7 +244,7 @@ def test_global_is_positive_however_inexact(svd_solver, weighted_matrix):
     K, w, r = weighted_matrix
     P = make_global(K, 30, 12, w, svd_solver=svd_solver)
     n = S + N
-    assert P.n_components == 12 and P.n_kept == 0
+    assert P.n_components == 12 and P.n_columns == 0
     assert_allclose(P.images, K @ P.vectors, atol=1e-10)
     gram = P.vectors.T @ P.images
     assert_allclose(gram, np.diag(P.eigenvalues[:-1] * n), atol=1e-9 * n)

@@ -13,8 +13,8 @@ from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.solvers.doubly_stochastic import (
     BlockRule,
     Expansion,
-    Rows,
     Steps,
+    TrainingRows,
     checked_step,
     constant_rate,
     doubly_stochastic,
@@ -55,7 +55,7 @@ def solver(
         "rng": np.random.RandomState(0),
     }
     loss = SquaredError() if loss is None else loss
-    rows = Rows(X, Y, np.ones(len(X)) if weights is None else weights)
+    rows = TrainingRows(X, Y, np.ones(len(X)) if weights is None else weights)
     states = doubly_stochastic(features, rows, loss, **defaults | options)
     return features, expansion, states
 
