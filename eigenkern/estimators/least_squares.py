@@ -56,7 +56,7 @@ def given_centers(estimator, X):
 
 
 def make_problem(
-    estimator, data, kind, *, holds_out=False, n_kept=0, n_passes=1, shuffles=False
+    estimator, data, kind, *, holds_out=False, n_stored=0, n_passes=1, shuffles=False
 ):
     """Return the least-squares problem of an estimator.
 
@@ -68,7 +68,7 @@ def make_problem(
         What is solved, see `NystromPlan`.
     holds_out : bool, default=False
         Whether to hold out rows to select on, unless some are given.
-    n_kept : int, default=0
+    n_stored : int, default=0
         Number of candidates whose coefficients are kept.
     n_passes : int, default=1
         How often the kernel matrix of rows and centers is used: in closed form, or for
@@ -88,7 +88,7 @@ def make_problem(
     n_distinct = len(train)
     if is_auto(n_centers):
         validated = held_out is not None or data.validation is not None
-        n_centers = chosen_n_centers(estimator, data, kind, validated, n_kept)
+        n_centers = chosen_n_centers(estimator, data, kind, validated, n_stored)
         n_centers = None if n_centers is None else min(n_centers, len(train))
     elif n_centers is not None and centers is None:
         n_distinct = len(data.distinct(train)[0])
@@ -117,7 +117,7 @@ def make_problem(
     )
 
 
-def chosen_n_centers(estimator, data, kind, validated, n_kept):
+def chosen_n_centers(estimator, data, kind, validated, n_stored):
     """Return what ``n_centers="auto"`` means; None: all rows, or given centers."""
     if data.precomputed or not isinstance(estimator.centers, str):
         return None
@@ -128,7 +128,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_kept):
         *compute_devices(estimator.device, data.X)[0],
         centers=estimator.centers,
         validated=validated,
-        n_kept=n_kept,
+        n_stored=n_stored,
     )
 
 

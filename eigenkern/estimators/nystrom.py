@@ -161,7 +161,7 @@ class _Nystrom(Model):
             data,
             "path" if selects or self.alpha == 0 else "ridge",
             holds_out=holds_out,
-            n_kept=n_stored,
+            n_stored=n_stored,
             n_passes=n_passes,
             shuffles=self._has_variance and not data.precomputed,
         )

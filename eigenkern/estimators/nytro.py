@@ -152,7 +152,9 @@ class _Nytro(Model):
         holds_out = self.selection == "holdout"
         check_given_rows(self, data, holds_out)
         n_stored = self._n_stored
-        problem = make_problem(self, data, "path", holds_out=holds_out, n_kept=n_stored)
+        problem = make_problem(
+            self, data, "path", holds_out=holds_out, n_stored=n_stored
+        )
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
     @property
@@ -195,6 +197,8 @@ class _Nytro(Model):
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
         if problem.refits:
+            # Theorem 5 of the paper: t steps gamma are as good, up to a constant, as
+            # ridge regression with lambda = 1 / (gamma t).
             penalty = 1 / (step * t) if t else math.inf
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
             spectrum = everything.spectrum_between(low, high)

@@ -55,7 +55,7 @@ _BYTES_A_SQUARE = 2 * 6 * 8
 
 
 def default_n_centers(
-    kind, X, n_columns, xp, device, *, centers="uniform", validated=False, n_kept=0
+    kind, X, n_columns, xp, device, *, centers="uniform", validated=False, n_stored=0
 ):
     """Return m for least squares on centers, or None: all rows.
 
@@ -75,7 +75,7 @@ def default_n_centers(
         How they are chosen.
     validated : bool, default=False
         Whether there are validation rows.
-    n_kept : int, default=0
+    n_stored : int, default=0
         Candidates whose coefficients are kept.
     """
     n, d = X.shape
@@ -86,7 +86,7 @@ def default_n_centers(
 
     def costs(kind, p, n_evaluations):
         """Return seconds and bytes."""
-        stored = 3 * p * n_kept * n_columns
+        stored = 3 * p * n_stored * n_columns
         plan = NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
         seconds = machine.product_seconds(plan.work, 8, n_threads)
         return seconds + n_evaluations * n * p * entry, plan.bytes

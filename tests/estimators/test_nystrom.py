@@ -895,7 +895,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
     asked = []
 
     def few(kind, X, n_columns, xp, device, **options):
-        asked.append((kind, n_columns, options["validated"], options["n_kept"]))
+        asked.append((kind, n_columns, options["validated"], options["n_stored"]))
         return 30
 
     monkeypatch.setattr("eigenkern.estimators.least_squares.default_n_centers", few)

@@ -166,7 +166,7 @@ def test_automatic_centers_grow_as_a_root(kind, two_cores):
 def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
     for free in (5e8, 2e9):
         monkeypatch.setattr(sizes.memory, "available", lambda xp, device, f=free: f)
-        m = n_centers(kind, 12_000, validated=True, n_kept=10)
+        m = n_centers(kind, 12_000, validated=True, n_stored=10)
         needed = NystromPlan.make(kind, m, 12_000, validated=True, n_stored=30 * m)
         assert 0.95 * free / 2 < needed.bytes <= free / 2
     assert n_centers(kind, 10**6, centers="rpcholesky") * 10**6 * 16 < 1e9
