@@ -21,6 +21,10 @@ ALL_EIGENVECTORS = 3
 # Extra epochs that a race of six sides takes, summed over the sides beside the first:
 # its rules drop most of them early (`solvers.step_search`).
 _RACE_SIDES = 16
+# Seconds of normal equations over those of large products with as many multiply-adds,
+# 24 fits on cpusmall, a9a and covtype (benchmarks/estimates.py): 1.3 to 1.6, but 1.8 to
+# 2.7 in fits of less than a second. They multiply blocks of rows, and halves.
+NORMAL_EQUATIONS = 1.4
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
 
@@ -80,12 +84,13 @@ def add_normal_equations(fit, kind, K, plan, holds_out=False):
     squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
     fit.uses(squares * square)
     fit.holds("preconditioner", square)
-    n_evaluations = NystromPlan.SUMS.get(kind, 1)
+    n_evaluations, before = NystromPlan.SUMS.get(kind, 1), fit.seconds
     fit.entries(n_evaluations * fit.n * p + p * p / 2)
     fit.products(plan.work)
     if kind == "path" and not krylov_pays(p, fit.n_outputs):
         fit.products((ALL_EIGENVECTORS - 1) * NystromPlan.CUBES[kind] * p**3)
     add_pivoted_factor(fit, p)
+    fit.seconds = before + NORMAL_EQUATIONS * (fit.seconds - before)
 
 
 def add_pivoted_factor(fit, p):
