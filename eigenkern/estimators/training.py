@@ -27,8 +27,6 @@ _SAME_LOSS_EPS = 10
 # errors of 10000 rows, and those of 20 epochs on all rows, are 3.06 and 3.06 % on
 # MNIST, 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
 _LAST_PART = 4
-# What an `EpochRule` knows of the epochs, besides their losses and scores.
-_SAVED = ("_coef", "_state", "_values", "_begin", "_fallback", "_last")
 
 
 def train(solver, rule, report, keeper=None):
@@ -38,8 +36,7 @@ def train(solver, rule, report, keeper=None):
     ----------
     solver : iterator
         Yields a state per iteration.
-    rule : object
-        With ``max_iter`` and ``update(state)``, which returns whether it is over.
+    rule : Rule
     report : Report
         It is told of every iteration.
     keeper : Keeper, default=None
@@ -192,6 +189,9 @@ class EpochRule(Rule):
         One per epoch.
     """
 
+    #: What is saved of the epochs, besides their losses and scores.
+    _saved = ("_coef", "_state", "_values", "_begin", "_fallback", "_last")
+
     def __init__(
         self,
         name,
@@ -220,12 +220,14 @@ class EpochRule(Rule):
     def save(self):
         """Return the state after the epochs so far, for `load`."""
         plateau = self._plateau.best, self._plateau.waited
-        saved = {name: getattr(self, name) for name in _SAVED} | {"plateau": plateau}
+        saved = {name: getattr(self, name) for name in self._saved} | {
+            "plateau": plateau
+        }
         return saved | {"losses": list(self.losses), "scores": list(self.scores)}
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
-        for name in ("losses", "scores", *_SAVED):
+        for name in ("losses", "scores", *self._saved):
             setattr(self, name, saved[name])
         self._plateau.best, self._plateau.waited = saved["plateau"]
         self._whole = saved
@@ -246,21 +248,26 @@ class EpochRule(Rule):
         if self._score is not None:
             score, values = self._score_of(state.coef)
             self.scores.append(score)
-        # The validation score decides, or else the loss.
         value = -self.scores[-1] if self.scores else state.loss
         if not self.scores or self._coef is None or value < self._plateau.best:
             self._coef = state.coef
             self._values = self._values if values is None else values
-        stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
+        over = self._is_over(state, value)
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
-        exact = not self.scores and value == 0.0
-        over = state.failed or exact or stalled
         if self._spared is not None:
             over = self._goes_on(over)
         self._whole = self.save()
         return over
+
+    def _is_over(self, state, value):
+        """Whether an epoch ends training: it failed, was exact, or nothing improves.
+
+        `value` decides: the loss, or less the validation score.
+        """
+        stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
+        return state.failed or stalled or (not self.scores and value == 0.0)
 
     def _goes_on(self, over):
         """Return whether training is over; go on with all rows the first time."""

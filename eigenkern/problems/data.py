@@ -53,7 +53,7 @@ class Spared:
     visited : slice
         The other training rows.
     over : bool
-        Whether the rows are no longer spared.
+        Whether the rows are no longer spared; `EpochRule` says when.
     """
 
     def __init__(self, train, *, at_start=False):
