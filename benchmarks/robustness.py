@@ -13,8 +13,9 @@ sqrt(2) apart, is run as well. Run ::
 
 Results go to ``results/robustness.csv`` case by case; a run that was interrupted goes
 on where it stopped; remove the file to start anew. ``results/robustness.txt`` and
-``.png`` sum them up. Cases run one a core; with ``--setup`` one after the other on all
-cores, and only up to the first epoch: ``results/robustness_setup.txt``.
+``.png`` sum them up. Cases run one a core, and their seconds are the processor's; with
+``--setup`` one after the other on all cores, and only up to the first epoch:
+``results/robustness_setup.txt``.
 
 Losses are mean squared errors as fractions of those of predicting the mean. The epochs
 to a loss are interpolated in its logarithm. A step's figure of merit is the number of
@@ -152,7 +153,7 @@ SYNTHETIC = (
 
 
 class Curve(Timed):
-    """Callback that notes losses and seconds after each epoch."""
+    """Callback that notes losses and the processor's seconds after each epoch."""
 
     def __init__(self, K, Y, K_val, Y_val):
         self.parts = (K, Y), (K_val, Y_val)
@@ -160,6 +161,9 @@ class Curve(Timed):
         self.zero = [max(np.mean((T - mean) ** 2), 1e-300) for _, T in self.parts]
         self.losses, self.seconds, self.pause = [(1.0, 1.0)], [0.0], 0.0
         self.setup_seconds = None
+
+    def setup(self, estimator, context):
+        self.start = time.process_time()
 
     def relative_losses(self, coef, intercept):
         coef, intercept = coef.astype(np.float64), intercept.astype(np.float64)
@@ -170,16 +174,16 @@ class Curve(Timed):
 
     def on_fit_task_begin(self, estimator, context, **ignored):
         if context.task_name == "epoch" and self.setup_seconds is None:
-            self.setup_seconds = time.perf_counter() - self.start
+            self.setup_seconds = time.process_time() - self.start
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
         if context.task_name != "epoch":
             return
-        now = time.perf_counter()
+        now = time.process_time()
         self.seconds.append(now - self.start - self.pause)
         model = fitted_estimator
         self.losses.append(self.relative_losses(model.dual_coef_, model.intercept_))
-        self.pause += time.perf_counter() - now
+        self.pause += time.process_time() - now
 
     def epochs_to(self, target, part):
         """Epochs until training (0) or validation (1) loss is at most `target`."""
