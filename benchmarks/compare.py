@@ -52,6 +52,10 @@ METHODS = {
     "eigenpro": ("EigenPro", "eigenkern"),
     "centers": ("EigenPro, 2000 centers", "eigenkern"),
     "nystrom": ('Nystrom, 2000 centers, alpha="path"', "eigenkern"),
+    "nytro": ("NYTRO", "eigenkern"),
+    "falkon": ("Falkon-like", "eigenkern"),
+    "dsg": ("DSG", "eigenkern"),
+    "linear": ("Linear EigenPro", "eigenkern"),
     "rfm": ("RFM", "eigenkern"),
     "svm": ("SVC, SVR", "scikit-learn"),
     "ridge": ("KernelRidge, Gaussian kernel", "scikit-learn"),
@@ -110,6 +114,10 @@ def make(method, regression, X):
             "eigenpro": ("EigenPro", {}),
             "centers": ("EigenPro", {"n_centers": N_CENTERS}),
             "nystrom": ("Nystrom", {"n_centers": N_CENTERS, "alpha": "path"}),
+            "nytro": ("Nytro", {}),
+            "falkon": ("FalkonLike", {}),
+            "dsg": ("DSG", {}),
+            "linear": ("LinearEigenPro", {}),
             "rfm": ("RFM", {}),
         }[method]
         return getattr(eigenkern, name + kind)(random_state=0, **parameters), False
@@ -350,7 +358,7 @@ def plot(rows, path):
     fig, axes = plt.subplots(
         n_lines, n_columns, figsize=(9, 2.7 * n_lines), layout="constrained"
     )
-    colors = dict(zip(METHODS, plt.colormaps["tab10"].colors))
+    colors = dict(zip(METHODS, plt.colormaps["tab20"].colors))
     marks = {m: "o" if METHODS[m][1] == "eigenkern" else "^" for m in METHODS}
     for ax, (name, n) in zip(axes.flat, cases):
         for row in rows:
