@@ -433,7 +433,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     ----------
     Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
     kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
-    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599). Fernandes, Guerre and Horta,
+    stochastic gradients", NIPS 2014 (arXiv:1407.5599). Fernandes, Guerre and Horta,
     "Smoothing quantile regressions", Journal of Business & Economic Statistics 39,
     2021. Romano, Patterson and Candes, "Conformalized quantile regression", NeurIPS
     2019 (arXiv:1905.03222).
@@ -834,7 +834,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     ----------
     Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for
     kernel methods", UAI 2016. Dai et al., "Scalable kernel methods via doubly
-    stochastic gradients", NeurIPS 2014 (arXiv:1407.5599).
+    stochastic gradients", NIPS 2014 (arXiv:1407.5599).
 
     Examples
     --------

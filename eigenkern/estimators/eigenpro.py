@@ -636,7 +636,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
+    shallow learning", NIPS 2017 (arXiv:1703.10622).
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019 (arXiv:1806.06144).
 
@@ -905,7 +905,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017 (arXiv:1703.10622).
+    shallow learning", NIPS 2017 (arXiv:1703.10622).
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019 (arXiv:1806.06144).
 

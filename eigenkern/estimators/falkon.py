@@ -454,7 +454,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
 
     References
     ----------
-    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
     2017 (arXiv:1705.10958).
 
     Examples
@@ -595,7 +595,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
 
     References
     ----------
-    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
     2017 (arXiv:1705.10958).
 
     Marteau-Ferey, Bach, Rudi, "Globally convergent Newton methods for ill-conditioned

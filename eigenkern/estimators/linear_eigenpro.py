@@ -502,7 +502,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017 (arXiv:1703.10622): table 1.
+    shallow learning", NIPS 2017 (arXiv:1703.10622): table 1.
 
     Examples
     --------
@@ -693,7 +693,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017 (arXiv:1703.10622): table 1.
+    shallow learning", NIPS 2017 (arXiv:1703.10622): table 1.
 
     Examples
     --------

@@ -33,7 +33,7 @@ class GlobalSpectral(TopEigenvectors):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017: table 2 and appendix A.
+    shallow learning", NIPS 2017: table 2 and appendix A.
     """
 
     images: Any

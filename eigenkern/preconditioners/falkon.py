@@ -27,7 +27,7 @@ class TwoCholesky:
 
     References
     ----------
-    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
     2017: section 3.
     """
 

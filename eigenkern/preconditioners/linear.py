@@ -17,7 +17,7 @@ class LinearSpectral(TopEigenvectors):
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017: table 1 and appendix A.
+    shallow learning", NIPS 2017: table 1 and appendix A.
     """
 
     n_columns = 0

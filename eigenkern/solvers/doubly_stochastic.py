@@ -20,7 +20,7 @@ ten times the next one: it alone would limit the step.
 
 Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for kernel
 methods", UAI 2016; Dai et al., "Scalable kernel methods via doubly stochastic
-gradients", NeurIPS 2014 (arXiv:1407.5599).
+gradients", NIPS 2014 (arXiv:1407.5599).
 """
 
 from dataclasses import dataclass, field, replace

@@ -121,7 +121,7 @@ def eigenpro(
     References
     ----------
     Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
-    shallow learning", NeurIPS 2017: tables 1 and 2.
+    shallow learning", NIPS 2017: tables 1 and 2.
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: algorithm 1.
     """

@@ -95,7 +95,7 @@ def falkon(
 
     References
     ----------
-    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NeurIPS
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
     2017: algorithm 1.
     """
     xp, P = namespace(targets), preconditioner
