@@ -190,7 +190,7 @@ def rpcholesky(
     References
     ----------
     Chen, Epperly, Tropp, Webber, "Randomly pivoted Cholesky: practical approximation of
-    a kernel matrix with few entry evaluations", CPAM 2024 (arXiv:2207.06503).
+    a kernel matrix with few entry evaluations", CPAM 2025 (arXiv:2207.06503).
 
     Examples
     --------

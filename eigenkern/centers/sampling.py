@@ -42,7 +42,7 @@ def pivot_indices(diagonal, columns, n_centers, rng):
     References
     ----------
     Chen, Epperly, Tropp, Webber, "Randomly pivoted Cholesky: practical approximation of
-    a kernel matrix with few entry evaluations", CPAM 2024 (arXiv:2207.06503).
+    a kernel matrix with few entry evaluations", CPAM 2025 (arXiv:2207.06503).
 
     Epperly, Tropp, Webber, "Embrace rejection: kernel matrix approximation by
     accelerated randomly pivoted Cholesky", 2024 (arXiv:2410.03969).

@@ -331,7 +331,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
     neural networks and backpropagation-free machine learning models", Science 2024.
     Beaglehole et al., "xRFM: accurate, scalable, and interpretable feature learning
-    models for tabular data", arXiv:2508.10053.
+    models for tabular data", ICLR 2026 (arXiv:2508.10053).
 
     Examples
     --------
@@ -441,7 +441,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
     neural networks and backpropagation-free machine learning models", Science 2024.
     Beaglehole et al., "xRFM: accurate, scalable, and interpretable feature learning
-    models for tabular data", arXiv:2508.10053.
+    models for tabular data", ICLR 2026 (arXiv:2508.10053).
 
     Examples
     --------

@@ -165,7 +165,7 @@ def projected(
     ----------
     Abedsoltan, Belkin, Pandit, "Toward large kernel models", ICML 2023: algorithm 2.
     Abedsoltan, Ma, Pandit, Belkin, "Fast training of large kernel models with delayed
-    projections", 2024 (arXiv:2411.16658).
+    projections", NeurIPS 2025 (arXiv:2411.16658).
     """
     xp, shape = namespace(iterate.coef), (1, iterate.coef.shape[1])
     guard = Guard(zero_loss, n_halvings)
