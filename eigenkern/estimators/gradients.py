@@ -117,7 +117,7 @@ def average_gradient_outer_product(
 
     See Also
     --------
-    RFMRegressor : Learns its metric from M.
+    eigenkern.RFMRegressor : Learns its metric from M.
 
     Notes
     -----
