@@ -62,7 +62,7 @@ def test_operator(kernel, cupy, rng):
     expected = TiledKernel(kernel, X) @ A
     operator = TiledKernel(kernel, cupy.asarray(X), tile_memory=0.1)
     assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
-    operator = cached(operator, 128)
+    (operator,), _ = cached([operator], 1000, 1, 5)
     assert_allclose((operator @ cupy.asarray(A)).get(), expected, rtol=1e-10)
 
 

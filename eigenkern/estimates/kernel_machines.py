@@ -8,7 +8,7 @@ from ..estimators.base import stops_early
 from ..estimators.tuned import may_be_direct
 from ..estimators.validation import check_centers, is_auto
 from ..nystrom.plan import NystromPlan
-from ..operators.cached import kept_bytes
+from ..operators.cached import cached_bytes
 from ..operators.plan import cache_budget, cache_pays
 from ..solvers.projection import factor_pays, projection_interval, projection_work
 from ..tuning.sizes import (
@@ -56,7 +56,7 @@ def estimate_eigenpro(fit):
     if held_out:
         operators.append(fit.matrix(held_out, n))
     extra = int(e.algorithm == "eigenpro1")
-    sizes = kept_bytes(operators, e.cache_size, e.max_iter + extra, fit.d)
+    sizes = cached_bytes(operators, e.cache_size, e.max_iter + extra, fit.d)
     for n_bytes in sizes:
         if n_bytes:
             fit.keeps(n_bytes)

@@ -13,7 +13,7 @@ from ..estimators.nytro import NytroClassifier, NytroRegressor, factorises
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
-from ..operators.cached import kept_bytes
+from ..operators.cached import cached_bytes
 from ..tuning.sizes import FALKON_ITERATIONS
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
@@ -90,7 +90,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     if kind == "falkon" and fit.data.groups is not None:
         n_passes += _N_HELD_OUT
     n_products = 2 * e.max_iter if falkon else n_epochs
-    (kept,) = kept_bytes([K], e.cache_size, n_products, fit.d)
+    (kept,) = cached_bytes([K], e.cache_size, n_products, fit.d)
     fit.holds("preconditioner", 2 * square)
     fit.products(NystromPlan.CUBES["falkon"] * p**3)
     if kept:

@@ -11,7 +11,7 @@ import numpy as np
 from ..backend.array import to_numpy
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.plan import NystromPlan
-from ..operators.cached import kept
+from ..operators.cached import cached
 from ..preconditioners.falkon import TwoCholesky
 from ..solvers.conjugate_gradient import last_state
 from ..solvers.falkon import Falkon, FalkonState, falkon
@@ -139,7 +139,7 @@ class _FalkonLike(Model):
         problem.check_memory(NystromPlan.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
         preconditioner = TwoCholesky.of(L, self.alpha, weights)
-        (matrix,), cached = kept(
+        (matrix,), megabytes = cached(
             [problem.matrix_of(problem.train)],
             self.cache_size,
             2 * self.max_iter,
@@ -154,7 +154,7 @@ class _FalkonLike(Model):
             self.tol,
             self._start(problem),
         )
-        chosen = {"n_centers_": problem.n_coefs, "cache_size_": cached}
+        chosen = {"n_centers_": problem.n_coefs, "cache_size_": megabytes}
         hold_out = None
         if problem.calibrates:
             hold_out = partial(self._held_out, problem, matrix, preconditioner)

@@ -6,7 +6,7 @@ from ..nystrom.descent import State
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
-from ..solvers.eigenpro import eigenpro, gone_on
+from ..solvers.eigenpro import eigenpro, gone_on, step_on_all_rows, step_on_rows
 from ..tuning.sizes import check_sizes, direct_pays, tuning_bytes
 from .base import epoch_rule
 from .training import SolutionRule
@@ -45,14 +45,15 @@ def prepare_machine(model, data, train, held_out, spared):
         bandwidth=model.bandwidth,
         device=model.device,
     )
-    ridge = chosen_ridge(model, problem, problem.operator)
-    if may_be_direct(model) and direct_pays(problem.operator, model.cache_size):
+    K = problem.operator
+    ridge = chosen_ridge(model, problem, K)
+    if may_be_direct(model) and direct_pays(K, model.cache_size):
         solution = _solved_directly(model, problem, ridge, data, train)
         if solution is not None:
             rule = SolutionRule(problem, solution.counts["loss_curve_"])
             return problem, iter([solution]), solution.counts, rule
     if ridge:
-        problem = problem.penalised(ridge)
+        K = K.plus_diagonal(problem.penalty(ridge))
     q = 0 if model.algorithm == "sgd" else model.n_components
     on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: one more product
     check_sizes(len(train), model.subsample_size, q, model.batch_size)
@@ -60,13 +61,13 @@ def prepare_machine(model, data, train, held_out, spared):
     # tuning enough memory.
     needed = tuning_bytes(len(train), model.subsample_size)
     first = on_all_rows or problem.can_be_cached_beside(needed)
-    cache = model.cache_size, model.max_iter + on_all_rows, spared is None
+    cache = ridge, model.cache_size, model.max_iter + on_all_rows, spared is None
     if first:
-        problem = problem.cached(*cache)
-    K = problem.operator
+        problem = problem.cached(K, *cache)
+        K = problem.operator
     tuning = tuned(model, problem, K, q, on_all_rows=on_all_rows)
     if not first:
-        problem = problem.cached(*cache)
+        problem = problem.cached(K, *cache)
     make_solver = partial(
         eigenpro,
         problem.operator,
@@ -76,6 +77,7 @@ def prepare_machine(model, data, train, held_out, spared):
         batch_size=tuning.batch_size,
         step_size=tuning.step_size,
         rng=problem.rng,
+        step=step_on_all_rows if on_all_rows else step_on_rows,
     )
     start = previous_coef(model, problem)
     solver = make_solver(

@@ -16,7 +16,7 @@ from ..nystrom.descent import (
     stable_step,
 )
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
-from ..operators.cached import kept
+from ..operators.cached import cached
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import (
     check_given_rows,
@@ -233,7 +233,7 @@ class _Nytro(Model):
         matrices = [problem.matrix_of(problem.train)]
         if problem.validation is not None:
             matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        matrices, _ = kept(matrices, self.cache_size, n_iter, d)
+        matrices, _ = cached(matrices, self.cache_size, n_iter, d)
         descent = problem.descent(problem.train, matrices[0])
         step = self._step(descent.top)
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
@@ -250,7 +250,7 @@ class _Nytro(Model):
         if problem.refits:
             del descent, matrices, error_of  # free their memory
             matrices = [problem.matrix_of(problem.all)]
-            (matrix,), _ = kept(matrices, self.cache_size, n_iter, d)
+            (matrix,), _ = cached(matrices, self.cache_size, n_iter, d)
             descent = problem.descent(problem.all, matrix)
         step, t = stable_step(step, descent.top, t)
         b, coefs = descent.followed(step, t, n_iter if self.store_coef_path else 0)

@@ -1,52 +1,22 @@
-"""Kernel matrices that are computed once and kept in memory."""
+"""Kernel matrices that are computed once, and cached in memory."""
 
 from ..backend import memory
 from ..backend.array import slices
 from ..backend.devices import on_gpu
 from ..backend.machine import CPU, TRIANGLE_ROWS
 from ..backend.threads import run_on_threads
-from .dask import DaskMatrix, kept_on_workers
+from .dask import DaskMatrix, cached_on_workers
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import cache_budget, cache_pays
 
 
-def cached(operator, size=TRIANGLE_ROWS):
-    """Return an operator that has computed a matrix and keeps it.
+def cached(operators, cache_size, n_products, n_features):
+    """Return operators that have computed their matrices, if these fit and that pays.
 
-    It keeps the lower triangle of a symmetric matrix: half the flops, half the memory.
-    On a GPU it keeps the whole: a product is then one call, and not one for every
-    block.
-
-    Parameters
-    ----------
-    operator : Matrix
-    size : int, default=1024
-        Rows of a block of the triangle.
-    """
-    if _is_kept(operator):
-        return operator
-    if _keeps_triangle(operator):
-        return CachedTriangle(operator, size)
-    return GivenMatrix(operator.block(), operator)
-
-
-def cached_bytes(operator):
-    """Return the bytes that `cached` takes, infinite where it is not for a matrix."""
-    m, p = operator.shape
-    if _is_kept(operator):
-        return 0
-    if not operator.can_be_cached:
-        return float("inf")
-    if not _keeps_triangle(operator):
-        return m * p * operator.itemsize
-    blocks = slices(m, TRIANGLE_ROWS)
-    n_entries = sum((rows.stop - rows.start) * rows.stop for rows in blocks)
-    return n_entries * operator.itemsize
-
-
-def kept(operators, cache_size, n_epochs, n_features):
-    """Return operators that keep their matrices where they fit and that pays.
+    Of a symmetric matrix it is the lower triangle that is computed and stored: half the
+    flops, half the memory. On a GPU it is the whole: a product is then one call, and
+    not one for every block.
 
     Parameters
     ----------
@@ -54,7 +24,7 @@ def kept(operators, cache_size, n_epochs, n_features):
         The more often used ones first.
     cache_size : "auto" or float
         MB for all of them.
-    n_epochs : int
+    n_products : int
         Products to come.
     n_features : int
 
@@ -62,7 +32,7 @@ def kept(operators, cache_size, n_epochs, n_features):
     -------
     operators : list of Matrix
     megabytes : float
-        MB that they keep.
+        MB of the matrices that were computed.
 
     Raises
     ------
@@ -70,11 +40,11 @@ def kept(operators, cache_size, n_epochs, n_features):
         If `cache_size` allows a matrix that the free memory does not hold.
     """
     if isinstance(operators[0], DaskMatrix):
-        return kept_on_workers(operators, cache_size, n_epochs, n_features)
+        return cached_on_workers(operators, cache_size, n_products, n_features)
     found = list(operators)
-    sizes = kept_bytes(operators, cache_size, n_epochs, n_features)
+    sizes = cached_bytes(operators, cache_size, n_products, n_features)
     for i, (operator, size) in enumerate(zip(operators, sizes, strict=True)):
-        if size is None:
+        if not size:  # not to be cached, or in memory already
             continue
         free = memory.available(operator.xp, operator.device)
         if size > free:
@@ -83,34 +53,53 @@ def kept(operators, cache_size, n_epochs, n_features):
                 f"{size / 1e6:.0f} MB, but {free / 1e6:.0f} MB of "
                 "memory are free; pass cache_size='auto' or a smaller number"
             )
-        found[i] = cached(operator)
+        if _is_halved(operator):
+            found[i] = CachedTriangle(operator)
+        else:
+            found[i] = GivenMatrix(operator.block(), operator)
     return found, sum(size or 0 for size in sizes) / 1e6
 
 
-def kept_bytes(operators, cache_size, n_epochs, n_features):
-    """Return the bytes of each operator whose matrix `kept` keeps, None of the others.
+def cached_bytes(operators, cache_size, n_products, n_features):
+    """Return the bytes of each matrix that `cached` computes, None of the others.
 
-    The parameters are those of `kept`.
+    The parameters are those of `cached`; a matrix in memory takes none.
     """
 
     def pays(operator):
         return cache_size != "auto" or (
-            not operator.factored and cache_pays(n_epochs, n_features, operator)
+            not operator.factored and cache_pays(n_products, n_features, operator)
         )
 
     budget, sizes = cache_budget(cache_size, operators[0]), []
     for operator in operators:
-        size = cached_bytes(operator)
+        size = _size(operator)
         sizes.append(size if size <= budget and pays(operator) else None)
         budget -= sizes[-1] or 0
     return sizes
 
 
-def _is_kept(operator):
-    return operator.in_memory or isinstance(operator, CachedTriangle)
+def fit_in_memory(operators, n_bytes):
+    """Whether the free memory holds the matrices of operators and `n_bytes` more."""
+    needed = sum(map(_size, operators)) + n_bytes
+    return needed <= memory.available(operators[0].xp, operators[0].device)
 
 
-def _keeps_triangle(operator):
+def _size(operator):
+    """Return the bytes that a cached matrix takes, infinite if it can't be cached."""
+    m, p = operator.shape
+    if operator.in_memory or isinstance(operator, CachedTriangle):
+        return 0
+    if not operator.can_be_cached:
+        return float("inf")
+    if not _is_halved(operator):
+        return m * p * operator.itemsize
+    blocks = slices(m, TRIANGLE_ROWS)
+    n_entries = sum((rows.stop - rows.start) * rows.stop for rows in blocks)
+    return n_entries * operator.itemsize
+
+
+def _is_halved(operator):
     return operator.symmetric and not on_gpu(operator.xp, operator.device)
 
 
@@ -119,19 +108,19 @@ def _keeps_triangle(operator):
 # memory, 1.15 times float32's epoch (0.43 to 0.38 s; computed anew 3.2 s). It would be
 # faster only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
 class CachedTriangle(Matrix):
-    """The lower triangle of a symmetric kernel matrix, kept in blocks of rows.
+    """The lower triangle of a symmetric kernel matrix, computed in blocks of rows.
 
     Parameters
     ----------
     source : TiledKernel
         Computes the entries.
-    size : int
+    size : int, default=TRIANGLE_ROWS
         Rows of a block.
     """
 
     symmetric = True
 
-    def __init__(self, source, size):
+    def __init__(self, source, size=TRIANGLE_ROWS):
         self._describe_as(source, "shape", "pool", "n_workers", "budget")
         self._source, self._size = source, size
         options = {"dtype": self.dtype, "device": self.device}
@@ -145,7 +134,7 @@ class CachedTriangle(Matrix):
         run_on_threads(self.pool, source.write_rows, tasks)
 
     def rows(self, X):
-        """Return K(X, Z) of other rows, which is not kept."""
+        """Return K(X, Z) of other rows, which is not cached."""
         return self._source.rows(X)
 
     def product(self, A, start=0, stop=None, n_columns=0):

@@ -162,8 +162,8 @@ class DaskMatrix(Matrix):
         )
 
 
-class KeptDaskMatrix(DaskMatrix):
-    """K(X, Z) of rows X in a Dask array, computed once and kept where the rows are.
+class CachedDaskMatrix(DaskMatrix):
+    """K(X, Z) of rows X in a Dask array, computed once and cached where the rows are.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class KeptDaskMatrix(DaskMatrix):
         self.lazy_rows = source.lazy_rows
 
     def rows(self, X):
-        """Return the matrix of other rows, which is not kept."""
+        """Return the matrix of other rows, which is not cached."""
         return self._source.rows(X)
 
 
@@ -213,8 +213,8 @@ class GivenRows(Matrix):
         return GivenMatrix(K)
 
 
-def kept_on_workers(matrices, cache_size, n_products, n_features):
-    """Return matrices, kept where their rows are if they fit there and that pays.
+def cached_on_workers(matrices, cache_size, n_products, n_features):
+    """Return matrices, cached where their rows are if they fit and that pays.
 
     Each worker may use half of its memory limit with all that it holds.
 
@@ -230,7 +230,7 @@ def kept_on_workers(matrices, cache_size, n_products, n_features):
     -------
     matrices : list of DaskMatrix
     megabytes : float
-        MB that they keep.
+        MB of those that were computed.
     """
     cluster, auto = matrices[0]._cluster, cache_size == "auto"
     room = cluster.room() if auto or cache_size > 0 else {}
@@ -241,7 +241,7 @@ def kept_on_workers(matrices, cache_size, n_products, n_features):
         size, free = sum(needed.values()), budget - total
         fits = all(needed[place] <= room.get(place, 0) for place in needed)
         if fits and size <= free and _pays(matrix, auto, n_products, n_features):
-            matrix = cluster.attempt(partial(KeptDaskMatrix, matrix))
+            matrix = cluster.attempt(partial(CachedDaskMatrix, matrix))
             room |= {place: room[place] - needed[place] for place in needed}
             total += size
         found.append(matrix)

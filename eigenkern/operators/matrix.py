@@ -21,7 +21,7 @@ class Matrix:
     - `ShardedKernel` has its columns on several devices, and once `evaluated` keeps
       them there;
     - `CenteredFeatures` is a matrix of features;
-    - `DaskMatrix` has its rows on the workers of Dask, `KeptDaskMatrix` its entries.
+    - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` its entries.
 
     Each calls `_describe` or `_describe_as` and sets `shape` when it is made, and
     defines `product` and `block`; those on kernels also `rows`, those that a kernel
@@ -41,7 +41,7 @@ class Matrix:
     pool : Team or None
         None: the array library has its own threads, if any.
     kernel : Kernel or None
-        None where K is kept, given or of features.
+        None where K is cached, given or of features.
     """
 
     symmetric = False
@@ -50,9 +50,9 @@ class Matrix:
     in_memory = False
     #: Whether its rows are in memory, of this machine, and whether they are dense.
     in_core = is_dense = True
-    #: Whether `cached` may compute it once and keep it.
+    #: Whether `cached` may compute it once and for all.
     can_be_cached = True
-    #: Whether products are as cheap as with the rows themselves: no need to keep K.
+    #: Whether products are as cheap as with the rows themselves: no need to cache K.
     factored = False
     #: Numbers that a row takes while its entries of K are computed, beside these.
     row_width = 0

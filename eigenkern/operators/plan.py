@@ -1,4 +1,4 @@
-"""The memory of products: how they are cut into tiles, whether matrices are kept."""
+"""The memory of products: how they are cut into tiles, whether matrices are cached."""
 
 from dataclasses import dataclass
 
@@ -94,15 +94,15 @@ def cache_budget(cache_size, operator):
     return 0.7 * share * memory.available(operator.xp, operator.device)
 
 
-def cache_pays(n_epochs, n_features, operator):
-    """Whether computing a kernel matrix once beats computing it every epoch.
+def cache_pays(n_products, n_features, operator):
+    """Whether computing a kernel matrix once beats computing it for every product.
 
-    To keep it costs computing it once, the first use of the memory, and reading it in
-    every epoch.
+    To cache it costs computing it once, the first use of the memory, and reading it for
+    every product.
 
     Parameters
     ----------
-    n_epochs : int
+    n_products : int
         Products to come.
     n_features : int
     operator : Matrix
@@ -112,9 +112,9 @@ def cache_pays(n_epochs, n_features, operator):
     compute = machine.kernel_seconds(width, size, operator.n_workers)
     read, touch = size / machine.read, size / _touch_rate(operator)
     once = compute + touch
-    if operator.symmetric:  # half of it is computed and kept
+    if operator.symmetric:  # half of it is computed and stored
         once /= 2
-    return once + n_epochs * read < n_epochs * compute
+    return once + n_products * read < n_products * compute
 
 
 def _touch_rate(operator):

@@ -40,7 +40,6 @@ class GlobalSpectral(TopEigenvectors):
 
     is_of_rows = True
     n_columns = 0
-    rows = slice(None)
 
     @classmethod
     def of(
@@ -119,11 +118,8 @@ class GlobalSpectral(TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return self.images[start:stop, :]
 
-    def correction(self, b, K_bs, G):
-        """Return V D p(X_b)' G of the batch `b` of rows, shape (n, l).
-
-        `K_bs`, which EigenPro 2 needs, is not used: p of all rows is in memory.
-        """
+    def correction(self, b, G):
+        """Return V D V' K(X, X_b) G = V D p(X_b)' G of a batch of rows."""
         image = self.images[b, :].T @ G
         return large_product(self.vectors, self.scales[:, None] * image)
 

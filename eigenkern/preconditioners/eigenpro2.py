@@ -88,16 +88,3 @@ class Spectral(TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         block = operator.block(start, stop, 0, self.subsample_size)
         return large_product(block, self.vectors)
-
-    @property
-    def rows(self):
-        """Rows whose coefficients a correction changes: the subsample."""
-        return slice(0, self.subsample_size)
-
-    def correction(self, b, K_bs, G):
-        """Return V D V' K(X_s, X_b) G, shape (s, l).
-
-        The range `b` of the batch's rows, which EigenPro 1 needs, is not used.
-        """
-        image = self.vectors.T @ large_product(G.T, K_bs).T
-        return large_product(self.vectors, self.scales[:, None] * image)

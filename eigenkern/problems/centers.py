@@ -13,7 +13,7 @@ from ..nystrom.plan import blocks
 from ..nystrom.posterior import left_out_of_centers, n_left_out
 from ..nystrom.selection import validation_errors
 from ..nystrom.whitening import Whitening
-from ..operators.cached import kept
+from ..operators.cached import cached
 from ..operators.given import GivenMatrix
 from ..operators.matrix import check_finite
 from ..operators.sharded import kernel_operator
@@ -150,7 +150,7 @@ class CenterProblem(LeastSquares):
         matrix = self.matrix_of(self.train)
         if self._n_passes == 1:
             return matrix
-        return kept([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
+        return cached([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
 
     # Normal equations
 

@@ -10,7 +10,7 @@ from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows, check_in_memory, in_memory, is_lazy
 from ..backend.transfer import StreamedRows
-from ..operators.cached import kept
+from ..operators.cached import cached
 from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays
 from ..operators.sample import Sample
@@ -62,7 +62,7 @@ class GeneralProblem(Problem):
     n_machines, message_seconds : int, float
         Machines that share a batch, and how long a step waits for them.
     cache_megabytes : float
-        MB of K(X, Z) that are kept.
+        MB of K(X, Z) that are cached.
     """
 
     cache_megabytes = 0.0
@@ -202,7 +202,7 @@ class GeneralProblem(Problem):
             return self
         other = copy(self)
         other._rows = self._gather(slice(0, n))
-        (operator,), other.cache_megabytes = kept(
+        (operator,), other.cache_megabytes = cached(
             [self.center_matrix.rows(other._rows)], cache_size, n_epochs, d
         )
         if operator.in_memory:

@@ -4,9 +4,8 @@ from copy import copy
 
 import numpy as np
 
-from ..backend import memory
 from ..backend.array import move, to_numpy
-from ..operators.cached import cached_bytes, kept
+from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .parameters import make_kernel
@@ -27,7 +26,7 @@ class KernelProblem(Problem):
     Attributes
     ----------
     operator : Matrix
-        K(X, X) of the training rows.
+        K(X, X) of the training rows, or with a penalty on its diagonal.
     validation : Matrix or None
         K(X_val, X) of the held-out rows.
     kernel : Kernel or None
@@ -35,7 +34,7 @@ class KernelProblem(Problem):
     intercept : ndarray of shape (l,)
         Weighted mean of the targets, on the host.
     cache_megabytes : float
-        MB that the operators keep.
+        MB of the matrices that are cached.
     """
 
     cache_megabytes = 0.0
@@ -68,46 +67,44 @@ class KernelProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
 
-    def penalised(self, ridge):
-        """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
+    def penalty(self, ridge):
+        """Return c W^-1, c = `ridge`: what kernel ridge regression adds to K.
 
-        It is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on other
-        rows. Only this problem's copy of a given matrix is changed.
+        K + c W^-1 is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on
+        other rows.
         """
-        other = copy(self)
         w = self.weights
-        w = self.xp.ones_like(self.targets[:, 0]) if w is None else w
-        other._added = (ridge / w)[:, None]
-        other.operator = self.operator.plus_diagonal(ridge / w)
-        return other
+        return ridge / (self.xp.ones_like(self.targets[:, 0]) if w is None else w)
 
-    def cached(self, cache_size, n_products, scores=True):
-        """Return the problem with its kernel matrices kept in memory, if that pays.
+    def cached(self, K, ridge, cache_size, n_products, scores=True):
+        """Return the problem of K, or of K + c W^-1, cached if that fits and pays.
 
-        That of the held-out rows is kept only if the epochs are scored.
+        Parameters
+        ----------
+        K : Matrix
+            With the `penalty` of `ridge` on its diagonal.
+        ridge : float
+            c.
+        cache_size : "auto" or float
+        n_products : int
+        scores : bool, default=True
+            Whether epochs are scored: only then that of the held-out rows is cached.
         """
         other = copy(self)
-        operators, other.cache_megabytes = kept(
-            self._operators if scores else [self.operator],
-            cache_size,
-            n_products,
-            self.n_features,
+        if ridge:
+            other._added = self.penalty(ridge)[:, None]
+        scored = [self.validation] if scores and self.validation is not None else []
+        (other.operator, *scored), other.cache_megabytes = cached(
+            [K, *scored], cache_size, n_products, self.n_features
         )
-        other.operator = operators[0]
-        if len(operators) > 1:
-            other.validation = operators[1]
+        if scored:
+            (other.validation,) = scored
         return other
 
     def can_be_cached_beside(self, n_bytes):
         """Whether the free memory holds the kernel matrices and `n_bytes` more."""
-        needed = sum(cached_bytes(operator) for operator in self._operators) + n_bytes
-        return needed <= memory.available(self.xp, self.device)
-
-    @property
-    def _operators(self):
-        """The kernel matrices, the one used more often first."""
-        scored = () if self.validation is None else (self.validation,)
-        return [self.operator, *scored]
+        scored = [] if self.validation is None else [self.validation]
+        return fit_in_memory([self.operator, *scored], n_bytes)
 
     def initial_coef(self):
         """Return coefficients of zero."""

@@ -9,7 +9,7 @@ from ..backend.linalg import large_product, solve_triangular
 from ..backend.machine import machine_of
 from ..losses import LogLoss
 from ..nystrom.plan import NystromPlan
-from ..operators.cached import kept
+from ..operators.cached import cached
 from ..operators.stacked import StackedRows
 from ..solvers.logistic import Logistic, Preconditioner
 from .centers import CenterProblem
@@ -98,8 +98,8 @@ class LogisticProblem(Problem):
 
     @cached_property
     def _matrices(self):
-        """K(X, Z) of the training rows and of the validation rows, and MB kept."""
-        return kept(
+        """K(X, Z) of the training rows and of the validation rows, and MB cached."""
+        return cached(
             [self._features.matrix_of(rows) for rows in self._features.parts],
             self._cache_size,
             self._n_passes,
@@ -108,7 +108,7 @@ class LogisticProblem(Problem):
 
     @property
     def cache_megabytes(self):
-        """MB of kernel matrix that are kept."""
+        """MB of kernel matrix that are cached."""
         return self._matrices[1]
 
     def objective(self, rows):

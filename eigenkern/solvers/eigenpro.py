@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from ..backend.array import device_of, namespace
+from ..backend.linalg import large_product
 from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
@@ -13,13 +14,18 @@ _N_RACE_JUDGES = 1000
 
 
 def step_on_rows(A, P, a, b, K_bs, g):
-    """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine, of rows as centers.
-
-    The rows s are the subsample in EigenPro 2, and all rows in EigenPro 1.
-    """
+    """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine by EigenPro 2."""
     a[b, :] -= g
     if P.n_components:
-        a[P.rows, :] += P.correction(b, K_bs, g)
+        image = P.vectors.T @ large_product(g.T, K_bs).T
+        a[: P.subsample_size, :] += large_product(P.vectors, P.scales[:, None] * image)
+
+
+def step_on_all_rows(A, P, a, b, _, g):
+    """a_b -= g,  a += V D V' K(X, X_b) g: a kernel machine by EigenPro 1."""
+    a[b, :] -= g
+    if P.n_components:
+        a += P.correction(b, g)
 
 
 def step_on_features(A, P, a, b, _, g):
@@ -55,6 +61,7 @@ def eigenpro(
 
         g = (eta / m) W (A_b a - y_b)
         a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
+        a_b <- a_b - g,  a <- a + V D V' K(X, X_b) g                (`step_on_all_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
 
     On features a penalty alpha |a|^2 may be added. Its part of the step is implicit,

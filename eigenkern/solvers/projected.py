@@ -276,7 +276,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         losses = to_numpy(xp.sum(g * error, axis=0)) / n
         if np.isfinite(losses).all():
             g = guard.factor * step_size / n * g
-            e = P.correction(rows, None, g) - g if P.n_components else -g
+            e = P.correction(rows, g) - g if P.n_components else -g
             iterate.coef += project(large_product(e.T, K).T)[0]
             iterate.n_projections += 1
         coef = xp.asarray(iterate.coef, copy=True)

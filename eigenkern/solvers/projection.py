@@ -5,7 +5,7 @@ from itertools import islice
 from ..backend.array import namespace, slices
 from ..backend.linalg import cholesky, large_product, solve_triangular
 from ..backend.machine import machine_of
-from ..operators.cached import kept
+from ..operators.cached import cached
 from ..operators.plan import cache_budget
 from .conjugate_gradient import conjugate_gradient
 
@@ -196,12 +196,12 @@ def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
 def make_projection(centers, factor, P, n_features, n_rows, cache_size):
     """Return the projection by a factor, or by conjugate gradients if it is None.
 
-    For conjugate gradients K(Z, Z) is kept in memory if that fits and pays.
+    For conjugate gradients K(Z, Z) is cached if that fits and pays.
     """
     if factor is not None:
         return ExactProjection(factor, P)
     n_products = int(min(n_rows, 1e6)) // centers.shape[0]
-    (centers,), _ = kept([centers], cache_size, n_products, n_features)
+    (centers,), _ = cached([centers], cache_size, n_products, n_features)
     return InexactProjection(centers, P)
 
 

@@ -41,8 +41,8 @@ from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
 from eigenkern.kernels import Gaussian
 from eigenkern.operators.dask import (
+    CachedDaskMatrix,
     DaskMatrix,
-    KeptDaskMatrix,
     _gradient,
     _normal_product,
 )
@@ -136,14 +136,14 @@ def iterates(monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch):
-    """Return the matrices that were kept on workers, in MB."""
-    found, init = [], KeptDaskMatrix.__init__
+    """Return the MB of the matrices that were cached on workers."""
+    found, init = [], CachedDaskMatrix.__init__
 
-    def kept(self, source):
+    def cached(self, source):
         found.append(8 * source.shape[0] * source.shape[1] / 1e6)
         init(self, source)
 
-    monkeypatch.setattr(KeptDaskMatrix, "__init__", kept)
+    monkeypatch.setattr(CachedDaskMatrix, "__init__", cached)
     return found
 
 
@@ -355,7 +355,7 @@ def test_a_worker_that_dies_costs_its_chunks(
 
 
 @pytest.mark.parametrize("name", ["falkon", "nytro"])
-def test_kernel_matrices_are_kept_on_workers(name, client, iterates, made):
+def test_kernel_matrices_are_cached_on_workers(name, client, iterates, made):
     D = da.from_array(X, chunks=(170, 4))
     again = iterated(name, D, cache_size=0)
     assert made == []
@@ -368,7 +368,7 @@ def test_kernel_matrices_are_kept_on_workers(name, client, iterates, made):
     assert_allclose(kept.dual_coef_, again.dual_coef_, rtol=0, atol=1e-10)
     if name == "falkon":
         assert kept.cache_size_ == made[0]
-    for _ in range(100):  # what was kept is given back, without the collector
+    for _ in range(100):  # what was cached is given back, without the collector
         if len(client.cluster.scheduler.tasks) <= n_before:
             break
         time.sleep(0.02)
@@ -421,14 +421,14 @@ def test_rows_made_of_others(client):
     index = RNG.permutation(N)[:77]
     for source, expected in ((rows, X), (rows.take(index), X[index])):
         K = DaskMatrix(TiledKernel(Gaussian(1.0), X[:9]), source)
-        kept, expected = KeptDaskMatrix(K), Gaussian(1.0)(expected, X[:9])
+        cached, expected = CachedDaskMatrix(K), Gaussian(1.0)(expected, X[:9])
         for _ in range(2):
-            assert_allclose(kept.block(), expected, atol=1e-12)
-            assert_allclose(kept.block(3, 50, 2, 5), expected[3:50, 2:5], atol=1e-12)
-            part = kept.part(5, 30)
+            assert_allclose(cached.block(), expected, atol=1e-12)
+            assert_allclose(cached.block(3, 50, 2, 5), expected[3:50, 2:5], atol=1e-12)
+            part = cached.part(5, 30)
             assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
             part._rows.forget()  # made again
-        assert kept.rows(X[:3]).shape == (3, 9)
+        assert cached.rows(X[:3]).shape == (3, 9)
 
 
 SCHEDULER = """

@@ -13,7 +13,8 @@ from eigenkern import (
 )
 from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators import cached as cached_operators
+from eigenkern.operators.cached import CachedTriangle, cached_bytes
+from eigenkern.operators.given import GivenMatrix
 from eigenkern.solvers.guard import EpochState
 
 # Epochs until the coefficients stand still.
@@ -551,13 +552,28 @@ def test_wide_kernels_on_few_distinct_rows(kernel, bandwidth, dtype, rng):
     assert model.score(X, y) > 0.5
 
 
+@pytest.fixture
+def filled(monkeypatch):
+    """Return the operators whose matrices were cached."""
+    found = []
+    fill_triangle, fill_whole = CachedTriangle.__init__, GivenMatrix.__init__
+
+    def triangle(self, source):
+        found.append(source)
+        fill_triangle(self, source)
+
+    def whole(self, K, source=None):
+        found.extend([] if source is None else [source])
+        fill_whole(self, K, source)
+
+    monkeypatch.setattr(CachedTriangle, "__init__", triangle)
+    monkeypatch.setattr(GivenMatrix, "__init__", whole)
+    return found
+
+
 @pytest.mark.parametrize("early_stopping", [False, True])
-def test_the_cache_changes_nothing(early_stopping, regression, monkeypatch):
+def test_the_cache_changes_nothing(early_stopping, regression, filled):
     X, y, X_test, _ = regression
-    filled, fill = [], cached_operators.cached
-    monkeypatch.setattr(
-        cached_operators, "cached", lambda op: filled.append(op) or fill(op)
-    )
     model = EigenProRegressor(
         algorithm="eigenpro2", random_state=0, early_stopping=early_stopping
     )
@@ -586,33 +602,30 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("factor", [1.02, 1.5])
 def test_the_cache_leaves_memory_to_the_tuning(
-    factor, early_stopping, rng, monkeypatch
+    factor, early_stopping, filled, rng, monkeypatch
 ):
-    # What is free is what the cached triangles have not taken.
-    X, free = rng.standard_normal((1500, 3)), [0.0]
-    fill = cached_operators.cached
+    # What is free is what the cached matrices have not taken.
+    X, total = rng.standard_normal((1500, 3)), factor * 8 * 1500**2
 
-    def watched(operator):
-        free[0] -= cached_operators.cached_bytes(operator)
-        return fill(operator)
+    def free(xp, device):
+        return total - sum(sum(cached_bytes([K], 1000, 1, 1)) for K in filled)
 
-    monkeypatch.setattr(cached_operators, "cached", watched)
-    monkeypatch.setattr(memory, "available", lambda xp, device: free[0])
+    monkeypatch.setattr(memory, "available", free)
     model = EigenProRegressor(
         algorithm="eigenpro2", early_stopping=early_stopping, max_iter=2, random_state=0
     )
     found = []
     for cache_size in (0, 1000):
-        free[0] = total = factor * 8 * 1500**2
+        filled.clear()
         model.set_params(cache_size=cache_size).fit(X, X[:, 0])
         found.append((model.subsample_size_, model.n_components_, model.step_size_))
-        assert (free[0] < total) == (cache_size > 0) == (model.cache_size_ > 0)
+        assert (len(filled) > 0) == (cache_size > 0) == (model.cache_size_ > 0)
     assert found[0] == found[1]
 
 
 def test_sizes_are_checked_before_anything_is_computed(rng, monkeypatch):
     X = rng.standard_normal((300, 3))
-    monkeypatch.setattr(cached_operators, "cached", None)
+    monkeypatch.setattr(CachedTriangle, "__init__", None)
     for name in ("subsample_size", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be at most 300"):
             EigenProRegressor(**{name: 301}).fit(X, X[:, 0])

@@ -27,7 +27,7 @@ from eigenkern.kernels import (
     Polynomial,
 )
 from eigenkern.operators import plan, tiled
-from eigenkern.operators.cached import cached, cached_bytes, kept
+from eigenkern.operators.cached import CachedTriangle, cached, cached_bytes
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
@@ -61,6 +61,12 @@ def blas_threads():
     ]
 
 
+def cached_alone(operator):
+    """Return an operator that has computed its matrix, whether that pays or not."""
+    (operator,), _ = cached([operator], 1000, 1, 1)
+    return operator
+
+
 def test_shape_and_symmetry(problem):
     X, Z, *_ = problem
     assert TiledKernel(Gaussian(), Z).shape == (1333, 1333)
@@ -73,7 +79,7 @@ def test_product_with_other_rows(problem):
     X, Z, A, K, _ = problem
     operator = TiledKernel(Gaussian(1.5), Z, X)
     assert_allclose(operator @ A, K @ A, atol=1e-10)
-    operator = cached(operator)
+    operator = cached_alone(operator)
     assert_allclose(operator @ A, K @ A, atol=1e-10)
     assert_allclose(operator.block(3, 7, 10, 600), K[3:7, 10:600], atol=1e-12)
 
@@ -87,7 +93,7 @@ def test_product_of_a_symmetric_matrix(size, problem):
         Z, A, K = Z[:60], A[:60], K[:60, :60]
         operator = TiledKernel(Gaussian(1.5), Z)
     if size is not None:
-        operator = cached(operator, size)
+        operator = CachedTriangle(operator, size)
     n = len(Z)
     for start, stop in [(0, n), (0, 1), (n - 1, n), (n // 3, n // 2), (5, n - 2)]:
         for n_columns in (0, 1, n // 4, n):
@@ -99,7 +105,7 @@ def test_product_of_a_symmetric_matrix(size, problem):
 def test_cached_batches_straddle_the_blocks(problem):
     _, Z, A, _, K = problem
     operator = TiledKernel(Gaussian(1.5), Z)
-    operator = cached(operator, 100)
+    operator = CachedTriangle(operator, 100)
     for start in range(0, 1333, 130):
         b = slice(start, min(start + 130, 1333))
         F, leading = operator.product(A, b.start, b.stop, n_columns=250)
@@ -110,14 +116,14 @@ def test_cached_batches_straddle_the_blocks(problem):
 def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
     operator = TiledKernel(Gaussian(1.5), problem[1])
     # Blocks of 1024 rows, each up to and with its diagonal.
-    size = cached_bytes(operator)
+    (size,) = cached_bytes([operator], 1000, 1, 1)
     assert size == (1024 * 1024 + 309 * 1333) * 8
     tracemalloc.start()
-    operator = cached(operator)
+    operator = cached_alone(operator)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.9 * size < held < 1.01 * size
-    assert cached_bytes(operator) == 0
+    assert cached_bytes([operator], 1000, 1, 1) == [0]
 
 
 BLOCKS = [
@@ -136,7 +142,7 @@ def test_block(kernel, is_cached, problem):
     _, Z, _, _, K = problem
     operator = TiledKernel(kernel, Z, tile_memory=1.0)
     if is_cached:
-        operator = cached(operator, 100)
+        operator = CachedTriangle(operator, 100)
     for a, b, c, d in BLOCKS:
         assert_allclose(operator.block(a, b, c, d), K[a:b, c:d], atol=1e-12)
         single = operator.block(a, b, c, d, dtype=np.float32)
@@ -213,7 +219,7 @@ def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch)
     F, leading = operator.product(A, 200, 300, n_columns=299)
     assert_allclose(F, K_zz[200:300] @ A, atol=1e-10)
     assert_allclose(leading, K_zz[200:300, :299], atol=1e-12)
-    operator = cached(operator, 128)
+    operator = CachedTriangle(operator, 128)
     assert_allclose(operator.product(A, 200, 300)[0], K_zz[200:300] @ A, atol=1e-10)
 
 
@@ -309,7 +315,11 @@ def test_blas_is_restored_after_an_error_in_a_tile(error, problem):
     with threadpool_limits(2, user_api="blas"):
         before = blas_threads()
         operator = TiledKernel(Watched(fail), Z)
-        for run in (lambda: operator @ A, operator.block, lambda: cached(operator)):
+        for run in (
+            lambda: operator @ A,
+            operator.block,
+            lambda: cached_alone(operator),
+        ):
             with pytest.raises(error, match="in a tile"):
                 run()
             assert blas_threads() == before
@@ -384,7 +394,7 @@ def test_other_libraries_agree_with_numpy(kernel, other_xp, rng):
     expected = kernel(Z)
     for size in (None, 40):
         if size:
-            operator = cached(operator, size)
+            operator = CachedTriangle(operator, size)
         F, leading = operator.product(other_xp.asarray(A), 30, 75, n_columns=50)
         assert_allclose(to_numpy(F), expected[30:75] @ A, atol=1e-10)
         assert_allclose(to_numpy(leading), expected[30:75, :50], atol=1e-10)
@@ -471,9 +481,9 @@ def test_the_first_use_is_measured_only_where_a_matrix_fits(monkeypatch):
     operator = TiledKernel(Gaussian(), np.ones((3, 2), dtype=np.float32))
     large = sized(operator, 30_000)
     for size in (0, 1000):
-        assert kept([large], size, 20, 2) == ([large], 0)
+        assert cached([large], size, 20, 2) == ([large], 0)
     monkeypatch.setattr(memory, "available", lambda xp, device: 1e9)
-    assert kept([large], "auto", 20, 2) == ([large], 0)
+    assert cached([large], "auto", 20, 2) == ([large], 0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:5], ids=IDS[:5])
@@ -539,7 +549,7 @@ def test_gram_of_a_cached_or_given_matrix(problem, rng):
     X, Z, _, K, _ = problem
     T = rng.standard_normal((150, 1))
     operator = TiledKernel(Gaussian(1.5), Z, X)
-    operator = cached(operator)
+    operator = cached_alone(operator)
     for whole in (operator, GivenMatrix(K)):
         G, c = whole.gram(T, np.full(150, 2.0))
         assert_allclose(G, 2 * K.T @ K, atol=1e-9)
@@ -555,7 +565,7 @@ def test_normal_product(is_cached, symmetric, problem, rng):
     w, T = rng.uniform(0, 2, m), rng.standard_normal((m, 3))
     operator = TiledKernel(Gaussian(1.5), Z, None if symmetric else X, tile_memory=0.5)
     if is_cached:
-        operator = cached(operator)
+        operator = cached_alone(operator)
     assert_allclose(operator.normal_product(A), K.T @ (K @ A), rtol=1e-9, atol=1e-7)
     expected = K.T @ (w[:, None] * (K @ A - T))
     assert_allclose(operator.normal_product(A, T, w), expected, rtol=1e-9, atol=1e-7)

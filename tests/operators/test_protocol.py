@@ -47,13 +47,12 @@ def tiled_symmetric(X, Z, other):
 
 
 def triangle(X, Z, other):
-    operator = cached(TiledKernel(KERNEL, Z), 16)
-    assert isinstance(operator, CachedTriangle)
+    operator = CachedTriangle(TiledKernel(KERNEL, Z), 16)
     return Case(operator, dense(Z, Z), dense(other, Z))
 
 
 def cached_rows(X, Z, other):
-    operator = cached(TiledKernel(KERNEL, Z, X))
+    (operator,), _ = cached([TiledKernel(KERNEL, Z, X)], 1000, 1, 1)
     assert isinstance(operator, GivenMatrix)
     return Case(operator, dense(X, Z), dense(other, Z))
 
@@ -84,7 +83,7 @@ def factored_penalised(X, Z, other):
 
 
 def triangle_penalised(X, Z, other):
-    operator = cached(TiledKernel(KERNEL, Z).plus_diagonal(ADDED), 16)
+    operator = CachedTriangle(TiledKernel(KERNEL, Z).plus_diagonal(ADDED), 16)
     return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
 
 

@@ -14,7 +14,12 @@ from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
 from eigenkern.preconditioners.linear import LinearSpectral
-from eigenkern.solvers.eigenpro import eigenpro, step_on_features, step_on_rows
+from eigenkern.solvers.eigenpro import (
+    eigenpro,
+    step_on_all_rows,
+    step_on_features,
+    step_on_rows,
+)
 from eigenkern.solvers.guard import Epoch, Guard, Guarded
 from eigenkern.solvers.step_search import StepSearch, StepTrials
 from eigenkern.tuning.step import tune
@@ -137,7 +142,8 @@ def test_eigenpro_1_equals_the_naive_loop(svd_solver, weighted, data, rng):
             a[b] -= g
             a += E @ D @ E.T @ K[b].T @ g
             iterates.append(a.copy())
-    states = solve(operator, Y, P, 3, weights=weights, step_size=0.8)
+    options = {"weights": weights, "step_size": 0.8, "step": step_on_all_rows}
+    states = solve(operator, Y, P, 3, **options)
     assert_allclose(states[-1].coef, np.mean(iterates[2:], axis=0), atol=1e-10)
 
 
