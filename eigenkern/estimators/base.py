@@ -18,9 +18,10 @@ from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import link_to_documentation
+from .epochs import EpochRule
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
-from .training import EpochRule, ProgressLine, Report, train
+from .training import ProgressLine, Report, train
 from .validation import (
     Interrupted,
     all_or_nothing,

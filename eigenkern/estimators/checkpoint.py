@@ -38,7 +38,7 @@ from ..solvers.step_search import StepTrials
 from .validation import check_flag, check_number, is_auto, warn_user
 
 # Version of the layout of both files, and of what solvers and rules save.
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
 # Parameters that change no number of a fit.
 _FREE_PARAMETERS = ("verbose",)

@@ -22,10 +22,10 @@ from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
 from ..tuning.doubly_stochastic import ALPHA, auto_alpha, choose_sizes, make_steps
 from .base import Model, check_epochs, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
+from .epochs import EpochRule
 from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
-from .training import EpochRule
 from .validation import (
     check_kernel_parameters,
     check_number,

@@ -18,8 +18,8 @@ from ..solvers.projection import (
 )
 from ..tuning.sizes import MIN_ROWS, auto_batch_size, check_at_most, max_batch_size
 from ..tuning.step import Tuning, tune_on_centers
+from .epochs import EpochRule
 from .streaming import WORSE, are_unlike
-from .training import EpochRule
 from .tuned import tuned_attributes
 from .validation import warn_user
 

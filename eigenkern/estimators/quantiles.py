@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.metrics import d2_pinball_score
 
 from ..backend.array import device_of, namespace
-from .training import EpochRule
+from .epochs import EpochRule
 from .validation import check_number
 
 

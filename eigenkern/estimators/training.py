@@ -10,24 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from ..problems.data import OutOfSample
-from .validation import warn_user
-
-# Training rows to predict at the end of a fit, to check that it ended well: enough to
-# tell a mean loss to a few percent.
-_N_CHECKED = 10_000
-# If the last loss is above the first times that of predicting the mean, all rows are
-# checked, as an epoch's loss is measured while the model changes. If it is above the
-# second times that of the best epoch, the models of both are compared.
-_HIGH, _ABOVE_BEST = 0.9, 1.2
-# Losses that differ by this many rounding errors count as equal: if all rows are equal,
-# the best model is the mean, found up to rounding.
-_SAME_LOSS_EPS = 10
-# The last 1 / _LAST_PART of the epochs also visit the spared rows. With 5 of 20 the
-# errors of 10000 rows, and those of 20 epochs on all rows, are 3.06 and 3.06 % on
-# MNIST, 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
-_LAST_PART = 4
-
 
 def train(solver, rule, report, keeper=None):
     """Take states from a solver until the rule, or a callback, ends the training.
@@ -57,6 +39,8 @@ def train(solver, rule, report, keeper=None):
         over = rule.update(state)
         interrupted = report.end(state, rule)
         over = over or interrupted or i == rule.max_iter - 1
+        if rule.on_all_rows and not over:
+            solver.take_all_rows()
         if keeper is not None:
             keeper.keep(solver, rule, over)
         if over:
@@ -149,6 +133,8 @@ class Rule:
     """
 
     losses = scores = ()
+    #: Whether a solver that spares rows is to take them all from now on.
+    on_all_rows = False
 
     def undo(self):
         """Go back to the last fully recorded state; return whether there was one.
@@ -160,193 +146,6 @@ class Rule:
     def out_of_sample(self):
         """Return values to calibrate probabilities on, or None."""
         return None
-
-
-class EpochRule(Rule):
-    """Stop when loss or validation score stalls; never be worse than the mean.
-
-    Parameters
-    ----------
-    name, hint : str
-        Name of the estimator, and what to do if no step is stable, for warnings.
-    problem : Problem
-    max_iter : int
-    tol : float
-        In units of the loss of the first epoch, or of the score.
-    n_iter_no_change : int
-    score : callable, default=None
-        ``score(F)`` of values on the held-out rows; the best epoch becomes the model.
-    start : object, default=None
-        Coefficients that the iteration starts from. None: the constant model.
-    scored : tuple of ndarray, default=None
-        Targets and weights of the held-out rows.
-    spared : Spared, default=None
-        Held-out rows that are not scored: the last epochs train with them.
-
-    Attributes
-    ----------
-    losses, scores : list of float
-        One per epoch.
-    """
-
-    #: What is saved of the epochs, besides their losses and scores.
-    _saved = ("_coef", "_state", "_values", "_begin", "_fallback", "_last")
-
-    def __init__(
-        self,
-        name,
-        hint,
-        problem,
-        max_iter,
-        tol,
-        n_iter_no_change,
-        score=None,
-        start=None,
-        scored=None,
-        spared=None,
-    ):
-        self._name, self._hint = name, hint
-        self._problem, self._score, self._scored = problem, score, scored
-        self._make_plateau = partial(Plateau, tol, n_iter_no_change)
-        self.max_iter, self._plateau = max_iter, self._make_plateau()
-        self._spared, self._last = spared, max_iter
-        self.losses, self.scores = [], []
-        self._coef = self._state = self._values = None
-        # _fallback: where the epoch of least loss began; its end may be bad.
-        self._start = problem.initial_coef() if start is None else start
-        self._begin = self._fallback = self._start
-        self._whole = None
-
-    def save(self):
-        """Return the state after the epochs so far, for `load`."""
-        plateau = self._plateau.best, self._plateau.waited
-        saved = {name: getattr(self, name) for name in self._saved} | {
-            "plateau": plateau
-        }
-        return saved | {"losses": list(self.losses), "scores": list(self.scores)}
-
-    def load(self, saved):
-        """Take the saved state of another rule for the same problem."""
-        for name in ("losses", "scores", *self._saved):
-            setattr(self, name, saved[name])
-        self._plateau.best, self._plateau.waited = saved["plateau"]
-        self._whole = saved
-
-    def undo(self):
-        """Go back to the last fully recorded epoch; return whether there was one."""
-        if self._whole is None:
-            return False
-        self.load(self._whole)
-        if self._spared is not None and self._values is None:
-            self._values = self._problem.validation_values(self._coef)
-        return True
-
-    def update(self, state):
-        """Record an epoch; return whether training is over."""
-        self.losses.append(state.loss)
-        values = None
-        if self._score is not None:
-            score, values = self._score_of(state.coef)
-            self.scores.append(score)
-        value = -self.scores[-1] if self.scores else state.loss
-        if not self.scores or self._coef is None or value < self._plateau.best:
-            self._coef = state.coef
-            self._values = self._values if values is None else values
-        over = self._is_over(state, value)
-        if state.loss <= min(self.losses):
-            self._fallback = self._begin
-        self._begin, self._state = state.coef, state
-        if self._spared is not None:
-            over = self._goes_on(over)
-        self._whole = self.save()
-        return over
-
-    def _is_over(self, state, value):
-        """Whether an epoch ends training: it failed, was exact, or nothing improves.
-
-        `value` decides: the loss, or less the validation score.
-        """
-        stalled = self._plateau.update(value, 1.0 if self.scores else self.losses[0])
-        return state.failed or stalled or (not self.scores and value == 0.0)
-
-    def _goes_on(self, over):
-        """Return whether training is over; go on with all rows the first time."""
-        n, n_last = len(self.losses), max(self.max_iter // _LAST_PART, 1)
-        if self._values is None and (over or n >= self.max_iter - n_last):
-            self._values = self._problem.validation_values(self._coef)
-            self._spared.over = True
-            self._plateau, self._last = self._make_plateau(), n + n_last
-            over = self._state.failed
-        return over or n >= self._last
-
-    def _score_of(self, coef):
-        values = self._problem.validation_values(coef)
-        return self._score(values), values
-
-    def out_of_sample(self):
-        """Return the values of the model on the held-out rows, or None."""
-        if self._values is None:
-            return None
-        targets, weights = self._scored
-        return OutOfSample(self._values, targets, weights)
-
-    def fitted_attributes(self, interrupted=False):
-        """Return the attributes of the model and of the epochs."""
-        state = self._state
-        if state.failed:
-            warn_user(
-                f"{self._name} found no step size that keeps the iteration "
-                f"bounded: halved {state.n_step_halvings} times; the best coefficients "
-                f"before that are kept. {self._hint}"
-            )
-        model = self._problem.fitted_attributes(self._best_coef())
-        return (
-            model
-            | state.counts
-            | {
-                "n_iter_": len(self.losses),
-                "loss_curve_": self.losses,
-                "validation_scores_": self.scores if self.scores else None,
-                "n_step_halvings_": state.n_step_halvings,
-            }
-        )
-
-    def _best_coef(self):
-        problem, coef = self._problem, self._coef
-        if self._score is not None:
-            best, others = -self._plateau.best, (self._start, problem.initial_coef())
-            for other in others:
-                score, values = self._score_of(other)
-                if score > best:
-                    best, coef, self._values = score, other, values
-            return coef
-        if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
-            # The last epoch may be noisy, or the iteration may diverge slowly.
-            coef = min((coef, self._fallback), key=problem.loss)
-        return self._no_worse_than_mean(coef)
-
-    def _no_worse_than_mean(self, coef):
-        """Return `coef` if no worse than zero, else an earlier iterate or zero."""
-        problem, zero = self._problem, self._problem.initial_coef()
-        of_mean = problem.model_loss(zero)
-        eps = float(problem.xp.finfo(problem.dtype).eps)
-        limit = of_mean * (1 + _SAME_LOSS_EPS * eps)
-        low = self.losses[-1] <= _HIGH * limit
-        if low and problem.model_loss(coef, _N_CHECKED) <= problem.model_loss(
-            zero, _N_CHECKED
-        ):
-            return coef
-        if problem.model_loss(coef) <= limit:
-            return coef
-        other = min((self._fallback, self._start), key=problem.model_loss)
-        better = problem.model_loss(other) < of_mean
-        warn_user(
-            f"{self._name} stopped after {len(self.losses)} epochs with a training "
-            "loss above that of predicting the mean; "
-            + ("an earlier epoch's model is kept" if better else "it predicts the mean")
-            + "; pass a smaller step_size, or more epochs (max_iter)"
-        )
-        return other if better else zero
 
 
 class SolutionRule(Rule):

@@ -37,7 +37,7 @@ class OutOfSample(NamedTuple):
 class Spared:
     """Training rows that the first epochs leave out, to calibrate the model on.
 
-    The last epochs train on them too.
+    The last epochs train on them too. A rule says when, and `train` tells the solver.
 
     Parameters
     ----------
@@ -52,8 +52,6 @@ class Spared:
         The spared rows.
     visited : slice
         The other training rows.
-    over : bool
-        Whether the rows are no longer spared; `EpochRule` says when.
     """
 
     def __init__(self, train, *, at_start=False):
@@ -61,10 +59,11 @@ class Spared:
         m = min(max(n // 10, 1), 1000)
         self.rows = train[:m] if at_start else train[n - m :]
         self.visited = slice(m, n) if at_start else slice(0, n - m)
-        self.over = False
 
     def states(self, solver, of_all_rows):
         """Return the states of a solver on the visited rows, then of one on all rows.
+
+        The change comes with ``take_all_rows()``.
 
         Parameters
         ----------
@@ -72,38 +71,38 @@ class Spared:
         of_all_rows : callable
             ``of_all_rows(state)`` returns the solver that continues from a state.
         """
-        return _SparedStates(self, solver, of_all_rows)
+        return _SparedStates(solver, of_all_rows)
 
 
 class _SparedStates:
     """The states that `Spared.states` describes."""
 
-    def __init__(self, spared, solver, of_all_rows):
-        self._spared, self._solver, self._of_all_rows = spared, solver, of_all_rows
+    def __init__(self, solver, of_all_rows):
+        self._solver, self._of_all_rows = solver, of_all_rows
         self._state, self._on_all_rows = None, False
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        self._go_to_all_rows_if_over()
         self._state = next(self._solver)
         return self._state
 
-    def _go_to_all_rows_if_over(self):
-        if self._spared.over and not self._on_all_rows:
+    def take_all_rows(self):
+        """Continue with the solver on all rows, unless that is so already."""
+        if not self._on_all_rows:
             self._solver, self._on_all_rows = self._of_all_rows(self._state), True
 
     def save(self):
         """Return where the iteration is, for `load`."""
-        self._go_to_all_rows_if_over()
         solver = self._solver.save()
-        return {"over": self._on_all_rows, "state": self._state, "solver": solver}
+        return {"on_all": self._on_all_rows, "state": self._state, "solver": solver}
 
     def load(self, saved):
         """Continue from where another was saved."""
-        self._spared.over, self._state = saved["over"], saved["state"]
-        self._go_to_all_rows_if_over()
+        self._state = saved["state"]
+        if saved["on_all"]:
+            self.take_all_rows()
         self._solver.load(saved["solver"])
 
 
