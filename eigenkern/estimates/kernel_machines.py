@@ -10,7 +10,7 @@ from ..estimators.validation import check_centers, is_auto
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import cached_bytes
 from ..operators.plan import cache_budget, cache_pays
-from ..solvers.projection import factor_pays, projection_interval, projection_work
+from ..tuning.projection import factor_pays, projection_interval, projection_work
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MIN_ROWS,

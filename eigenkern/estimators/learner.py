@@ -9,9 +9,8 @@ from ..problems.data import Data
 from ..problems.general import GeneralProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.projected import Iterate, projected
-from ..solvers.projection import (
-    CenterFactor,
-    ExactProjection,
+from ..solvers.projection import CenterFactor, ExactProjection
+from ..tuning.projection import (
     factor_if_cheaper,
     make_projection,
     projection_interval,

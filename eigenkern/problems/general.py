@@ -13,7 +13,6 @@ from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays
-from ..operators.sample import Sample
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..solvers.direct import N_DIAGONAL
@@ -23,6 +22,7 @@ from .centers import CenterProblem
 from .least_squares import rounding
 from .parameters import make_kernel
 from .problem import Problem, take
+from .sample import Sample
 
 
 class GeneralProblem(Problem):

@@ -15,7 +15,7 @@ from ..kernels import Gaussian
 from ..nystrom.plan import NystromPlan
 from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
-from ..solvers.projection import factor_pays, projection_interval, projection_work
+from .projection import factor_pays, projection_interval, projection_work
 
 # Rows for each center that determine all eigenfunctions in the span of the centers.
 # With fewer rows the last eigenfunctions fit their noise.

@@ -9,15 +9,17 @@ from scipy.spatial.distance import cdist
 
 from eigenkern.backend.machine import machine_of
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.sample import Sample
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.preconditioners.centers import CenterSpectral
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
+from eigenkern.problems.sample import Sample
 from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
 from eigenkern.solvers.projection import (
     CenterFactor,
     ExactProjection,
     InexactProjection,
+)
+from eigenkern.tuning.projection import (
     factor_if_cheaper,
     make_projection,
     projection_interval,

@@ -1,7 +1,7 @@
 """Kernel matrices of a sample of rows, to measure the steps of a model on centers."""
 
 from ..backend.linalg import large_gram
-from .tiled import TiledKernel
+from ..operators.tiled import TiledKernel
 
 
 class Sample:
