@@ -28,7 +28,7 @@ _SCATTERED_BYTES = 2**18
 _TRIALS, _PAUSE = 5, 1.0
 # Arrays whose parts are known to be on the workers: targets and weights.
 _N_PARTS = 2
-# The part of a worker's memory limit that may be in use with matrices that are kept
+# The part of a worker's memory limit that may be in use with matrices that are cached
 # there: Dask begins to write data to the disk at 0.6 of it.
 _PART_OF_LIMIT = 0.5
 # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
@@ -176,7 +176,7 @@ class Workers:
                 time.sleep(_PAUSE)
 
     def room(self):
-        """Return the bytes that may be kept on each worker: none without a limit."""
+        """Return the bytes that may be cached on each worker: none without a limit."""
         return self._client.run(_room, on_error="ignore")
 
 

@@ -119,13 +119,13 @@ def extremes_of(blocks):
     return min(low), max(high)
 
 
-def _last_two(kept, key, read):
-    """Return the value of `key`, kept or read now; those of the last two are kept."""
-    value = kept.pop(key, None)
-    while len(kept) > 1:
-        del kept[next(iter(kept))]
-    kept[key] = read() if value is None else value
-    return kept[key]
+def _last_two(recent, key, read):
+    """Return the value of `key`, known or read now; the last two are remembered."""
+    value = recent.pop(key, None)
+    while len(recent) > 1:
+        del recent[next(iter(recent))]
+    recent[key] = read() if value is None else value
+    return recent[key]
 
 
 def check_finite_rows(X):

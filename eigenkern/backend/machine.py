@@ -1,9 +1,9 @@
 """One model of the machine: the constants about hardware, with their evidence.
 
 Decisions that cost time or memory are made by it: how large a tile is, whether a kernel
-matrix is kept, whether a factorization is cheaper than iterating, how often a gradient
-is projected. They choose between ways to the same result. Bounds of the memory that one
-function takes stand beside it.
+matrix is cached, whether a factorization is cheaper than iterating, how often a
+gradient is projected. They choose between ways to the same result. Bounds of the memory
+that one function takes stand beside it.
 """
 
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ GPU = Machine(
 # Seconds of work, of one thread, for each that shares it. To wake a thread and to wait
 # for it takes 0.05 ms, and beside another process 3 ms: a slice of the scheduler.
 SHARED_SECONDS = 0.5e-3
-# Kernel matrices that are kept. Rows of a block of the triangle: fewer make products
+# Kernel matrices that are cached. Rows of a block of the triangle: fewer make products
 # slow, more leave the workers unequal shares.
 TRIANGLE_ROWS = 1024
 # Bytes of one beyond which the rate of its memory's first use is measured, in 50 ms:

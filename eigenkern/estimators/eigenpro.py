@@ -13,7 +13,7 @@ from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..backend.threads import single_threaded_blas
 from ..centers import METHODS
 from ..problems.data import Data
-from ..problems.kept import Kept
+from ..problems.retained import Retained
 from ..tuning.sizes import n_sampled_rows
 from .base import (
     Model,
@@ -351,10 +351,10 @@ class _EigenPro(Streaming, Model):
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
-        stream, learner, kept = self._open_stream(batches, classes)
+        stream, learner, retained = self._open_stream(batches, classes)
         name = type(self).__name__
 
-        watched = WatchedRounds(stream, learner, kept, _ROUND * learner.interval)
+        watched = WatchedRounds(stream, learner, retained, _ROUND * learner.interval)
         solver = learner.solver(watched.next_round, **_IN_PIECES)
         passes = stream.passes(solver, learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
@@ -389,7 +389,7 @@ class _EigenPro(Streaming, Model):
         publish(self, attributes | {"_learner_": learner})
 
     def _open_stream(self, batches, classes):
-        """Return a `Stream`, a `Learner` made from its first rows, and `Kept` rows."""
+        """Return a `Stream`, a `Learner` made from its first rows, and `Retained`."""
         self._check_stream()
         stream = Stream(batches, self._encode_stream)
         n_first = n_sampled_rows(np.inf)
@@ -413,7 +413,7 @@ class _EigenPro(Streaming, Model):
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
         data = Data(X, Y, Y, weights, self._make_rng())
-        return stream, new_learner(self, data), Kept.of(data)
+        return stream, new_learner(self, data), Retained.of(data)
 
     def _encode_stream(self, piece, first=False):
         """Return rows (where they are), targets and weights of a piece of a stream."""

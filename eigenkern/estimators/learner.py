@@ -216,23 +216,23 @@ class Learner:
 
 
 class WatchedRounds:
-    """Rounds of batches from a stream; kept rows judge the model after each.
+    """Rounds of batches from a stream; retained rows judge the model after each.
 
-    If the targets of a batch are unlike those so far, as many kept rows are learned in
-    its place. If a round has made the model worse, it goes back to the best one.
+    If the targets of a batch are unlike those so far, as many retained rows are learned
+    in its place. If a round has made the model worse, it goes back to the best one.
 
     Parameters
     ----------
     stream : Stream
     learner : Learner
-    kept : Kept
+    retained : Retained
         Made from the first rows of the stream.
     n_batches : int
         Batches in a round.
     """
 
-    def __init__(self, stream, learner, kept, n_batches):
-        self._stream, self._learner, self._kept = stream, learner, kept
+    def __init__(self, stream, learner, retained, n_batches):
+        self._stream, self._learner, self._retained = stream, learner, retained
         self._n_batches, self._best = n_batches, learner.iterate.copy()
 
     def next_round(self):
@@ -252,16 +252,16 @@ class WatchedRounds:
     def _batches(self):
         m = self._learner.tuning.batch_size
         for X, Y, weights in self._stream.batches(m, self._n_batches):
-            self._kept = self._kept.plus(Data(X, Y, Y, weights, None))
-            judges = self._kept.judges
+            self._retained = self._retained.plus(Data(X, Y, Y, weights, None))
+            judges = self._retained.judges
             pairs = (Y, judges.targets), (weights, judges.weights)
             if len(Y) > 1 and weights.any() and are_unlike(*pairs):
-                drawn = self._kept.draw(len(Y))
+                drawn = self._retained.draw(len(Y))
                 X, Y, weights = drawn.X, drawn.targets, drawn.weights
             yield self._learner.problem.batch(X, Y, weights)
 
     def _loss(self, iterate):
-        judges, problem = self._kept.judges, self._learner.problem
+        judges, problem = self._retained.judges, self._learner.problem
         batch = problem.batch(judges.X, judges.targets, judges.weights)
         residual = batch.operator @ iterate.mean - batch.targets
         return weighted_mean_square(residual, batch.weights)

@@ -69,7 +69,7 @@ def make_problem(
     holds_out : bool, default=False
         Whether to hold out rows to select on, unless some are given.
     n_stored : int, default=0
-        Number of candidates whose coefficients are kept.
+        Number of candidates whose coefficients are stored.
     n_passes : int, default=1
         How often the kernel matrix of rows and centers is used: in closed form, or for
         the log loss in products.

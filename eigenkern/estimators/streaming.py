@@ -11,7 +11,7 @@ import scipy.stats
 from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.lazy import in_memory
 from ..problems.data import Data
-from ..problems.kept import Kept, joined
+from ..problems.retained import Retained, joined
 from .training import Plateau, Report, Rule, SolutionRule, train
 from .validation import (
     all_or_nothing,
@@ -33,7 +33,7 @@ _UNLIKE, WORSE = 4.0, 1.1
 # That ratio in a stream with unlike pieces: steps are halved until it holds. And the
 # largest loss, over the mean square of the targets, that is rounding.
 _WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
-# Epochs over the kept rows when a model begins anew.
+# Epochs over the retained rows when a model begins anew.
 _N_EPOCHS_ANEW = 5
 # When it does so early: by which factors the rows have grown, and its loss since it
 # began. Scores of 20 pieces with and without, 5000 rows: a9a by class 0.837, 0.777
@@ -62,11 +62,11 @@ class Memory(NamedTuple):
 
     Attributes
     ----------
-    kept : Kept or None
+    retained : Retained or None
         Rows of all pieces; None before the first one after a fit.
     n_chose : float
         Rows so far when preconditioner and step were chosen; infinite after a fit,
-        whose rows are not kept.
+        whose rows are not retained.
     chosen_loss : float
         Loss of the model that began with these.
     in_order : bool
@@ -74,10 +74,10 @@ class Memory(NamedTuple):
     best : dict or None
         The best model so far; None: the present one.
     least : float or None
-        The loss of the best model on ``kept.judges``; None: not known.
+        The loss of the best model on ``retained.judges``; None: not known.
     """
 
-    kept: Kept | None = None
+    retained: Retained | None = None
     n_chose: float = math.inf
     chosen_loss: float = math.inf
     in_order: bool = False
@@ -88,7 +88,7 @@ class Memory(NamedTuple):
     def limit(self):
         """The loss up to which a model is no worse than the best one."""
         limit = (_WORSE_IN_ORDER if self.in_order else WORSE) * self.least
-        return max(limit, _NO_LOSS * float(np.mean(self.kept.judges.targets**2)))
+        return max(limit, _NO_LOSS * float(np.mean(self.retained.judges.targets**2)))
 
     def is_due(self, unlike, bad, loss):
         """Whether to begin a model anew, after a piece and the loss that it led to.
@@ -96,7 +96,7 @@ class Memory(NamedTuple):
         `unlike`: the piece is unlike the rows so far; `bad`: the loss is too large.
         """
         early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
-        grown = self.kept.n_seen >= (_GROWN if early else 2) * self.n_chose
+        grown = self.retained.n_seen >= (_GROWN if early else 2) * self.n_chose
         return grown and (self.in_order or unlike or bad)
 
 
@@ -104,10 +104,10 @@ class Streaming:
     """A model that learns from pieces of the data.
 
     A piece is learned if it is a fair sample of all rows so far and does not make the
-    model worse on them. Otherwise it only adds to the kept rows, and as many of those
-    are learned instead. Once the rows have doubled since the preconditioner was chosen
-    (or sooner, see `Memory.is_due`), everything is chosen and learned anew from the
-    kept rows.
+    model worse on them. Otherwise it only adds to the retained rows, and as many of
+    those are learned instead. Once the rows have doubled since the preconditioner was
+    chosen (or sooner, see `Memory.is_due`), everything is chosen and learned anew from
+    the retained rows.
 
     A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
     whose first state is that after the piece, and fitted attributes; if `anew`, it
@@ -151,7 +151,7 @@ class Streaming:
             "n_iter_": 1,
             "loss_curve_": [state.loss],
             "validation_scores_": None,
-            "_memory_": Memory(Kept.of(piece), len(piece.targets)),
+            "_memory_": Memory(Retained.of(piece), len(piece.targets)),
         }
         publish(self, attributes)
         if state.failed:
@@ -159,22 +159,24 @@ class Streaming:
         return self
 
     def _learn(self, piece):
-        """Learn a piece, or kept rows instead of it; return the loss."""
+        """Learn a piece, or retained rows instead of it; return the loss."""
         memory, unlike = self._memory_with(piece)
-        kept = memory.kept
-        # A fit keeps no rows: the first piece after it may increase the loss.
-        limit = math.inf if self._memory_.kept is None else memory.limit
+        retained = memory.retained
+        # A fit retains no rows: the first piece after it may increase the loss.
+        limit = math.inf if self._memory_.retained is None else memory.limit
         # Undo one halving per piece: it may have been due to an unusual piece.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
-        trial = None if unlike else self._tried(piece, kept.judges)
+        trial = None if unlike else self._tried(piece, retained.judges)
         failed = trial is not None and trial.state.failed
         replaced = unlike or not trial.loss <= limit
         if replaced:
             trial = self._tried_in_place(len(piece.targets), memory, limit, trial)
         bad = not trial.loss <= limit
         if memory.is_due(unlike, bad, trial.loss) and not failed:
-            memory = memory._replace(n_chose=kept.n_seen)
-            other = self._tried(kept.draw(kept.n_most), kept.judges, anew=True)
+            memory = memory._replace(n_chose=retained.n_seen)
+            other = self._tried(
+                retained.draw(retained.n_most), retained.judges, anew=True
+            )
             if other.loss <= (limit if replaced else trial.loss):
                 memory = memory._replace(chosen_loss=other.loss)
                 trial, bad = other, False
@@ -195,20 +197,20 @@ class Streaming:
         The memory holds the best model so far and its loss on the judges.
         """
         memory, unlike = self._memory_, False
-        if memory.kept is None:
-            kept = Kept.of(piece)
+        if memory.retained is None:
+            retained = Retained.of(piece)
         else:
-            kept = memory.kept.plus(piece)
-            found = [self._gradients_on(rows)[1:] for rows in (piece, kept.judges)]
+            retained = memory.retained.plus(piece)
+            found = [self._gradients_on(rows)[1:] for rows in (piece, retained.judges)]
             unlike = are_unlike(*zip(*found, strict=True))
             if unlike:  # the judges may lack rows of its kind
-                kept = kept.with_judges()
+                retained = retained.with_judges()
         names = [name for name in vars(self) if name.endswith("_")]
         present = {name: vars(self)[name] for name in names if name not in _OF_STREAM}
         best, least = memory.best or present, memory.least
-        if least is None or kept.judges is not memory.kept.judges:
-            least = self._loss_with(best, kept.judges)
-        return memory._replace(kept=kept, best=best, least=least), unlike
+        if least is None or retained.judges is not memory.retained.judges:
+            least = self._loss_with(best, retained.judges)
+        return memory._replace(retained=retained, best=best, least=least), unlike
 
     def _tried_in_place(self, n, memory, limit, refused):
         """Return the trial of `n` rows drawn from all, starting from the best model.
@@ -220,7 +222,7 @@ class Streaming:
         if refused is not None:
             halvings = max(halvings, refused.model["n_step_halvings_"])
         self._become(memory.best)
-        data, judges = memory.kept.draw(n), memory.kept.judges
+        data, judges = memory.retained.draw(n), memory.retained.judges
         for self.n_step_halvings_ in range(halvings, halvings + _N_SHORTER):
             trial = self._tried(data, judges)
             if trial.loss <= limit:

@@ -36,7 +36,7 @@ def factorising_pays(
     itemsize : int
         Bytes of a value of the kernel; the linear algebra is in float64.
     cached : bool
-        Whether the kernel matrix is kept between iterations.
+        Whether the kernel matrix is cached between iterations.
     n_threads : int
     """
     n, p = n_rows, n_centers or n_rows

@@ -299,7 +299,7 @@ class LeastSquares(Problem):
         path : bool
             Whether eigenvectors are computed.
         n_stored : int, default=0
-            Candidates whose coefficients are kept.
+            Candidates whose coefficients are stored.
         """
         n, n_outputs = self.all.targets.shape
         kind, p = "path" if path else "ridge", self.n_centers

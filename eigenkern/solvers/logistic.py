@@ -221,20 +221,20 @@ class Preconditioner:
 
     def __init__(self, objective, sums, patience):
         self._objective, self._sums, self._patience = objective, sums, patience
-        self._kept = self._known = None
+        self._latest = self._known = None
         self._n_iterations = 0
 
     def prepare(self, point, alpha):
         """Have a factor for the Hessian at a point."""
         mean = self._objective.mean_curvature(point)
-        if self._kept is None or self._n_iterations > self._patience:
-            self._kept = self._sums(point), mean
+        if self._latest is None or self._n_iterations > self._patience:
+            self._latest = self._sums(point), mean
             self._known, self._n_iterations = None, 0
         if self._known is not None:
             known_alpha, known_mean = self._known
             if known_alpha == alpha and 0.5 * known_mean < mean < 2 * known_mean:
                 return
-        sums, mean_then = self._kept
+        sums, mean_then = self._latest
         self._C = _shifted_factor(sums * (mean / mean_then), alpha)
         self._known = alpha, mean
 

@@ -70,7 +70,7 @@ class StepSearch:
         self._trials = [StepTrials() for _ in range(n_outputs)]
         self._best = np.zeros(n_outputs, dtype=int)
         self._behind = None  # logarithms of the sides' losses over those of the best
-        self._kept, self._decided = np.ones(self.n_sides, dtype=bool), False
+        self._stays, self._decided = np.ones(self.n_sides, dtype=bool), False
         self._left = None  # the sides that are left, where some were dropped
 
     @property
@@ -130,14 +130,14 @@ class StepSearch:
         self._compare(scores, np.isfinite(losses + scores).all(axis=1))
 
     def _compare(self, scores, alive):
-        """Decide which sides to keep, and whether the race is over."""
+        """Decide which sides stay in the race, and whether the race is over."""
         # Outputs of any scale count alike.
         logs = np.log(np.maximum(scores, 1e-300)).mean(axis=1)
         logs[~alive] = np.inf
         behind, before, leader = logs - logs.min(), self._behind, np.argmin(logs)
-        self._kept = behind <= np.log(_HOPELESS)
-        self._kept[self._best] = True
-        shorter = self._kept & (self._race < self._race[leader])
+        self._stays = behind <= np.log(_HOPELESS)
+        self._stays[self._best] = True
+        shorter = self._stays & (self._race < self._race[leader])
         self._behind, self._decided = behind, False
         if self._epoch > 1 and self._race[leader] <= 1:
             led_before = before[leader] == 0.0
@@ -171,7 +171,7 @@ class StepSearch:
                 trial.update(float(loss))
             return False
         self._epoch += 1
-        left, factors = np.flatnonzero(self._kept), self._race[self._best]
+        left, factors = np.flatnonzero(self._stays), self._race[self._best]
         if len(left) > 1 and self._epoch < _RACE_EPOCHS and not self._decided:
             if len(left) < self.n_sides:
                 self._left, self._race = left, self._race[left]

@@ -76,7 +76,7 @@ def default_n_centers(
     validated : bool, default=False
         Whether there are validation rows.
     n_stored : int, default=0
-        Candidates whose coefficients are kept.
+        Candidates whose coefficients are stored.
     """
     n, d = X.shape
     machine, n_threads = (GPU, 1) if on_gpu(xp, device) else (CPU, n_blas_threads())
@@ -211,8 +211,8 @@ def direct_pays_on_centers(
     value = entry + machine.product_seconds(n_columns, size, n_threads)
     # Once for the sums, and once for the loss.
     direct = 2 * n_rows * p * value + machine.product_seconds(plan.work, 8, n_threads)
-    may_be_kept = (p + n_features) * n_rows * size <= budget
-    read = min(value, size / machine.read) if may_be_kept else value
+    may_be_cached = (p + n_features) * n_rows * size <= budget
+    read = min(value, size / machine.read) if may_be_cached else value
     c, N = default_subsample_of_centers(p, n_rows, p), min(n_rows, N_MEASURED)
     epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
     epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read

@@ -79,7 +79,7 @@ def test_sorted_streams_end_near_the_shuffled_one(family, order):
 
 
 def test_centers_stay_where_fewer_rows_are_kept(monkeypatch):
-    monkeypatch.setattr("eigenkern.problems.kept._N_KEPT", 40)
+    monkeypatch.setattr("eigenkern.problems.retained._N_RETAINED", 40)
     X, y = wave(0)
     rows = np.r_[:SIZE, SIZE + np.argsort(y[SIZE:])]
     model, _ = learned(REGRESSORS["eigenpro"], X[rows], y[rows])

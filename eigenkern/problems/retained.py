@@ -1,4 +1,4 @@
-"""Rows of a stream that are kept: a sample of all rows so far."""
+"""Rows of a stream that are retained: a sample of all rows so far."""
 
 from dataclasses import dataclass, replace
 
@@ -9,16 +9,16 @@ from ..backend.array import namespace
 from ..backend.memory import n_bytes
 from .data import Data
 
-# Most rows to keep, their bytes, and least rows. Pickles stay small; sorted streams of
-# 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
-_N_KEPT, _KEPT_BYTES, _FEWEST_KEPT = 2000, 16e6, 250
+# Most rows to retain, their bytes, and least rows. Pickles stay small; sorted streams
+# of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
+_N_RETAINED, _RETAINED_BYTES, _FEWEST_RETAINED = 2000, 16e6, 250
 # Number of judges, the rows that tell whether a model has become worse, and the factor
 # by which the rows so far may grow before judges are drawn again.
 _N_JUDGES, _OUTDATED = 500, 1.25
 
 
 @dataclass(frozen=True)
-class Kept:
+class Retained:
     """A sample of all rows of a stream so far, each with the same probability.
 
     Attributes
@@ -28,7 +28,7 @@ class Kept:
     n_seen : int
         Number of rows so far with weight.
     n_most : int
-        Most rows to keep.
+        Most rows to retain.
     judges : Data
         Some of them, to compare models on; drawn again after a quarter more rows.
     n_drawn : int
@@ -46,24 +46,26 @@ class Kept:
         """Return the sample of the first rows."""
         data = _with_weight(data)
         of_row = _n_bytes(data.X) / max(len(data.targets), 1)
-        n_most = int(min(max(_KEPT_BYTES / max(of_row, 1.0), _FEWEST_KEPT), _N_KEPT))
+        n_most = int(
+            min(max(_RETAINED_BYTES / max(of_row, 1.0), _FEWEST_RETAINED), _N_RETAINED)
+        )
         none = data.take(np.arange(0))
         return cls(none, 0, n_most, none).plus(data)
 
     def plus(self, data):
         """Return the sample updated with more rows: Vitter's algorithm R."""
         data = _with_weight(data)
-        n, n_kept = len(data.targets), len(self.data.targets)
+        n, n_before = len(data.targets), len(self.data.targets)
         rng, places = np.random.RandomState(self.n_seen), self.n_seen + np.arange(n)
         drawn = (rng.random_sample(n) * (places + 1)).astype(np.int64)
         places = np.where(places < self.n_most, places, drawn)
         taken = np.flatnonzero(places < self.n_most)
-        kept = self.data
+        retained = self.data
         if len(taken):
             chosen = np.arange(min(self.n_seen + n, self.n_most))
-            chosen[places[taken]] = n_kept + taken
-            kept = joined([kept, data]).take(chosen)
-        more = replace(self, data=kept, n_seen=self.n_seen + n)
+            chosen[places[taken]] = n_before + taken
+            retained = joined([retained, data]).take(chosen)
+        more = replace(self, data=retained, n_seen=self.n_seen + n)
         if more.n_seen < _OUTDATED * self.n_drawn:
             return more
         return more.with_judges()
