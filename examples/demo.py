@@ -1,6 +1,6 @@
-"""EigenPro on handwritten digits, beside scikit-learn's SVC in the same run.
+"""EigenPro on handwritten digits, compared with scikit-learn's SVC in the same run.
 
-Trains on the 1797 digits that scikit-learn ships, or on MNIST when the environment
+Trains on the 1797 digits that scikit-learn ships, or on MNIST if the environment
 variable EIGENKERN_DATA names a folder with ``mnist.npz``. Prints what was chosen
 automatically and why, and writes a plot of the convergence. Run ::
 

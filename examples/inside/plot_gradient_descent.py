@@ -3,14 +3,14 @@ What gradient descent cannot reach
 ==================================
 
 Ten iterations of EigenPro fit a step function on the circle more closely than ten
-thousand of gradient descent, with the same Gaussian kernel (after a picture of Ma and
+thousand of gradient descent, with the same Gaussian kernel (after a figure by Ma and
 Belkin, NIPS 2017).
 """
 
 # %%
 # There are 200 points on the unit circle. The eigenvectors of their kernel matrix are
 # sines and cosines, and the eigenvalue of the j-th harmonic falls faster than any power
-# of j. The step function has all odd harmonics, with weights that fall as 1 / j only.
+# of j. The step function has all odd harmonics, with weights that fall only as 1 / j.
 import time
 
 import matplotlib.pyplot as plt
@@ -60,17 +60,18 @@ long_eigenpro = fit("eigenpro2", 1000, **kernel)
 assert short_eigenpro.score(X, y) > long_descent.score(X, y)
 
 # %%
-# All of them go to the same solution, that of a direct solver without a penalty. The
-# exact one passes through every point, but nobody gets there: most eigenvalues of this
-# matrix are smaller than the rounding errors of double precision. `NystromRegressor`
-# leaves those directions out, and EigenPro makes next to no progress along them.
+# All of them converge to the same solution, that of a direct solver without a penalty.
+# The exact solution passes through every point, but no solver reaches it: most
+# eigenvalues of this matrix are smaller than the rounding errors of double precision.
+# `NystromRegressor` leaves those directions out, and EigenPro makes next to no progress
+# along them.
 direct = NystromRegressor(n_centers=None, alpha=0, **kernel).fit(X, y)
 print(f"direct solution: R^2 = {direct.score(X, y):.4f}")
 
 # %%
-# Along the eigenvector of the eigenvalue lambda_i, t iterations leave some
-# exp(-2 t lambda_i / lambda_1) of the error, or more. Where lambda_i is less than
-# lambda_1 / (2 t) that is a third of it at least: t iterations do not reach there.
+# Along the eigenvector of the eigenvalue lambda_i, t iterations leave about exp(-2 t
+# lambda_i / lambda_1) of the error, or more. If lambda_i is less than lambda_1 / (2 t),
+# that is at least a third: t iterations do not reach this direction.
 eigenvalues = long_eigenpro.eigenvalues_
 for t in (1, 100, 10_000, 1_000_000):
     reached = np.sum(eigenvalues > eigenvalues[0] / (2 * t))
@@ -80,14 +81,14 @@ for model in (small, long_eigenpro):
     print(f"q = {model.n_components_}: lambda_1 / lambda_(q+1) = {ratio:.2g}")
 
 # %%
-# On the left, a hundred times as many iterations of gradient descent make the jump
-# hardly steeper. Ten iterations of EigenPro come close to the direct solution. Its
+# On the left, a hundred times as many iterations of gradient descent hardly make the
+# jump steeper. Ten iterations of EigenPro come close to the direct solution. Its
 # ripples are those of every sum of a few dozen harmonics.
 #
 # On the right, EigenPro with q = 16 does in ten iterations what gradient descent does
 # in ten thousand: its steps are longer by the ratio of the first eigenvalue and the
-# 17th. With all the eigenvectors that rounding leaves little remains to be done after
-# ten, and the fit ends where rounding errors outweigh the progress.
+# 17th. With all eigenvectors above the rounding error, little remains to be done after
+# ten iterations, and the fit ends when rounding errors outweigh the progress.
 figure, axes = plt.subplot_mosaic(
     [["first", "residual"], ["second", "residual"], ["third", "residual"]],
     figsize=(8, 5),

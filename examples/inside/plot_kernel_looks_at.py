@@ -7,7 +7,7 @@ pixels: ten of 64 hold more than two thirds of the squared gradients.
 """
 
 # %%
-# Handwritten digits. Pixels share their unit and are not standardized.
+# Handwritten digits. Pixels share a unit and are not standardized.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -20,8 +20,8 @@ X, shape = (X / 16).astype(np.float32), (8, 8)
 
 # %%
 # Left and middle: the mean images. Right: the share of each pixel in the squared
-# gradients of the model. The kernel looks where the means differ: in its first ten
-# pixels more than twice as much as on average.
+# gradients of the model. The kernel looks where the means differ: in its top ten pixels
+# the difference is more than twice the average.
 figure, axes = plt.subplots(2, 3, figsize=(8, 5), layout="constrained")
 for row, pair in zip(axes, ((3, 8), (4, 9))):
     chosen = np.isin(y, pair)
@@ -54,6 +54,6 @@ for row, pair in zip(axes, ((3, 8), (4, 9))):
 plt.show()
 
 # %%
-# Here the plain kernel is hardly worse: the difference is one test image or none. A
-# learned metric pays more on
-# :ref:`tables <sphx_glr_auto_examples_tables_plot_learned_metric.py>`.
+# Here the plain kernel is hardly worse: the difference is at most one test image. A
+# learned metric helps more on :ref:`tables
+# <sphx_glr_auto_examples_tables_plot_learned_metric.py>`.

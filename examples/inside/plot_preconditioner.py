@@ -3,13 +3,13 @@ Why EigenPro takes large steps
 ==============================
 
 The largest eigenvalue of the kernel matrix limits the step of gradient descent.
-EigenPro brings the q largest eigenvalues down to the next one: the step becomes more
-than a thousand times as long, and after 20 epochs the residual is less than a fiftieth.
+EigenPro lowers the q largest eigenvalues to the next one: the step becomes more than a
+thousand times as long, and after 20 epochs the residual is less than a fiftieth.
 """
 
 # %%
-# Data: the ten-dimensional function of Friedman, with little noise. Only q differs
-# between the models.
+# Data: Friedman's ten-dimensional function with little noise. The models differ only in
+# q.
 import matplotlib.pyplot as plt
 from sklearn.datasets import make_friedman1
 
@@ -40,7 +40,7 @@ for q in (0, 5, 20, 80, "auto"):
 
 # %%
 # On the left the leading eigenvalues; a preconditioner with q eigenvectors cuts them
-# off at its dotted line. On the right what that does for the residual.
+# off at its dotted line. On the right the effect on the residual.
 assert models["auto"].step_size_ > 1000 * models[0].step_size_
 assert models["auto"].loss_curve_[-1] < models[0].loss_curve_[-1] / 50
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")

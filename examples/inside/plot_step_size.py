@@ -4,14 +4,14 @@ How the step is chosen
 
 The step of EigenPro must suit the largest eigenvalue that the preconditioner leaves.
 Measured on rows outside the subsample, that eigenvalue is more than twice what the
-subsample promises, and the step is shorter by as much.
+subsample suggests, and the step is shorter by the same factor.
 """
 
 # %%
-# The eigenvectors come from a subsample, here small, so that the difference is plain to
-# see. On these rows q eigenvectors leave the next eigenvalue of the subsample, the
-# lower curve. On other rows more is left over, the upper curve; the two part as q
-# grows.
+# The eigenvectors come from a subsample, here a small one, so that the difference is
+# easy to see. On these rows q eigenvectors leave the next eigenvalue of the subsample,
+# the lower curve. On other rows a larger eigenvalue is left, the upper curve; the gap
+# widens as q grows.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_digits
 
@@ -35,8 +35,8 @@ assert model.step_size_ < promised / 1.5
 
 # %%
 # A quarter of the step is slower. Ten times the step diverges at once: the guard
-# notices, goes back and halves it, here until it is near the automatic one, and the fit
-# ends with about the same loss.
+# notices, goes back and halves it, here until it is close to the automatic one, and the
+# fit ends with about the same loss.
 steps = {
     "automatic": "auto",
     "a quarter of it": model.step_size_ / 4,

@@ -1,14 +1,14 @@
 """
-Learning from changed copies
+Learning from shifted copies
 ============================
 
-A model that learns from shifted copies of its images is right about shifted images:
-with its size unchanged, it makes less than a third of the errors on them that a model
-of the original images makes.
+A model that learns from shifted copies of its images recognizes shifted images: at the
+same size, it makes less than a third of the errors that a model trained on the original
+images makes on them.
 """
 
 # %%
-# Handwritten digits. The images lose the pixels that are shifted over their edge.
+# Handwritten digits. Pixels shifted beyond the edge are lost.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -63,8 +63,8 @@ print("shifted copies: ", np.round(augmented[-1], 1))
 assert augmented[-1][0] < plain[0] / 3
 
 # %%
-# The images as they are all lie in the middle of their frame. On these the copies do
-# not help: they teach what is not asked.
+# The original digits are all centered in their frames. On these the copies do not help,
+# because they teach something that is not tested.
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for name, color, curve, level in zip(tests, ("C1", "C0"), zip(*augmented), plain):
     ax.semilogx(copies, curve, "o-", color=color, label=f"{name}: model of copies")

@@ -2,13 +2,13 @@
 Rows on the workers of a cluster
 ================================
 
-A Dask array goes where a NumPy array does, its chunks stay on the workers, and the
+Pass a Dask array instead of a NumPy array: its chunks stay on the workers, and the
 model is the same up to rounding.
 """
 
 # %%
 # The cluster is this computer; for another one pass the address of its scheduler to
-# ``Client``. Chunks go along rows only; on a real cluster make them some 100 MB large.
+# ``Client``. Chunk along the rows only; on a real cluster use chunks of about 100 MB.
 import dask.array as da
 import joblib
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ y = y.persist()
 
 # %%
 # A model on centers: each worker multiplies the kernel matrix of its own rows. The
-# predictions are a Dask array, computed when they are asked for.
+# predictions are a Dask array, computed on demand.
 model = NystromRegressor(n_centers=300, random_state=0).fit(X, y)
 predicted = model.predict(X)
 print(predicted)

@@ -2,13 +2,13 @@
 Rows in a file
 ==============
 
-A Nyström model fitted to a file of rows is that of the same rows in memory: their
-predictions are equal.
+A Nyström model fitted to rows in a file makes the same predictions as one fitted to the
+same rows in memory.
 """
 
 # %%
-# The file is written in pieces, as rows come in from somewhere. 100 000 rows of ten
-# columns in single precision take 4 MB; a file may be larger than the memory.
+# The file is written in pieces, as rows arrive. 100 000 rows of ten columns in single
+# precision take 4 MB; a file may be larger than memory.
 import tempfile
 from pathlib import Path
 
@@ -29,8 +29,8 @@ y = np.sin(6 * rows[:, 0]) + rows[:, 1] ** 2 + 0.1 * rng.standard_normal(n)
 
 # %%
 # ``mmap_mode="r"`` opens the file without reading it. `NystromRegressor` goes through
-# it once, a block of rows at a time if they do not fit in memory. HDF5 and Zarr work
-# alike.
+# it once, one block of rows at a time if they do not fit in memory. HDF5 and Zarr files
+# work in the same way.
 X = np.load(file, mmap_mode="r")
 print(type(X).__name__, X.shape, f"{file.stat().st_size / 1e6:.0f} MB")
 model = NystromRegressor(n_centers=200, random_state=0)
@@ -39,8 +39,7 @@ from_memory = model.fit(np.asarray(X).copy(), y).predict(X[:5000])
 assert np.array_equal(from_file, from_memory)
 
 # %%
-# What many rows are good for: a model on many centers gains from them, one on few does
-# not.
+# A model with many centers gains from many rows, one with few centers does not.
 X_test = rng.random((5000, d), dtype=np.float32)
 truth = np.sin(6 * X_test[:, 0]) + X_test[:, 1] ** 2
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")

@@ -3,13 +3,13 @@ A kernel machine by random features
 ===================================
 
 Random Fourier features turn a linear model into an approximate kernel machine whose
-size does not depend on the number of rows. With 50 or 100 features EigenPro has, after
-ten epochs, at most four fifths of the errors of gradient descent.
+size does not depend on the number of rows. With 50 or 100 features EigenPro makes,
+after ten epochs, at most four fifths of the errors of gradient descent.
 """
 
 # %%
-# A checkerboard: its sharp edges are what gradient descent learns last. Every model
-# gets ten epochs.
+# A checkerboard: gradient descent learns its sharp edges last. Every model gets ten
+# epochs.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.pipeline import make_pipeline
@@ -42,8 +42,8 @@ for size in sizes:
 kernel_machine = error(EigenProClassifier(kernel, **options))
 
 # %%
-# Twenty features are too few for either. With a hundred EigenPro is near the kernel
-# machine; gradient descent needs about two hundred. From there on the two are alike.
+# Twenty features are too few for either. With a hundred EigenPro is close to the kernel
+# machine; gradient descent needs about two hundred. From there on they are about equal.
 for i in (1, 2):
     assert preconditioned[i] < 0.8 * plain[i]
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")

@@ -3,8 +3,8 @@ Learning from a stream
 ======================
 
 ``DSGClassifier`` learns from rows that come in pieces, and keeps at most 2000 of them.
-After 60 000 rows of two interleaved spirals, each seen once, it gets fewer than 3 % of
-new ones wrong.
+After 60 000 rows of two interleaved spirals, each seen once, it misclassifies fewer
+than 3 % of new rows.
 """
 
 # %%
@@ -37,8 +37,8 @@ print(f"{model.n_features_used_} features, test error {errors[-1]:.1f} %")
 assert errors[-1] < 3
 
 # %%
-# The error falls with the rows seen. Between the spirals the probability is near one
-# half.
+# The error falls as more rows are seen. Between the spirals the probability is close to
+# one half.
 figure, (left, right) = plt.subplots(ncols=2, figsize=(8, 3.8), layout="constrained")
 left.loglog(1000 * np.arange(1, 61), errors)
 left.set(xlabel="rows seen", ylabel="test error (%)")

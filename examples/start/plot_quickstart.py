@@ -2,12 +2,12 @@
 A classifier in three lines
 ===========================
 
-With its defaults, ``EigenProClassifier`` gets fewer than 2 % of new handwritten digits
-wrong. It chooses bandwidth, algorithm and penalty itself.
+With its defaults, ``EigenProClassifier`` misclassifies fewer than 2 % of new
+handwritten digits. It chooses bandwidth, algorithm and penalty itself.
 """
 
 # %%
-# The data: 1797 images of 8 x 8 pixels. A quarter of them is kept for the test.
+# The data: 1797 images of 8 x 8 pixels. A quarter of them is kept for testing.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -26,14 +26,14 @@ print(f"{100 * error:.2f} % of {len(y_test)} test images are wrong")
 assert error < 0.02
 
 # %%
-# What was chosen stands in attributes whose names end with an underscore.
+# Attributes whose names end with an underscore say what was chosen.
 print(f"kernel:    {model.kernel_}")
 print(f"bandwidth: {model.bandwidth_:.1f}")
 print(f"algorithm: {model.algorithm_}")
 
 # %%
-# The test images that the model is least sure of, by the probability of the predicted
-# class. Wrong predictions have a red title.
+# The test images that the model is least sure of, measured by the probability of the
+# predicted class. Wrong predictions have a red title.
 probability = model.predict_proba(X_test).max(axis=1)
 predicted = model.predict(X_test)
 figure, axes = plt.subplots(2, 5, figsize=(7, 3.6), layout="constrained")

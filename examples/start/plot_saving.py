@@ -2,13 +2,13 @@
 Save a model and load it
 ========================
 
-A model that was saved and loaded predicts the same as before, to the last bit.
+A model that is saved and loaded predicts the same as before, to the last bit.
 """
 
 # %%
 # ``joblib`` saves every model of this package. Loading such a file can run code that
-# someone put into it: load only files that you trust. (:ref:`persistence` shows skops,
-# whose files run no code.)
+# someone put into it, so load only files that you trust. (:ref:`persistence` shows
+# skops, whose files run no code.)
 import tempfile
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def save_and_load(model):
 
 
 # %%
-# A scaler and a model go into one file.
+# A scaler and a model are saved in one file.
 model = make_pipeline(StandardScaler(), NystromRegressor(n_centers=300, random_state=0))
 model.fit(X[:1000], y[:1000])
 loaded, megabytes = save_and_load(model)
@@ -42,9 +42,10 @@ print(f"the file has {megabytes:.1f} MB")
 assert np.array_equal(loaded.predict(X_test), model.predict(X_test))
 
 # %%
-# A model keeps its centers, not the rows: with a fixed number of them the file does not
-# grow with the data. `NystromRegressor` also keeps a matrix of all pairs of centers,
-# for ``predict(X, return_std=True)``, so that files of many centers are large.
+# A model stores its centers, not the rows: with a fixed number of centers the file does
+# not grow with the data. `NystromRegressor` also stores a matrix of all pairs of
+# centers, for ``predict(X, return_std=True)``, so its files are large if there are many
+# centers.
 rows = (500, 1000, 2000)
 sizes = {}
 for label, n_centers in (("300 centers", 300), ("all rows are centers", None)):

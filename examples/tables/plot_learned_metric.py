@@ -2,13 +2,13 @@
 A table where few features matter
 =================================
 
-A kernel of distances weighs all columns of a table alike. Where half of the columns do
-not matter, ``RFMRegressor`` finds out which, and predicts better than a plain kernel
-machine and than gradient boosting.
+A kernel of the distance weighs all columns of a table equally. If half of the columns
+do not matter, ``RFMRegressor`` finds out which, and predicts better than a plain kernel
+machine and gradient boosting.
 """
 
 # %%
-# A made-up table of ten columns, of which the first five matter.
+# A synthetic table of ten columns, of which the first five matter.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import make_friedman1
@@ -24,7 +24,8 @@ names = [f"x{j}" for j in range(10)]
 X, X_test, y, y_test = train_test_split(X, y, train_size=2000, random_state=0)
 
 # %%
-# Standardize columns of different units: the first kernel weighs them by their spread.
+# Standardize columns with different units: the first kernel weighs them by their
+# spread.
 scaler = StandardScaler().fit(X)
 X, X_test = scaler.transform(X), scaler.transform(X_test)
 models = {
@@ -42,9 +43,9 @@ assert set(rfm.feature_importances_.argsort()[-5:]) == {0, 1, 2, 3, 4}
 print(f"chosen: {rfm.metric_kind_} metric of round {rfm.n_rounds_}")
 
 # %%
-# The importances of the learned kernel, beside what gradient boosting loses when a
+# The importances of the learned kernel, next to what gradient boosting loses when a
 # column is shuffled. The units differ: on the left is the share of a column in the
-# squared gradients, on the right the loss of R^2.
+# squared gradients, on the right the loss in R^2.
 shuffled = permutation_importance(
     models["gradient boosting"], X_test, y_test, n_repeats=3, random_state=0
 )
@@ -57,8 +58,8 @@ for ax, name, values in (
 plt.show()
 
 # %%
-# The error falls with the first rounds. Held-out rows decide how many rounds there are,
-# and between a weight for each column ("diagonal") and a full matrix ("full"), which
+# The error falls in the first rounds. Held-out rows decide how many rounds to keep, and
+# choose between a weight for each column ("diagonal") and a full matrix ("full"), which
 # starts from the best diagonal one.
 scores = rfm.validation_scores_
 figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")

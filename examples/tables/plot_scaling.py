@@ -2,14 +2,14 @@
 Scale the columns of a table
 ============================
 
-A kernel compares rows by their distance, and a column with large numbers decides it
-alone. ``StandardScaler`` in the pipeline brings the error on a table of wines from
-a quarter of the rows down to a few percent.
+A kernel compares rows by their distance, and a column with large numbers dominates it.
+``StandardScaler`` in the pipeline lowers the error on a table of wines from a quarter
+of the rows to a few percent.
 """
 
 # %%
-# Chemical analyses of 178 wines from three growers. The amount of proline is some
-# hundred milligrams, other columns are of the order of one.
+# Chemical analyses of 178 wines from three growers. The amount of proline is in the
+# hundreds, other columns are of the order of one.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_wine
 from sklearn.model_selection import cross_val_score
@@ -22,7 +22,7 @@ X, y = load_wine(return_X_y=True, as_frame=True)
 print(X.std().round(2))
 
 # %%
-# Put the scaler into the pipeline, so that it sees training rows only.
+# Put the scaler into the pipeline, so that it sees only training rows.
 plain = EigenProClassifier(random_state=0)
 models = {
     "as they are": plain,
@@ -38,7 +38,7 @@ assert errors["standardized"].mean() < 5
 assert errors["as they are"].mean() > 20
 
 # %%
-# On the left the spread of each column, on the right what it does to the error.
+# On the left the spread of each column, on the right its effect on the error.
 figure, (left, right) = plt.subplots(
     ncols=2, figsize=(8, 4), layout="constrained", width_ratios=[3, 2]
 )

@@ -3,13 +3,13 @@ Choosing the bandwidth
 ======================
 
 ``bandwidth="auto"`` finds a bandwidth whose error on new rows is within 10 % of the
-best on a fine grid, where the default, the median distance between rows, is several
+best on a fine grid. Here the default, the median distance between rows, is several
 times too large.
 """
 
 # %%
-# A target that goes up and down several times over the width of the data: it needs a
-# bandwidth well below the median distance.
+# A target that goes up and down several times across the data needs a bandwidth well
+# below the median distance.
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -33,7 +33,7 @@ def fit(bandwidth):
 # %%
 # Three rules, and a grid. "median" is the median distance between rows, "scale" the
 # bandwidth of ``SVC(gamma="scale")``; neither looks at the targets. "auto" takes the
-# bandwidth with the least leave-one-out error on a subsample.
+# bandwidth with the smallest leave-one-out error on a subsample.
 rules = {}
 for rule in ("median", "scale", "auto"):
     model, error = fit(rule)
@@ -46,8 +46,8 @@ assert rules["auto"][1] < 1.1 * min(errors)
 assert rules["median"][0] > 3 * rules["auto"][0]
 
 # %%
-# Too small a bandwidth makes a bump around every row, too large a one cannot follow the
-# target. In between there is a wide valley: a rough search is enough.
+# A bandwidth that is too small makes a bump around every row; one that is too large
+# cannot follow the target. In between there is a wide valley: a rough search is enough.
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 ax.loglog(grid, errors, "k.-", label="grid")
 for (rule, point), marker in zip(rules.items(), "sDo"):

@@ -2,8 +2,8 @@
 Which rows become centers
 =========================
 
-A model on few centers depends on which they are. On handwritten digits, 100 means of
-k-means have at most 70 % of the errors of 100 rows drawn uniformly.
+With few centers it matters which ones. On handwritten digits, a model on 100 cluster
+means of k-means makes at most 70 % of the errors of one on 100 rows drawn uniformly.
 """
 
 # %%
@@ -41,7 +41,7 @@ assert errors["kmeans"][2] < 0.7 * errors["uniform"][2]
 
 # %%
 # With more centers the choice matters less. "kmeans" costs the most time. The others
-# take rows of the data: they are what remains for a precomputed kernel, where means
+# choose rows of the data, so they also work for a precomputed kernel, where means
 # cannot be formed.
 figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
 for method, marker in zip(methods, "os^D"):

@@ -2,14 +2,14 @@
 Kernel and bandwidth by grid search
 ===================================
 
-The Laplacian kernel forgives a wrong bandwidth that the Gaussian does not: for
-bandwidths from 6 to 100 its error stays below 3 %, where that of the Gaussian reaches
+The Laplacian kernel is less sensitive to the bandwidth than the Gaussian: for
+bandwidths from 6 to 100 its error stays below 3 %, while that of the Gaussian reaches
 10 %.
 """
 
 # %%
-# The estimators go into scikit-learn's ``GridSearchCV`` and its pipelines. The grid
-# holds kernel and bandwidth only: everything else is chosen anew in each fit.
+# The estimators work in scikit-learn's ``GridSearchCV`` and pipelines. The grid has
+# only kernel and bandwidth: each fit chooses everything else.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits

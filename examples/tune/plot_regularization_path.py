@@ -2,13 +2,14 @@
 A whole regularization path in one fit
 ======================================
 
-``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. The one that it
-chooses on noisy targets is within a tenth of the best, judged by targets without noise.
+``NystromRegressor(alpha="path")`` compares 100 penalties in one fit. On noisy targets,
+the error of the one it chooses is within a tenth of the best, judged by targets without
+noise.
 """
 
 # %%
-# Handwritten digits, with the digit as a number for the target, and noise added to it,
-# so that there is something to regularize.
+# Handwritten digits, with the digit as a numeric target and noise added to it, so that
+# there is something to regularize.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -35,7 +36,7 @@ path.fit(X[train], y[train])
 print(f"{len(path.alphas_)} penalties, chosen: {path.alpha_:.1e}")
 
 # %%
-# The same by 25 fits, each with one penalty.
+# The same with 25 fits, each with one penalty.
 alphas = path.alphas_[::4]
 errors = [
     error(NystromRegressor(alpha=alpha, **common).fit(X[train], y[train]))
@@ -46,7 +47,7 @@ assert error(path) < 1.1 * min(errors)
 
 # %%
 # Early stopping has a path, too: `NytroRegressor` chooses the number of iterations,
-# here by a fifth of the rows, which it holds out.
+# here on a fifth of the rows, which it holds out.
 stopped = NytroRegressor(**common).fit(X[train], y[train])
 figure, axes = plt.subplots(ncols=2, figsize=(8, 4), sharey=True, layout="constrained")
 RegularizationPathDisplay.from_estimator(path, ax=axes[0], name="chosen")

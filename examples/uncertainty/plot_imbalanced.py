@@ -2,12 +2,12 @@
 When one class is rare
 ======================
 
-Where 6 % of the rows are positive, the threshold matters: one chosen by
-cross-validation has a higher F1 score on new rows than the default.
+If 6 % of the rows are positive, the threshold matters: one chosen by cross-validation
+has a higher F1 score on new rows than the default.
 """
 
 # %%
-# A made-up table: offers that few of those who get them accept.
+# Synthetic data: offers that few of their recipients accept.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import make_classification
@@ -29,7 +29,7 @@ print(f"{len(X)} rows, {y.mean():.1%} positive")
 
 # %%
 # First the order of the decision values. Average precision is the area under the curve
-# of precision against recall; a random order has the share of the positive rows, the
+# of precision against recall; a random order scores the share of positive rows, the
 # dotted line.
 models = {
     "EigenPro": EigenProClassifier(random_state=0),
@@ -49,7 +49,7 @@ ax.legend(loc="lower left")
 plt.show()
 
 # %%
-# ``class_weight="balanced"`` does not improve the order, it moves the threshold.
+# ``class_weight="balanced"`` does not improve the order but moves the threshold.
 # ``TunedThresholdClassifierCV`` moves it to the best score, here F1, on folds of the
 # training rows.
 model = make_pipeline(StandardScaler(), models["EigenPro"])

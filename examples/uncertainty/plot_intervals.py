@@ -2,15 +2,15 @@
 Intervals for new targets
 =========================
 
-``NystromRegressor.predict(X, return_std=True)`` gives intervals whose width follows the
-row: easy and hard rows are covered about equally often. Split-conformal intervals hold
-for all rows together, but too often for easy ones and too rarely for hard ones.
+``NystromRegressor.predict(X, return_std=True)`` gives intervals whose width depends on
+the row: easy and hard rows are covered about equally often. Split-conformal intervals
+are right for all rows together, but cover easy rows too often and hard ones too rarely.
 """
 
 # %%
 # A function of one variable, with a gap in the data. The standard deviation is that of
-# a new target, its noise included: 1.645 of them are a 90 % interval. In the gap, and
-# beyond the data, the intervals widen.
+# a new target, its noise included: plus and minus 1.645 of them is a 90 % interval. In
+# the gap, and beyond the data, the intervals widen.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.base import clone
@@ -35,10 +35,10 @@ mean, std = model.predict(grid, return_std=True)
 
 
 # %%
-# Split-conformal intervals: fit to a part of the rows, and take the quantile of the
-# absolute residuals on the others. If new rows are drawn as these were, 90 % of their
-# targets are inside, whatever the model. All intervals are equally wide, in the gap
-# too.
+# Split-conformal intervals: fit to part of the rows, and take the quantile of the
+# absolute residuals on the others. If new rows are drawn like these, 90 % of their
+# targets are inside, whatever the model. All intervals are equally wide, even in the
+# gap.
 def split_conformal(model, X, y, level=0.9):
     """Return a fitted model and half the width of its intervals."""
     X_fit, X_rest, y_fit, y_rest = train_test_split(
@@ -64,7 +64,7 @@ axes[1].legend(loc="lower left", fontsize="small")
 plt.show()
 
 # %%
-# Where there are data, both are right.
+# Where there are data, both have the right coverage.
 X_new, y_new = draw(5000)
 mean, std = model.predict(X_new, return_std=True)
 inside = np.mean(np.abs(y_new - mean) < 1.645 * std)
@@ -74,9 +74,9 @@ assert 0.87 < inside < 0.93
 assert 0.85 < inside_other < 0.95
 
 # %%
-# Ten variables, of which five matter, and half of the rows near the middle of the cube,
-# where a row has neighbors and is easier to predict. The rows are sorted into quarters
-# by the standard deviation that the model gives them.
+# There are ten variables, of which five matter. Half of the rows are near the middle of
+# the cube, where a row has neighbors and is easier to predict. The rows are sorted into
+# quarters by their predicted standard deviation.
 X = rng.uniform(size=(5000, 10))
 X[::2] = 0.5 + 0.3 * (X[::2] - 0.5)
 y = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2

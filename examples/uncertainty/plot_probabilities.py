@@ -4,11 +4,11 @@ Probabilities that can be trusted
 
 ``predict_proba`` is calibrated on rows that the model has not seen. Its log loss on new
 rows is less than 80 % of that of probabilities calibrated on the training rows, which
-promise too much.
+are overconfident.
 """
 
 # %%
-# Two made-up classes; a fifth of the labels is drawn at random.
+# Two synthetic classes; a fifth of the labels is drawn at random.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.calibration import calibration_curve
@@ -31,8 +31,8 @@ X, X_test = scaler.transform(X), scaler.transform(X_test)
 
 # %%
 # One model, and two ways to turn its decision values into probabilities.
-# ``predict_proba`` uses, for 300 training rows, the exact value of the model fitted
-# without each.
+# ``predict_proba`` uses, for each of 300 training rows, the exact value of the model
+# fitted without that row.
 model = NystromClassifier(alpha=1e-5, random_state=0).fit(X, y)
 in_sample = LogisticRegression(C=np.inf).fit(model.decision_function(X)[:, None], y)
 P = {
@@ -48,8 +48,8 @@ print(f"of new rows {100 * model.score(X_test, y_test):.1f} % are right")
 assert losses["predict_proba"] < 0.8 * losses["values of the training rows"]
 
 # %%
-# Of the rows with a probability of 0.8, 80 % should be of the class. What was
-# calibrated on training rows is too sure of itself.
+# Of the rows with a probability of 0.8, 80 % should be of that class. Probabilities
+# calibrated on training rows are overconfident.
 figure, (left, right) = plt.subplots(ncols=2, figsize=(8, 4), layout="constrained")
 left.plot([0, 1], [0, 1], color="0.7", label="perfect")
 gaps = {}

@@ -2,13 +2,13 @@
 Intervals as wide as they have to be
 ====================================
 
-``DSGRegressor(loss="pinball")`` predicts quantiles, several in one fit. Where the noise
-depends on the row, their intervals are, hour by hour, less than 60 % as far off their
-level as intervals of one width.
+``DSGRegressor(loss="pinball")`` predicts several quantiles in one fit. Here the noise
+depends on the row: hour by hour, the coverage of their intervals is less than 60 % as
+far off as that of intervals of one width.
 """
 
 # %%
-# A made-up town: hours of the day, how warm it is, and bicycles hired.
+# Synthetic data of a town: hour of the day, temperature and bicycles hired.
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -24,7 +24,7 @@ X, X_test, y, y_test, hours = X[:1500], X[1500:], y[:1500], y[1500:], hours[1500
 
 # %%
 # Three quantiles in one fit. Early stopping keeps the epoch with the best pinball loss
-# on held-out rows, and moves the quantiles so that they are right there.
+# on held-out rows, and shifts the quantiles so that they are right there.
 options = {"early_stopping": True, "validation_fraction": 0.2, "random_state": 0}
 model = DSGRegressor(loss="pinball", quantile=[0.1, 0.5, 0.9], **options)
 low, median, high = model.fit(X, y).predict(X_test).T
@@ -32,16 +32,16 @@ inside = (low <= y_test) & (y_test <= high)
 print(f"{100 * inside.mean():.0f} % of new rows are between the quantiles 0.1 and 0.9")
 
 # %%
-# Beside it the mean of the square loss, plus and minus the error that 80 % of other
-# rows do not exceed.
+# For comparison: the mean, fitted with the squared loss, plus and minus the error that
+# 80 % of other rows do not exceed.
 square = DSGRegressor(**options).fit(X[:1200], y[:1200])
 error = np.quantile(np.abs(y[1200:] - square.predict(X[1200:])), 0.8)
 near = np.abs(y_test - square.predict(X_test)) <= error
 print(f"{100 * near.mean():.0f} % of new rows are within {error:.0f} of the mean")
 
 # %%
-# Both are near 80 % on average. By hours the one width is too wide at night and too
-# narrow by day; the quantiles are closer, though too wide in the small hours.
+# Both cover about 80 % on average. By hour, the one width is too wide at night and too
+# narrow by day; the quantiles are closer, though too wide in the early hours.
 by_hour = [hours == hour for hour in range(24)]
 covered = np.array([[part[rows].mean() for rows in by_hour] for part in (inside, near)])
 off = np.abs(covered - 0.8).mean(axis=1)
