@@ -21,7 +21,7 @@ from ..operators.tiled import TiledKernel
 from .least_squares import LeastSquares, products
 from .problem import shuffled, take
 
-# Rows, of those that are not in memory, that tell what each center stands for.
+# Rows sampled to weigh the centers if the rows are not in memory.
 _N_WEIGHED = 20_000
 
 
@@ -33,9 +33,9 @@ class CenterProblem(LeastSquares):
     device, data, train, held_out
         As for `LeastSquares`.
     n_centers : int or None
-        At most that many of the distinct training rows; None where centers are given,
-        or for all distinct rows: those held out too, which changes nothing while they
-        have no weight.
+        At most that many of the distinct training rows; None if centers are given, or
+        for all distinct rows. These include held-out rows, which changes nothing while
+        their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
@@ -50,7 +50,7 @@ class CenterProblem(LeastSquares):
     n_centers : int
         p, before some are left out.
     center_of_row : ndarray of shape (n,) or None
-        The center that each of all rows equals, where all distinct rows are centers.
+        For each row the center equal to it, if all distinct rows are centers.
     """
 
     def __init__(
@@ -106,19 +106,19 @@ class CenterProblem(LeastSquares):
         self._take_centers(first[chosen])
 
     def _take_centers(self, position):
-        """Have the rows of `all` at some positions as centers."""
+        """Take the rows of `all` at some positions as centers."""
         self.center_indices, self.n_centers = self.all.index[position], len(position)
         if self.kernel is not None:
             self._centers = self.to_compute(take(self.all.X, position))
 
     @property
     def n_coefs(self):
-        """Centers that are kept."""
+        """Number of centers that are kept."""
         return len(self.whitening.kept)
 
     @cached_property
     def whitening(self):
-        """R of the centers; computed once the memory for it has been checked."""
+        """R of the centers; computed only after the memory for it has been checked."""
         xp = self.xp
         if self.kernel is None:
             K = take(self._X, self.center_indices)
@@ -146,7 +146,7 @@ class CenterProblem(LeastSquares):
 
     @cached_property
     def _training_matrix(self):
-        """K(X, Z) of the training rows, kept where it is used again."""
+        """K(X, Z) of the training rows, kept if it is used again."""
         matrix = self.matrix_of(self.train)
         if self._n_passes == 1:
             return matrix
@@ -156,10 +156,10 @@ class CenterProblem(LeastSquares):
 
     @cached_property
     def _moments(self):
-        """Sums over the training rows, and over the validation rows if there are some.
+        """Sums over the training rows, and over the validation rows if there are any.
 
-        Before all linear algebra: the threads of BLAS go on spinning after it, and slow
-        a kernel's tiles.
+        Computed before any linear algebra: the threads of BLAS keep spinning after it,
+        and slow down a kernel's tiles.
         """
         matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
         return [
@@ -174,7 +174,7 @@ class CenterProblem(LeastSquares):
 
     @cached_property
     def everything(self):
-        """The sums over the training rows and those held out."""
+        """The sums over the training rows and the held-out rows."""
         return sum(self._moments[1:], self.training) if self.refits else self.training
 
     def validation_errors(self, spectrum, filters):
@@ -243,7 +243,7 @@ class CenterProblem(LeastSquares):
         return self.whitening.expand(b)
 
     def places(self, coef=None):
-        """Return the rows of `dual_coef_` of the kept centers, and how many it has."""
+        """Return the rows of the kept centers in `dual_coef_`, and how many it has."""
         used = self.whitening.kept
         if self.kernel is None:
             return self.center_indices[used], self._X.shape[0]
@@ -257,26 +257,26 @@ class CenterProblem(LeastSquares):
         return attributes | {"center_indices_": self.to_source_or_none(indices)}
 
     def suits(self, dual_coef, centers, indices):
-        """Whether fitted attributes are of a model with these centers and outputs."""
+        """Whether attributes are those of a fit with these centers and outputs."""
         shape = self.places()[1], self.targets.shape[1]
         same = _same(self._centers, centers) and _same(self.center_indices, indices)
         return same and tuple(dual_coef.shape) == shape
 
     def kept_coef(self, dual_coef):
-        """Return the coefficients of the centers that are kept, of `dual_coef_`."""
+        """Return the coefficients of the kept centers from `dual_coef_`."""
         dual_coef = take(self.to_compute(dual_coef), self.places()[0])
         return self.xp.astype(dual_coef, self.xp.float64)
 
     def weights_of_centers(self, rows=None):
-        """Return what each of the centers that are kept stands for.
+        """Return the weight that each kept center represents.
 
-        The weight of the rows that are equal to it; or, where centers are no uniform
-        sample of the rows, and rows have distances, of those that are nearest to it.
+        It is the weight of the rows equal to the center; or, if the centers are not a
+        uniform sample of the rows and rows have distances, of the rows nearest to it.
 
         Parameters
         ----------
         rows : Rows, default=None
-            `all`, where all distinct rows are centers. None: `train`.
+            `all`, if all distinct rows are centers. None: `train`.
         """
         used, rows = self.whitening.kept, self.train if rows is None else rows
         weights = to_numpy(rows.weights)

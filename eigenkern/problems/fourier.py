@@ -16,13 +16,13 @@ from .problem import Problem, take
 
 
 class Start(NamedTuple):
-    """What the first rows choose, and more rows go on with.
+    """What is chosen from the first rows, and kept for later rows.
 
     Attributes
     ----------
     kernel : Kernel
     seed : int
-        Of the frequencies.
+        Seed of the frequencies.
     offset : array of shape (d,)
         Subtracted from all rows.
     target_scale, constant : ndarray of shape (l,)
@@ -37,7 +37,7 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, fitted):
-        """Return that of a fitted model, of its attributes."""
+        """Return the `Start` of a fitted model, from its attributes."""
         names = "target_scale_", "intercept_", "feature_mean_"
         scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
         rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"]
@@ -54,15 +54,16 @@ class FourierProblem(Problem):
         Rows to train with, in the solver's order; rows to score (or None).
     loss : Loss
     numbers : bool
-        Whether targets are numbers, to be centered and scaled, and not labels.
+        Whether targets are numbers, to be centered and scaled, rather than labels.
     kernel, bandwidth, device
         Parameters of the estimator.
     block_size : int
         F.
     frequency_bytes : float
-        Memory for frequencies that were drawn.
+        Memory for frequencies already drawn.
     start : Start, default=None
-        Of a fitted model, to go on with it. None: chosen by the training rows.
+        That of a fitted model, to continue with it. None: chosen from the training
+        rows.
 
     Attributes
     ----------
@@ -102,8 +103,9 @@ class FourierProblem(Problem):
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
         self._target_scale, constant = start.target_scale, start.constant
-        # A loss of numbers depends on y - f alone: they are shifted by the constant,
-        # and scaled so that its threshold means the same in every unit.
+        # A loss of numeric targets depends only on y - f: the targets are shifted by
+        # the constant, and scaled so that a threshold of the loss means the same in
+        # every unit.
         self._shift = np.zeros_like(constant)
         if numbers:
             Y, self._shift = (Y - constant) / self._target_scale, constant
@@ -122,11 +124,12 @@ class FourierProblem(Problem):
         constant = self.loss_function.baseline(Y, w)
         scale = np.ones(Y.shape[1])
         if numbers:
-            # The standard deviation, of normal targets: outliers don't change it.
+            # For normal targets this is the standard deviation; outliers don't change
+            # it.
             residual = Y - self.loss_function.middle(Y, w)
             deviation = 1.4826 * weighted_median(np.abs(residual), w)
             spread = np.average(residual**2, axis=0, weights=w) ** 0.5
-            # Of targets that are nearly all equal it is rounding, as their spread is.
+            # If nearly all targets are equal it may be only rounding: use their spread.
             deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
@@ -134,11 +137,11 @@ class FourierProblem(Problem):
         return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
 
     def initial_coef(self):
-        """Return the model that is the constant alone."""
+        """Return the model that consists of the constant alone."""
         return Expansion(self._constant, self.xp.zeros_like(self._constant))
 
     def coef_of(self, fitted):
-        """Return the expansion of a fitted model, of its attributes."""
+        """Return the expansion of a fitted model, from its attributes."""
         scale = self.array(self._target_scale)
         coef = move(fitted["coef_"], self.xp, self.device)
         return Expansion(
@@ -211,7 +214,7 @@ class FourierProblem(Problem):
 
 
 def _by_columns(Y):
-    """Return `Y` with every column contiguous: losses of few columns are fast so."""
+    """Return `Y` with contiguous columns: losses of few columns are faster then."""
     xp = namespace(Y)
     out = xp.empty(Y.shape[::-1], dtype=Y.dtype, device=device_of(Y)).T
     out[:, :] = Y

@@ -1,7 +1,7 @@
-"""The papers' iterations, one algorithm a function.
+"""The papers' iterations, one function per algorithm.
 
-Most return a `guard.Guarded`, an iterator with one state an epoch; `falkon`, `newton`
-and `conjugate_gradient` are generators; `direct` solves at once. `guard` (go back and
-halve the step) and `step_search` (races and trials of steps) run around the epochs, and
-`projection` is a part of the steps: these are no solvers themselves.
+Most return a `guard.Guarded`, an iterator with one state per epoch; `falkon`, `newton`
+and `conjugate_gradient` are generators; `direct` solves without iterating. Three
+modules are not solvers: `guard` (go back and halve the step) and `step_search` (races
+and trials of steps) run around the epochs, and `projection` is part of the steps.
 """

@@ -1,4 +1,4 @@
-"""Block conjugate gradients: many right-hand sides, each with its own end."""
+"""Conjugate gradients for many right-hand sides, each with its own end."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
-# What a run can go on from; the names are those of `conjugate_gradient`'s formulas.
+# What a run can resume from, named as in the formulas of `conjugate_gradient`.
 _STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
 
 
@@ -21,9 +21,9 @@ class Solution(NamedTuple):
     converged : bool
         Whether every column is done.
     rest : array of shape (p, l) or None
-        The residual itself; None unless the columns end together.
+        The residual itself; None unless all columns end together.
     state : dict
-        What another run can go on from.
+        What another run can resume from.
     """
 
     coef: Any
@@ -36,10 +36,10 @@ class Solution(NamedTuple):
 def conjugate_gradient(
     apply, rhs, start, tol, *, precondition=None, together=False, state=None
 ):
-    """Solve ``H X = rhs`` for a positive definite H; yield a `Solution` an iteration.
+    """Solve ``H X = rhs``, H positive definite; yield a `Solution` per iteration.
 
-    Every column has its own step, and is left alone once its relative residual is at
-    most `tol`: later products are with the others only.
+    Every column has its own step, and no longer changes once its relative residual is
+    at most `tol`: later products involve only the other columns.
 
     Hestenes and Stiefel, "Methods of conjugate gradients for solving linear systems",
     1952. With residual R, Z = M R and direction P, for each column ::
@@ -55,11 +55,12 @@ def conjugate_gradient(
         X to start from.
     tol : float
     precondition : callable, default=None
-        ``precondition(R)`` returns M R, with M near the inverse of H; None: M = I.
+        ``precondition(R)`` returns M R, with M close to the inverse of H; None: M = I.
     together : bool, default=False
-        Whether all columns go on until the last of them is done.
+        Whether all columns continue until the last of them is done.
     state : dict, default=None
-        Go on from that of a solution of the same problem; `start` is not used then.
+        The state of a solution of the same problem to resume from; then `start` is not
+        used.
     """
     xp = namespace(rhs)
     scale = _norms(rhs)
@@ -105,7 +106,7 @@ def conjugate_gradient(
 
 
 def last_state(states, most):
-    """Return the state that is converged, or the last of `most`, and its number."""
+    """Return the first converged state, or the last of `most`, and its number."""
     for n, state in enumerate(states, 1):
         if state.converged or n == most:
             return state, n
@@ -128,7 +129,7 @@ def _columns(V, index):
 
 
 def _assembled(done, X, active):
-    """Return all columns in their order."""
+    """Return all columns in their original order."""
     if not done:
         return X
     order = np.argsort(np.concatenate([*(columns for columns, _ in done), active]))

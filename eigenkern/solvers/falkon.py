@@ -8,7 +8,7 @@ from .conjugate_gradient import conjugate_gradient
 
 
 class FalkonState(NamedTuple):
-    """What Falkon yields once an iteration.
+    """What Falkon yields after each iteration.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class FalkonState(NamedTuple):
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     state : dict
-        What another run can go on from.
+        What another run can resume from.
     """
 
     coef: Any
@@ -35,7 +35,7 @@ class FalkonState(NamedTuple):
 
 
 class Falkon:
-    """The iterations of `falkon`, which can go on from a checkpoint.
+    """The iterations of `falkon`, which can resume from a checkpoint.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ class Falkon:
         return self._state
 
     def load(self, saved):
-        """Go on from where another run of the same problem was, before iterating."""
+        """Resume from where another run of the same problem was, before iterating."""
         self._state = saved
 
 
 def falkon(
     matrix, targets, weights, preconditioner, alpha, tol, start=None, *, state=None
 ):
-    """Solve kernel ridge regression on centers; yield a `FalkonState` an iteration.
+    """Solve kernel ridge regression on centers; yield a `FalkonState` per iteration.
 
     With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
 
@@ -80,18 +80,18 @@ def falkon(
     matrix : Matrix
         K_nm.
     targets : array of shape (n, l)
-        Less their mean, in float64.
+        With their mean subtracted, in float64.
     weights : array of shape (n,)
         In float64, with sum N.
     preconditioner : TwoCholesky
     alpha : float
         lambda.
     tol : float
-        Of the relative residual of every output.
+        Bound on the relative residual of every output.
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
     state : dict, default=None
-        Go on from that of a `FalkonState` of the same problem.
+        The state of a `FalkonState` of the same problem to resume from.
 
     References
     ----------

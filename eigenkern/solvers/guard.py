@@ -7,13 +7,13 @@ import numpy as np
 
 from ..backend.array import to_numpy
 
-# The loss of an epoch so far over that of f = 0 on the same rows. Batches of noisy
-# targets reach two; four times the loss of predicting the mean is not noise.
+# Largest loss of an epoch so far, relative to that of f = 0 on the same rows. Batches
+# of noisy targets reach two; four times the loss of predicting the mean is not noise.
 _TRIP = 4.0
-# The loss of an epoch over that of the best one. On noisy targets epochs differ by tens
-# of percent, where the residual is nearly zero by a factor of two.
+# Largest loss of an epoch, relative to the best one. On noisy targets epochs differ by
+# tens of percent; if the residual is nearly zero, by a factor of two.
 _MOST_GROWTH = 3.0
-# Growth of the loss, over that of f = 0, that may be rounding.
+# Growth of the loss, relative to that of f = 0, that may be rounding.
 _GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
@@ -21,22 +21,22 @@ _MAX_HALVINGS = 40
 
 @dataclass
 class EpochState:
-    """What a stochastic solver yields once an epoch.
+    """What a stochastic solver yields after each epoch.
 
     Attributes
     ----------
     coef : object
         The model: an array of coefficients of shape (n, l), or an `Expansion`.
     loss : float
-        Mean loss of the epoch, each batch taken before its update.
+        Mean loss of the epoch, each batch measured before its update.
     step_size : float
-        Step in use, before the factors of a race and of half steps on trial.
+        Step in use, before the factors of a race and of trial half steps.
     n_step_halvings : int
-        Times that the guard went back and halved the step.
+        How often the guard went back and halved the step.
     failed : bool
         Whether no step size was found that keeps the iteration bounded.
     counts : dict
-        Fitted attributes that the solver itself counts.
+        Fitted attributes that the solver counts itself.
     """
 
     coef: Any
@@ -53,12 +53,12 @@ class Epoch(NamedTuple):
     Attributes
     ----------
     coef : object
-        The model after it.
+        The model after the epoch.
     losses : ndarray of shape (l,)
         Mean loss of every output.
     least : float
-        The loss that the guard looks at, summed over outputs: of several iterates side
-        by side the least. Not finite if the epoch diverged.
+        The loss that the guard checks, summed over outputs; the smallest of several
+        iterates side by side. Not finite if the epoch diverged.
     n_steps : int
         Steps made.
     """
@@ -70,21 +70,21 @@ class Epoch(NamedTuple):
 
 
 class Guard:
-    """Tells when an iteration diverges, and by how much to shorten its steps.
+    """Decides when an iteration diverges, and by how much to shorten its steps.
 
     Parameters
     ----------
     zero_loss : float
         Mean loss of f = 0.
     n_halvings : int, default=0
-        Halvings so far; an attribute too.
+        Halvings so far; also an attribute.
 
     Attributes
     ----------
     factor : float
         What to multiply the steps by.
     best_loss : float
-        Least loss of an epoch since the last halving.
+        Smallest loss of an epoch since the last halving.
     """
 
     def __init__(self, zero_loss, n_halvings=0):
@@ -100,23 +100,23 @@ class Guard:
         return self.n_halvings > _MAX_HALVINGS
 
     def trips(self, total, baseline):
-        """Whether the sum of losses so far shows that an epoch diverges; NaN does.
+        """Whether the sum of losses so far, perhaps NaN, shows that an epoch diverges.
 
-        `baseline` is that of f = 0 on the same rows.
+        `baseline` is the sum for f = 0 on the same rows.
         """
         return not (total <= _TRIP * baseline and total < np.inf)
 
     def accepts(self, loss, halve=True):
-        """Take in the loss of an epoch, NaN if it diverged; return whether it is good.
+        """Record the loss of an epoch, NaN if it diverged; return whether it is good.
 
         If not, the solver has to go back to the start of the best epoch, with half the
-        step if that is to blame: if `halve`.
+        step if the step is to blame (`halve`).
         """
         bound = _MOST_GROWTH * self.best_loss + _GROWTH_ROUNDING * self._zero_loss
         if loss <= bound and loss < np.inf:
             self.best_loss = min(self.best_loss, loss)
             return True
-        # The next epoch starts a new record: one halving an epoch.
+        # The next epoch starts a new record: at most one halving per epoch.
         self.best_loss = np.inf
         if halve:
             self.factor, self.n_halvings = self.factor / 2, self.n_halvings + 1
@@ -124,7 +124,7 @@ class Guard:
 
 
 class EpochWatch:
-    """Losses of an epoch so far, of iterates side by side, and which of them diverged.
+    """Losses of iterates side by side, in an epoch so far, and which have diverged.
 
     Parameters
     ----------
@@ -132,12 +132,12 @@ class EpochWatch:
     zero_loss : float
         Mean loss of f = 0, summed over the outputs.
     shape : tuple (k, l)
-        Iterates side by side, and outputs of each.
+        Number of iterates side by side, and of outputs of each.
     n_early : int, default=0
         Batches before the late ones.
     n_slack_rows : int, default=0
-        Rows with the loss of f = 0 to count before the first, so that a few unusual
-        rows do not show as divergence.
+        Extra rows to count at the start with the loss of f = 0, so that a few unusual
+        rows are not taken for divergence.
 
     Attributes
     ----------
@@ -159,24 +159,24 @@ class EpochWatch:
 
     @property
     def n_steps(self):
-        """Steps made: none on the batch that ended the epoch."""
+        """Number of steps; a batch on which all iterates diverge makes none."""
         return self.n_batches - bool(self.lost.all())
 
     @property
     def n_late(self):
-        """Late batches so far; not positive before the first."""
+        """Number of late batches so far; not positive before the first."""
         return self.n_batches - self._n_early
 
     def lost_columns(self):
-        """Yield ranges of columns of the iterates that diverged."""
+        """Yield the ranges of columns of diverged iterates."""
         width = self.losses.shape[1]
         for side in np.flatnonzero(self.lost):
             yield slice(side * width, (side + 1) * width)
 
     def add(self, losses, zero_loss, n_rows):
-        """Take in a batch; return whether all iterates have diverged.
+        """Record a batch; return whether all iterates have diverged.
 
-        `losses` (k l,), and `zero_loss` of f = 0, are sums over its rows.
+        `losses` (k l,) and `zero_loss`, that of f = 0, are sums over its rows.
         """
         losses = to_numpy(losses).astype(np.float64).reshape(self.losses.shape)
         self.losses += losses
@@ -192,35 +192,35 @@ class EpochWatch:
 
 
 class Guarded:
-    """Run epochs; where one diverges, go back and halve the step.
+    """Run epochs; if one diverges, go back and halve the step.
 
-    It knows nothing of what an epoch does. It goes back to the start of the epoch with
-    the least loss: any other epoch may have ended badly without being noticed. It is an
-    iterator with an `EpochState` for each epoch, and ends only once it has failed: the
-    caller decides when to stop.
+    It knows nothing about what an epoch does. It goes back to the start of the epoch
+    with the smallest loss, because any other epoch may have ended badly without being
+    noticed. It is an iterator of one `EpochState` per epoch, and ends only after it has
+    failed: the caller decides when to stop.
 
     Parameters
     ----------
     run_epoch : callable
         Returns an `Epoch`, or None if there were no rows to learn from.
     guard : Guard
-        Its ``factor`` is what `run_epoch` multiplies steps by.
+        `run_epoch` multiplies its steps by the guard's ``factor``.
     snapshot, restore : callable
-        ``snapshot()`` returns a copy of where the iteration is, ``restore(copy)`` goes
-        there.
+        ``snapshot()`` returns a copy of the state of the iteration; ``restore(copy)``
+        goes back to it.
     step_size : float, default=1.0
-        Before all factors; states report it times the guard's.
+        The step before all factors; states report it times the guard's factor.
     model_of : callable
         The model of a snapshot; by default the snapshot itself.
     origin : snapshot, default=None
-        Where to start from if the given coefficients trip the guard at once: they may
-        be worse than none.
+        Where to start from if the given coefficients trip the guard immediately: they
+        may be worse than none.
     search : StepSearch, default=None
         Steps other than the guard's.
     counts : callable, default=dict
-        ``counts()`` returns fitted attributes that the solver itself counts.
+        ``counts()`` returns fitted attributes that the solver counts itself.
     save_rest, load_rest : callable
-        ``save_rest()`` returns what a snapshot lacks to go on with the iteration, and
+        ``save_rest()`` returns what a snapshot lacks for resuming the iteration, and
         ``load_rest(saved)`` restores it.
     """
 
@@ -276,7 +276,8 @@ class Guarded:
         self._begin = self._snapshot()
         state = self._state(epoch.coef, float(epoch.losses.mean()), guard.factor)
         if search is not None and search.update(epoch.losses):
-            # In a race the least loss shows growth; from now on the chosen one does.
+            # In a race the smallest loss shows growth; from now on the chosen step's
+            # does.
             guard.best_loss = epoch.losses.sum()
         return state
 
@@ -289,7 +290,7 @@ class Guarded:
         return EpochState(coef, loss, step, n_halvings, failed, self._counts())
 
     def save(self):
-        """Return where the iteration is between two epochs, for `load`.
+        """Return the state of the iteration between two epochs, for `load`.
 
         A dict of numbers and arrays, snapshots, and the attributes of guard and search.
         """
@@ -303,7 +304,7 @@ class Guarded:
         }
 
     def load(self, saved):
-        """Go on from what `save` of another iterator on the same problem returned."""
+        """Resume from what `save` of another iterator on the same problem returned."""
         self._begin, self._good = saved["begin"], saved["good"]
         vars(self._guard).update(saved["guard"])
         if self._search is not None:

@@ -25,16 +25,16 @@ from ..losses import LogLoss
 from ..operators.matrix import check_finite
 from .conjugate_gradient import conjugate_gradient, last_state
 
-# Conjugate gradients end when the residual of a Newton step is this part of the
-# gradient; as the objective comes near to its least value a smaller part.
+# Conjugate gradients end when the residual of a Newton step is this fraction of the
+# gradient; the fraction shrinks as the objective approaches its minimum.
 _FORCING = 0.3
-# Iterations of a Newton step, at most.
+# Most iterations of a Newton step.
 _MOST_ITERATIONS = 100
-# Halvings of a step that does not lower the objective, at most.
+# Most halvings of a step that does not lower the objective.
 _HALVINGS = 30
-# Part of the predicted decrease that a step must reach (Armijo's rule).
+# Fraction of the predicted decrease that a step must reach (Armijo's rule).
 _ARMIJO = 1e-4
-# Residual at which a penalty on the way is left for the next smaller one.
+# Residual at which an intermediate penalty is replaced by the next smaller one.
 _ON_THE_WAY = 0.3
 # Residual that may be rounding, if no step lowers the objective.
 _STUCK = 1e-5
@@ -50,7 +50,7 @@ class Point(NamedTuple):
     value : float
     gradient : array of shape (p + 1, l)
     curvature : array of shape (n, l)
-        Of the loss: p (1 - p) of two classes, the probabilities of more.
+        Of the loss: p (1 - p) for two classes, the probabilities for more.
     """
 
     coef: Any
@@ -68,8 +68,8 @@ class LogisticState(NamedTuple):
     counts : dict
         Empty.
     residual : float
-        Square root of the estimated distance of the objective from its least value,
-        over its value.
+        Square root of the estimated distance of the objective from its minimum,
+        relative to its value.
     converged : bool
     point : Point
     out_of_sample : None
@@ -92,7 +92,7 @@ class Logistic:
     matrix : Matrix or StackedRows
         K_nm.
     targets : array of shape (n, l)
-        As `LogLoss` takes them, in float64.
+        In the form that `LogLoss` takes, in float64.
     weights : array of shape (n,)
         In float64.
     expand, reduce : callable
@@ -106,7 +106,7 @@ class Logistic:
         self._expand, self._reduce = expand, reduce
 
     def at(self, coef, alpha):
-        """Return the `Point` of coefficients: one pass over the rows."""
+        """Return the `Point` at some coefficients, in one pass over the rows."""
         xp, w = namespace(coef), self.weights
         losses, curvature = xp.zeros_like(w), xp.zeros_like(self.targets)
 
@@ -123,7 +123,7 @@ class Logistic:
         return Point(coef, value, g + _penalty(coef, alpha), curvature)
 
     def hessian(self, point, alpha):
-        """Return a function: the product of the Hessian at a point with V."""
+        """Return the function of V that multiplies it by the Hessian at a point."""
         return lambda V: (
             self._adjoint(
                 V,
@@ -157,9 +157,9 @@ class Logistic:
         ----------
         point : Point
         transform : array of shape (p, p) or None
-            R, where rows are whitened one by one.
+            R, if rows are whitened one by one.
         whiten : callable
-            ``whiten(C)`` returns R' C of sums that are not whitened yet.
+            ``whiten(C)`` returns R' C, for sums that are not whitened yet.
         """
         xp = namespace(point.coef)
         weights = self.weights * self.loss.mean_curvature(point.curvature)
@@ -170,7 +170,7 @@ class Logistic:
         return _bordered(gram, cross, float(xp.sum(weights)))
 
     def sums_of_centers(self, point, L, weights):
-        """Return the same where the centers stand for the rows, as in Falkon.
+        """Return the same sums with the centers standing for the rows, as in Falkon.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class Logistic:
         L : array of shape (p, p)
             Lower Cholesky factor of K_mm, the features of the centers.
         weights : array of shape (p,)
-            What each center stands for.
+            The weight that each center represents.
         """
         xp, coef = namespace(L), point.coef
         F = large_product(L, coef[:-1, :]) + coef[-1, :]
@@ -206,9 +206,8 @@ def _penalty(V, alpha):
 class Preconditioner:
     """A Cholesky factor A' of an approximate Hessian, the same for every column.
 
-    The sums over rows, or centers, that make the Hessian are used again while the
-    curvature of the loss changes little: until the iterations since then have cost as
-    much as new sums would.
+    The sums over rows, or centers, that make up the Hessian are reused until the
+    iterations since they were computed have cost as much as new sums would.
 
     Parameters
     ----------
@@ -216,7 +215,7 @@ class Preconditioner:
     sums : callable
         ``sums(point)`` returns [Phi, 1]' W D [Phi, 1], shape (p + 1, p + 1).
     patience : float
-        Iterations that cost as much as `sums`.
+        Number of iterations that cost as much as `sums`.
     """
 
     def __init__(self, objective, sums, patience):
@@ -225,7 +224,7 @@ class Preconditioner:
         self._n_iterations = 0
 
     def prepare(self, point, alpha):
-        """Have a factor for the Hessian at a point."""
+        """Compute a factor for the Hessian at a point, or keep the last one."""
         mean = self._objective.mean_curvature(point)
         if self._latest is None or self._n_iterations > self._patience:
             self._latest = self._sums(point), mean
@@ -273,14 +272,14 @@ def _shifted_factor(A, alpha):
 def newton(objective, preconditioner, start, alphas, tol):
     """Minimise J by Newton steps; yield a `LogisticState` after each.
 
-    With the factor of `Preconditioner`, A' A near to the Hessian H, a step -H^-1 g is
-    A^-1 c with c from conjugate gradients on ::
+    With the factor A of `Preconditioner`, A' A close to the Hessian H, a step -H^-1 g
+    is A^-1 c, with c from conjugate gradients on ::
 
         A'^-1 H A^-1 c = -A'^-1 g
 
-    and shortened until the objective falls. |A'^-1 g|^2 / 2 estimates how far J is from
-    its least value. From large penalties to small ones every Newton step starts where
-    it converges fast.
+    and is shortened until the objective falls. |A'^-1 g|^2 / 2 estimates how far J is
+    from its minimum. Going from large penalties to small ones, every Newton step starts
+    where it converges fast.
 
     Parameters
     ----------
@@ -288,9 +287,9 @@ def newton(objective, preconditioner, start, alphas, tol):
     preconditioner : Preconditioner
     start : array of shape (p + 1, l)
     alphas : list of float
-        Decreasing: the last one is that of the problem, the others lead to it.
+        Decreasing; the last one is the penalty of the problem.
     tol : float
-        Of the `residual` of a state.
+        Bound on the `residual` of a state.
 
     References
     ----------
@@ -337,15 +336,15 @@ def _norm(preconditioner, point):
 
 
 def _unit(point):
-    """Return (2 J)^1/2, over which a norm of the gradient is a residual."""
+    """Return (2 J)^1/2, by which a norm of the gradient is divided to be a residual."""
     return (2 * max(point.value, _TINY)) ** 0.5
 
 
 def _step(objective, preconditioner, point, alpha, residual):
     """Return the point of a Newton step and its residual.
 
-    It is the same point if only rounding is left. A' A may be larger than H in some
-    directions; the norm of the step shows by how much.
+    The same point is returned if only rounding is left. A' A may be larger than H in
+    some directions; the norm of the step shows by how much.
     """
     xp, shape = namespace(point.coef), tuple(point.coef.shape)
     hessian = objective.hessian(point, alpha)
@@ -381,12 +380,12 @@ def _step(objective, preconditioner, point, alpha, residual):
 
 
 def minimised(objective, preconditioner, start, alphas, tol, max_iter):
-    """Return the state of `newton` that is converged, or the last of `max_iter`."""
+    """Return the first converged state of `newton`, or the last of `max_iter`."""
     states = newton(objective, preconditioner, start, alphas, tol)
     return last_state(states, max_iter)[0]
 
 
 def way_down(alpha):
-    """Return penalties from 1 down to `alpha`, each a tenth of the one before."""
+    """Return penalties from 1 down to `alpha`, falling by factors of ten."""
     n = max(int(np.ceil(-np.log10(alpha))), 0) if alpha < 1 else 0
     return [10.0**-k for k in range(n)] + [alpha]

@@ -1,4 +1,4 @@
-"""Preconditioned gradient descent on a model with centers of its own: EigenPro 3, 4."""
+"""Preconditioned gradient descent on a model with its own centers: EigenPro 3, 4."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -39,16 +39,16 @@ class Batch(NamedTuple):
 
 @dataclass
 class Iterate:
-    """Where the iteration is.
+    """The state of the iteration.
 
     Attributes
     ----------
     coef : array of shape (p, l)
-        a of the last iterate.
+        a, the last iterate.
     mean : array of shape (p, l)
         Mean of the iterates, the later ones with more weight: the model.
     rest : array of shape (p, l)
-        What the last projection left of h.
+        The part of h that the last projection left over.
     n_projections : int
         Iterates so far.
     """
@@ -76,7 +76,7 @@ class Iterate:
         self.rest[...], self.n_projections = other.rest, other.n_projections
 
     def add(self, change, rest):
-        """Move by a projected gradient."""
+        """Add the change made by a projection, and keep what it left over."""
         self.coef += change
         self.rest = rest
         self.n_projections += 1
@@ -105,25 +105,26 @@ def projected(
     """Minimise mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
 
     In the kernel's space of functions, a step on a batch b of m rows, and every T
-    batches the projection onto the span of K(., Z)::
+    batches the projection onto the span of K(., Z), are::
 
         g = (eta / m) W (f(X_b) - y_b)
         f <- f - K(., X_b) g + K(., Z_c) V s_b,   s_b = D V' K(Z_c, X_b) g
         f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
     where h is a sum over the T batches. Between projections the rows X_b stay as
-    temporary centers with coefficients -g. The penalty's part of the step is implicit,
-    ``(I + kappa P) f = `` the projected f, with kappa = eta alpha times the rows of the
-    T batches over m: it needs no shorter step, however large alpha is.
+    temporary centers with coefficients -g. The penalty's part of the step is implicit:
+    it solves ``(I + kappa P) f = g`` for the projected function g, with kappa = eta
+    alpha times the rows of the T batches over m. So it needs no shorter step, however
+    large alpha is.
 
-    A batch costs m p (d + 2 l) multiply-adds (2 m p l where K(X, Z) is cached), with
-    temporary centers m^2 T (d + l) / 2 more on average, and its part of a projection.
-    T = 1 is EigenPro 3; EigenPro 4 takes T so that the projections cost little.
+    A batch costs m p (d + 2 l) multiply-adds (2 m p l if K(X, Z) is cached), m^2 T (d +
+    l) / 2 more on average for temporary centers, and its share of a projection. T = 1
+    is EigenPro 3; EigenPro 4 chooses T so that the projections cost little.
 
     EigenPro 3 minimizes a sum over the n rows, not a mean. So its eta is our eta / n,
     and the factor of its step, (n / m) eta, is our eta / m. In its algorithm 2 the
     eigenvectors are those of a subsample of the rows, and a run of EigenPro 2 projects;
-    `CenterSpectral` and `InexactProjection` say why this is different here.
+    `CenterSpectral` and `InexactProjection` explain why this package does neither.
 
     Parameters
     ----------
@@ -134,11 +135,11 @@ def projected(
     P : CenterSpectral
     project : callable
         ``project(h, S)`` returns the coefficients of h + K(Z, Z_c) V S, perhaps
-        approximately, and what these leave of it, which is added to the next h.
+        approximately, and the residual, which is added to the next h.
     iterate : Iterate
         Changed in place.
     batch_size : int
-        m; batches may be smaller, and take shorter steps.
+        m; batches may be smaller, with shorter steps.
     interval : int
         T.
     step_size : float
@@ -147,9 +148,9 @@ def projected(
         Mean loss of f = 0, summed over the outputs.
     alpha : float, default=0.0
     n_halvings : int, default=0
-        How often the guard has halved the step before.
+        How often the guard has already halved the step.
     n_slack_rows : int, default=0
-        Rows with the loss of f = 0 that the guard counts before the first, so that a
+        Extra rows that the guard counts at the start with the loss of f = 0, so that a
         few unusual rows do not trip it.
     may_restart : bool, default=True
         Whether to start from zero if the given coefficients trip the guard.
@@ -201,17 +202,17 @@ def projected(
 
 
 def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alpha=0.0):
-    """Visit an iterable of `Batch` until it ends, or the losses diverge.
+    """Visit an iterable of `Batch` until it ends or the losses diverge.
 
-    `rates`, an ndarray of shape (l,), is eta / m of every output, `watch` an
-    `EpochWatch`; the others are those of `projected`. Algorithm 2 of EigenPro 3, with
-    T = 1, has alpha for a; its h and theta, times its -(n / m) eta, our -eta / m, are
-    h + K(Z, Z_c) V S and the `change`.
+    `rates`, an ndarray of shape (l,), is eta / m of every output, and `watch` an
+    `EpochWatch`; the other arguments are those of `projected`. Algorithm 2 of EigenPro
+    3, which has T = 1, calls a alpha; its h and theta, times its -(n / m) eta, our -eta
+    / m, are h + K(Z, Z_c) V S and the `change`.
     """
     xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
     while True:
-        # The iterate itself changes in projections only: it is always a model.
+        # The iterate itself changes only in projections, so it is always a model.
         a, h, S = xp.asarray(iterate.coef, copy=True), iterate.rest, 0.0
         rows, steps, n_rows = [], [], 0
         for batch in islice(batches, interval):
@@ -249,9 +250,9 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         e = -(eta / n) (I - V D V' K(X, X)) W (K(X, Z) a - y)
         a <- a + K(Z, Z)^-1 K(Z, X) e
 
-    The paper's eta is our eta / n. Where q > 0 the fixed point is that of lemma 6 in
-    the paper, not least squares. A step costs 2 n p l + 2 n q l multiply-adds, and
-    K(X, Z) is held in memory.
+    The paper's eta is our eta / n. If q > 0 the fixed point is that of lemma 6 in the
+    paper, not least squares. A step costs 2 n p l + 2 n q l multiply-adds, and K(X, Z)
+    is held in memory.
 
     Parameters
     ----------
@@ -265,7 +266,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     Yields
     ------
     EpochState
-        After every step; without end.
+        After every step, without end.
     """
     xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)

@@ -1,8 +1,8 @@
-"""Steps other than the measured one: a race at first, later half steps on trial.
+"""Steps other than the measured one: first a race, later trials of half the step.
 
 The measured step suits typical targets. A longer one is faster if the targets have no
-part along the directions in which it is unstable, and a shorter one is faster if they
-contradict each other. Only training tells.
+component in the directions in which it is unstable, and a shorter one is faster if they
+contradict each other. Only training can tell.
 """
 
 import math
@@ -14,8 +14,8 @@ from ..backend.array import device_of, namespace, to_numpy
 # An epoch that lowers the residual by less than this fraction has stalled: the noise of
 # a few epochs is as large. (benchmarks/robustness.py)
 _STALL = 0.03
-# Steps of the race over the measured one, the most useful first, and its epochs. Share
-# of problems solved within 1.25 times the epochs of the best step
+# Steps of the race relative to the measured one, the most useful first, and its number
+# of epochs. Share of problems solved within 1.25 times the epochs of the best step
 # (benchmarks/robustness.py):
 #     93 problems that the race was designed on   46 others
 #     no race                            79 %       85 %
@@ -26,10 +26,10 @@ _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
 # Columns up to which a product with a kernel matrix takes as long as reading it.
 _RACE_COLUMNS = 32
-# With fewer batches an epoch, steps that are unstable have no time to show it.
+# With fewer batches per epoch, unstable steps have no time to show it.
 _RACE_BATCHES = 8
-# A side is not chosen if its residual of an epoch, on all rows, is more than so many
-# times the least.
+# A side is not chosen if its residual of an epoch, on all rows, is more than this many
+# times the smallest.
 _MUCH_WORSE = 1.5
 # A side is dropped if its loss is more than so many times that of the best side. Races
 # of six epochs and all sides were recorded on 2000 rows (the cases of
@@ -45,22 +45,22 @@ _HOPELESS = 10.0
 class StepSearch:
     """Which steps to make: several side by side, then one for every output.
 
-    In the first epochs k steps run side by side as further columns of the products. The
-    model of an epoch is, for every output, that of the best step, and in the end only
-    the best step goes on. Sides that diverge or fall far behind are dropped. The race
-    is over when the same side leads in two epochs after the first, its step is not
+    In the first epochs k steps run side by side as additional columns of the products.
+    For every output, the model after an epoch is that of the best step, and in the end
+    only the best step continues. Sides that diverge or fall far behind are dropped. The
+    race is over when the same side leads in two epochs after the first, its step is not
     longer than the measured one, and the shorter ones fall further behind: longer steps
-    may show late that they are unstable, and shorter ones may catch up. Later, half of
-    the step is tried for an output whose residual stalls.
+    may turn out to be unstable later, and shorter ones may catch up. After the race,
+    half the step is tried for an output whose residual stalls.
 
     Parameters
     ----------
     n_outputs : int
-        l. With many outputs there is room for few sides, or for one only: no race.
+        l. With many outputs there is room for few sides, or for only one: no race.
     n_batches : int
-        Batches of an epoch; 0: no race.
+        Batches per epoch; 0: no race.
     tries : bool, default=True
-        Whether to try anything: otherwise all factors stay 1.
+        Whether to try anything; otherwise all factors stay 1.
     """
 
     def __init__(self, n_outputs, n_batches=0, *, tries=True):
@@ -95,7 +95,7 @@ class StepSearch:
         return namespace(columns).concat([columns] * self.n_sides, axis=1)
 
     def left_of(self, sides):
-        """Return the columns of the sides that are left, of those of the last epoch."""
+        """Return the columns of the remaining sides, from those of the last epoch."""
         if self._left is None:
             return sides
         left, self._left = self._left, None
@@ -104,10 +104,11 @@ class StepSearch:
     def choose(self, losses, late, judge):
         """Choose the best side of every output, after an epoch.
 
-        Among the sides whose residual is not much above the least, it is the one whose
-        model has the least loss on some rows. In the first epoch it is, among those
-        that do no worse on these rows than f = 0, the one with the least residual in
-        the second half: most rows of that half were new to it, which makes a fair test.
+        Among the sides whose residual is not much above the smallest, it is the one
+        whose model has the smallest loss on some rows. In the first epoch it is, among
+        those that do no worse on these rows than f = 0, the one with the smallest
+        residual in the second half of the epoch: most rows of that half were new, which
+        makes it a fair test.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class StepSearch:
             return
         scores, zero_loss = judge()
         scores = to_numpy(scores).astype(np.float64).reshape(losses.shape)
-        # A few rows do not show what happens to rare, unusual ones.
+        # A few rows do not show what happens on rare, unusual ones.
         able = losses <= _MUCH_WORSE * losses.min(axis=0)
         if self._epoch == 0:
             useful = able & (scores.sum(axis=1) <= zero_loss)[:, None]
@@ -131,7 +132,7 @@ class StepSearch:
 
     def _compare(self, scores, alive):
         """Decide which sides stay in the race, and whether the race is over."""
-        # Outputs of any scale count alike.
+        # Outputs count equally, whatever their scale.
         logs = np.log(np.maximum(scores, 1e-300)).mean(axis=1)
         logs[~alive] = np.inf
         behind, before, leader = logs - logs.min(), self._behind, np.argmin(logs)
@@ -144,7 +145,7 @@ class StepSearch:
             self._decided = led_before and (behind >= before)[shorter].all()
 
     def chosen(self, losses):
-        """Return those of the best sides, of losses (k, l)."""
+        """Return the losses of the best sides, of losses (k, l)."""
         return losses[self._best, np.arange(self._n_outputs)]
 
     def chosen_columns(self, sides):
@@ -152,7 +153,7 @@ class StepSearch:
         return sides if self.n_sides == 1 else self._columns(sides, self._best)
 
     def _columns(self, sides, which):
-        """Return the columns of every output of some sides, or of one for each."""
+        """Return the columns of some sides, or of one side for each output."""
         columns = which * self._n_outputs + np.arange(self._n_outputs)
         xp, columns = namespace(sides), columns.reshape(-1)
         return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
@@ -163,7 +164,7 @@ class StepSearch:
             trial.forget()
 
     def update(self, losses):
-        """Take in the losses of an epoch, (l,); return whether that ended the race."""
+        """Record the losses of an epoch, (l,); return whether that ended the race."""
         if not self._tries:
             return False
         if self.n_sides == 1:
@@ -186,12 +187,12 @@ class StepSearch:
 
 
 class StepTrials:
-    """Try half the step for an epoch when the residual stalls; keep it if that pays.
+    """Try half the step for an epoch when the residual stalls; keep it if that helps.
 
-    The residual stalls in one of two ways. Where it cannot vanish, on noisy targets,
-    it is at the noise of the steps, which half the step lowers within an epoch. Or it
-    is in the flat directions of the problem, where half the step only loses time: then
-    the step is doubled again, and the next trial waits twice as long.
+    The residual stalls for one of two reasons. On noisy targets it cannot vanish and is
+    down to the noise of the steps, which half the step lowers within an epoch. Or what
+    remains lies in the flat directions of the problem, where half the step only loses
+    time: then the step is doubled again, and the next trial waits twice as long.
 
     Attributes
     ----------
@@ -216,7 +217,7 @@ class StepTrials:
         self._previous_loss = self._stalled_at = None
 
     def update(self, loss):
-        """Take in the loss of an epoch."""
+        """Record the loss of an epoch."""
         previous, self._previous_loss = self._previous_loss, loss
         if previous is None or not (previous > 0 and loss > 0):
             return
