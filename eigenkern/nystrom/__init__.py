@@ -14,7 +14,7 @@ With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: on
 factorization gives every lambda and every t.
 
 On the full kernel (Z = X: KRLS, early stopping) the two formulas are those of the dual,
-equations 10 and 12 of the paper, which do not square the condition of K ::
+equations 10 and 12 of the paper, which do not square the condition number of K ::
 
     f(x) = phi(x)' b,  phi(x) = W^1/2 K(X, x),  B = W^1/2 K W^1/2 / N,  q = W^1/2 y / N
 
@@ -22,8 +22,8 @@ These B and q are not Phi' W Phi / N and Phi' W y / N, and ``|f|^2 = N b' B b`` 
 ``|b|^2``.
 
 Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
-AISTATS 2016: equations 15 to 21. In its equation 20 a factor R is missing.
+AISTATS 2016: equations 15 to 21. Equation 20 lacks a factor R.
 
 Read `whitening` (R), then `moments` (B and q), `filters` (the paths g), `selection`
-(their errors) and `descent` (NYTRO step by step); `plan` is the memory of all that.
+(their errors) and `descent` (NYTRO step by step); `plan` has the memory they need.
 """

@@ -1,9 +1,9 @@
 """The normal equations B b = q of a model on centers, and of one on the full kernel.
 
-Both classes have the mean of the targets, the `spectrum` of B,
-``spectrum_between(low, high)``, which is the part of it that models between two
-penalties need, and ``factor(alpha)`` and ``solve(factor)``, which solve for b with
-B + lambda I. Code that computes a path works with either. Neither changes its arrays.
+Both classes have the mean of the targets; the `spectrum` of B;
+``spectrum_between(low, high)``, the part of it that models between two penalties need;
+and ``factor(alpha)`` and ``solve(factor)``, which solve for b with B + lambda I. Code
+that computes a path works with either. Neither changes its arrays.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over rows that a model on centers, and its errors, depend on.
+    """Sums over rows that determine a model on centers, and its errors.
 
-    With C = K(X, Z), or K(X, Z) R where rows are whitened one by one, and T = [Y, 1]
-    they are C' W C, C' W T and T' W T: sums over two sets of rows add up.
+    With C = K(X, Z), or K(X, Z) R if rows are whitened one by one, and T = [Y, 1] they
+    are C' W C, C' W T and T' W T. The sums of two sets of rows can be added.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Moments:
         return squares - 2 * intercept * sums + intercept**2 * self.squares[-1, -1]
 
     def coef(self, b):
-        """Return the coefficients of C of a model b."""
+        """Return the coefficients of C for a model b."""
         if self.whitening.R is not None:
             return b
         return solve_triangular(self.whitening.L, b, transposed=True)
@@ -145,7 +145,7 @@ class Moments:
 
     @property
     def least_penalty(self):
-        """The lambda that is as large as rounding."""
+        """The lambda as large as the rounding error."""
         return self._floor(self._gram_of_features()) / self.weight
 
     def _floor(self, gram):
@@ -184,7 +184,7 @@ _CLEAR = 100
 
 @dataclass(frozen=True)
 class WeightedKernel:
-    """The full kernel in place of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
+    """The full kernel instead of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
 
     Attributes
     ----------
@@ -194,7 +194,7 @@ class WeightedKernel:
     targets : array of shape (n, l)
     weights : array of shape (n,)
     rounding : float
-        Error of K over its trace.
+        Rounding error of K divided by its trace.
     """
 
     matrix: Callable[[], Any]
@@ -223,7 +223,7 @@ class WeightedKernel:
 
     @cached_property
     def spectrum(self):
-        """The spectrum of B, its negative part dropped.
+        """The spectrum of B without its negative part.
 
         Its eigenvectors are divided by (N e)^1/2 and its targets multiplied by it, as
         if the features were R' K(X, x) with R = K^-1/2.
@@ -258,7 +258,7 @@ class WeightedKernel:
 
     @property
     def least_penalty(self):
-        """The lambda that is as large as rounding."""
+        """The lambda as large as the rounding error."""
         return self._floor(self._weighted_matrix()) / self.weight
 
     def _floor(self, K):
@@ -294,7 +294,7 @@ class WeightedKernel:
 
 
 def nearest_factor(equations, alpha):
-    """Return the `Factor` of the least lambda from `alpha` on that has one.
+    """Return the `Factor` of a lambda from `alpha` up, raised until there is one.
 
     Parameters
     ----------

@@ -3,20 +3,20 @@
 from dataclasses import dataclass
 
 # Bytes that a block of rows, or a part of a path, may take at a time: thousands of rows
-# for 1000 centers, enough for fast products, and little beside the matrices.
+# for 1000 centers, enough for fast products, and little compared with the matrices.
 BLOCK_BYTES = 64e6
 
 
 def blocks(n, width, *, least=16):
-    """Yield ranges of up to n rows (or candidates) that fit a block.
+    """Yield ranges that cover n rows (or candidates), each as large as a block allows.
 
     Parameters
     ----------
     n : int
     width : int
-        Numbers in float64 that each of them takes.
+        Numbers in float64 that each row takes.
     least : int, default=16
-        How many a block holds at least.
+        Fewest rows of a block.
     """
     size = max(int(BLOCK_BYTES // (8 * width)), least)
     for start in range(0, n, size):
@@ -27,8 +27,8 @@ def blocks(n, width, *, least=16):
 class NystromPlan:
     """The memory that a fit takes in addition to its rows, in float64.
 
-    With p centers, k matrices of p x p numbers at a time, blocks of b rows and c
-    numbers that are stored besides, such as the candidates of a path, a plan has ::
+    With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c more
+    stored numbers, such as the candidates of a path, a plan has ::
 
         8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
 
@@ -37,7 +37,7 @@ class NystromPlan:
     bytes : int
         The left-hand side.
     work : float
-        Multiply-adds of large products in float64 that take as long as the linear
+        Multiply-adds of large products in float64 that would take as long as the linear
         algebra.
     size : int
         p.
@@ -65,12 +65,12 @@ class NystromPlan:
         "full logistic": 8,
         "falkon logistic": 8,
     }
-    #: Work over p^3, beside n p^2 / 2 for sums over the rows: factors, whitening,
-    #: eigenvectors of the training rows and of all. On two cores of an AMD EPYC at the
-    #: rate of `backend.machine` 27 000 rows with 5000 and 8400 centers took 12 and 45 s
-    #: (these numbers: 15 and 53 s), a path with 5000 centers 29 s (30 s), 12 000 rows
-    #: of the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5 s (10 s); with
-    #: all eigenvectors it takes three times as long as these numbers say.
+    #: Work divided by p^3, in addition to n p^2 / 2 for sums over the rows: factors,
+    #: whitening, eigenvectors of the training rows and of all rows. On two cores of an
+    #: AMD EPYC 27 000 rows with 5000 and 8400 centers took 12 and 45 s (predicted at
+    #: the rate of `backend.machine`: 15 and 53 s), a path with 5000 centers 29 s (30
+    #: s), 12 000 rows of the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5
+    #: s (10 s); with all eigenvectors it takes three times as long as predicted.
     CUBES = {
         "ridge": 2,
         "path": 7,
@@ -81,8 +81,8 @@ class NystromPlan:
         "full logistic": 15,
         "falkon logistic": 15,
     }
-    #: How often the sums over the rows are taken. In logistic regression some Newton
-    #: steps take them anew, and the others compute a factor only.
+    #: How often the sums over the rows are computed. In logistic regression some Newton
+    #: steps compute them again; the others only compute a factor.
     SUMS = {"ridge": 1, "path": 1, "logistic": 10}
 
     @classmethod

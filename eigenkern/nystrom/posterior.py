@@ -1,10 +1,10 @@
 """Kernel ridge regression as the mean of a Gaussian process, and its variance.
 
-Let f be a Gaussian process of covariance s^2 k, and the noise of row i of variance
-sigma^2 / w_i. With sigma^2 = s^2 lambda N the posterior mean of f is the model on the
-full kernel. On centers the model sees f by its features only: f = phi' b + g with
-b ~ N(0, s^2 I), and the rest g, of covariance s^2 (k - phi' phi), is independent of the
-data. The target of a new row x then has the variance ::
+Let f be a Gaussian process with covariance s^2 k, and let the noise of row i have the
+variance sigma^2 / w_i. With sigma^2 = s^2 lambda N the posterior mean of f is the model
+on the full kernel. A model on centers sees f only through its features: f = phi' b + g
+with b ~ N(0, s^2 I), and the rest g, with covariance s^2 (k - phi' phi), is independent
+of the data. The target of a new row x then has the variance ::
 
     s^2 (k(x, x) - |P|^2) + sigma^2 (|U|^2 + 1)
     P = phi(x),   U = M^-1 phi(x),   M M' = Phi' W Phi + lambda N I
@@ -15,11 +15,11 @@ P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
 Quinonero-Candela and Rasmussen, "A unifying view of sparse approximate Gaussian process
 regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
 
-lambda N is the ratio of sigma^2 and s^2. They are chosen so large that the residuals of
-rows left out are as large as their variances say. But a model may do well with a lambda
-far below the noise: few centers regularize too, and a kernel with a peak may
-interpolate noisy targets. New rows that equal old ones would then have no variance. If
-the residuals contradict the ratio, a larger sigma^2 is taken.
+lambda N is the ratio of sigma^2 to s^2. Their size is chosen so that the residuals of
+left-out rows agree with their variances. But a model may do well with a lambda far
+below the noise: having few centers regularizes too, and a kernel with a peak may
+interpolate noisy targets. New rows equal to training rows would then have no variance.
+If the residuals contradict the ratio, a larger sigma^2 is used.
 """
 
 import numpy as np
@@ -28,27 +28,28 @@ from ..backend.array import namespace, to_numpy
 from ..backend.linalg import inverse_diagonal
 from .whitening import EPS
 
-# Least and most rows that are left out. From 1000 residuals with a kurtosis of 7, as on
-# real data, s is known to 4 %, and the coverage of 90 % intervals to 1.3 %.
+# Fewest and most left-out rows. From 1000 residuals with a kurtosis of 7, as on real
+# data, s is known to 4 %, and the coverage of 90 % intervals to 1.3 %.
 _FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
-# How much larger the logarithm of the likelihood of another ratio must be: by chance
-# alone it is in 2 of 100 cases.
+# How much larger the log likelihood of another ratio must be: by chance alone it is in
+# 2 of 100 cases.
 _DOUBT = 2.0
 _N_RATIOS = 100
 
 
 def n_left_out(n_rows, fraction):
-    """Return how many rows are left out: a fraction that costs a fit little.
+    """Return how many rows to leave out: a fraction that costs little.
 
-    On two cores a quarter of the rows of the full kernel costs 5 to 10 % of the time of
-    a fit with one penalty (500 rows: 20 %, 2.5 ms). An eighth of the rows of a model on
-    centers costs 10 to 20 %, on few centers a third (4000 rows, 300 centers: 20 ms).
+    On two cores leaving out a quarter of the rows of the full kernel adds 5 to 10 % to
+    the time of a fit with one penalty (500 rows: 20 %, 2.5 ms). For a model on centers
+    an eighth of the rows adds 10 to 20 %, with few centers a third (4000 rows, 300
+    centers: 20 ms).
     """
     return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), _MOST_UNSEEN, n_rows)
 
 
 def left_out_of_kernel(factor, coefs, Y, weights, total):
-    """Return residuals and their variances: of the last rows, each left out.
+    """Return residuals and their variances for the last rows, each left out in turn.
 
     With A = K + lambda N W^-1 the residual of row i becomes [A^-1 y]_i / [A^-1]_ii, and
     its variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
@@ -57,11 +58,11 @@ def left_out_of_kernel(factor, coefs, Y, weights, total):
     ----------
     factor : Factor
         Its L has the last rows and columns of the factor of W^1/2 A W^1/2; the last
-        rows and columns of the inverse need no others.
+        rows and columns of the inverse depend only on these.
     coefs : array of shape (m, l + 1)
         b of [Y, 1].
     Y : array of shape (m, l)
-        Targets less their mean over all rows.
+        Targets minus their mean over all rows.
     weights : array of shape (m,)
     total : float
         N, the weight of all rows.
@@ -82,7 +83,7 @@ def left_out_of_kernel(factor, coefs, Y, weights, total):
 
 
 def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
-    """Return residuals and their variances: of some rows, each left out, on centers.
+    """Return the same for some rows of a model on centers.
 
     With the leverage h the residual r of a row becomes r / (1 - h), and its variance
     s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
@@ -120,14 +121,14 @@ def unseen(P, diagonal):
 
 
 def _without_row(values, Y, weights, total):
-    """Return values of [Y, 1] for Y less its mean over the other rows."""
+    """Return the values for Y minus its mean over the other rows, from [Y, 1]."""
     moved = (weights / (total - weights))[:, None] * Y
     return values[:, :-1] + moved * values[:, -1:]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of targets that are too large
 def scales(residuals, unseen, noise, ratio, largest):
-    """Return s^2 and sigma^2 of every output, ndarrays (l,): the most likely ones.
+    """Return the most likely s^2 and sigma^2 of every output, ndarrays (l,).
 
     Parameters
     ----------
@@ -135,8 +136,8 @@ def scales(residuals, unseen, noise, ratio, largest):
     unseen, noise : arrays of shape (m,)
         Factors of s^2 and of sigma^2 in their variances.
     ratio : float
-        sigma^2 / s^2 by the penalty, lambda N. It is the least one that is tried, and
-        is taken unless the residuals contradict it.
+        sigma^2 / s^2 according to the penalty, lambda N. It is the smallest ratio
+        tried, and is used unless the residuals contradict it.
     largest : float
         The largest ratio to try.
     """

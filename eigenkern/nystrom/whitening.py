@@ -14,18 +14,18 @@ EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Whitening:
-    """R with R R' = K_mm^+ on the centers that are kept: R = L^-T.
+    """R with R R' = K_mm^+ on the kept centers: R = L^-T.
 
     Attributes
     ----------
     kept : ndarray of shape (p,)
-        Indices of centers that span all of them, in the order of L.
+        Indices of centers that span all centers, in the order of L.
     L : array of shape (p, p)
         Lower Cholesky factor of K_mm of those centers.
     smallest : float
-        The smallest squared diagonal entry of L, over the largest.
+        The smallest squared diagonal entry of L divided by the largest.
     R : array of shape (p, p) or None
-        R itself, where rows are whitened one by one before they are summed.
+        R itself, if rows are whitened one by one before they are summed.
     """
 
     kept: np.ndarray
@@ -33,9 +33,10 @@ class Whitening:
     smallest: float
     R: Any = None
 
-    # The relative rounding error of K' K, in float64, is eps; R on both sides makes
-    # it eps / smallest. If `smallest` is below this limit, rows are whitened before
-    # they are summed up, which leaves the error at eps, and costs n p^2 more.
+    # The relative rounding error of K' K, in float64, is eps; multiplying by R on both
+    # sides makes it eps / smallest. If `smallest` is below this limit, rows are
+    # whitened before they are summed, which keeps the error at eps and costs n p^2
+    # more.
     _LIMIT = 1e-6
 
     @classmethod
@@ -46,8 +47,8 @@ class Whitening:
         ----------
         K_mm : array of shape (m, m)
         dtype : data type
-            Of the kernel values of the data. In float32 their rounding, 1e-7, would
-            drown directions below it.
+            That of the kernel values of the data. In float32 their rounding error,
+            1e-7, would drown directions below it.
         """
         xp = namespace(K_mm)
         relative = 1e-12 if dtype == xp.float64 else 1e-7
@@ -69,11 +70,11 @@ class Whitening:
 
     @property
     def rounding(self):
-        """The rounding error of B over its trace."""
+        """The rounding error of B divided by its trace."""
         return 10 * EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):
         """Return R b, the coefficients of the kept centers."""
-        if self.R is not None:  # the same rounding as in the rows
+        if self.R is not None:  # the same rounding errors as in the rows
             return self.R @ b
         return solve_triangular(self.L, b, transposed=True)

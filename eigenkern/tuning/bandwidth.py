@@ -1,4 +1,4 @@
-"""The bandwidth that leaving one out prefers: what ``bandwidth="auto"`` means."""
+"""The bandwidth with the best leave-one-out error: ``bandwidth="auto"``."""
 
 from dataclasses import replace
 
@@ -9,42 +9,43 @@ from ..backend.lazy import in_memory, rows_at
 from ..backend.linalg import cholesky, plus_diagonal, solve_triangular
 from ..centers import distinct_rows
 
-# What the median distance is multiplied by. On california_housing, cpusmall, a9a and
+# Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 _FACTORS = 2.0 ** np.arange(-2, 5)
-# Rows of the subsample at most, and the fewest distinct rows that tell anything.
+# Most rows of the subsample, and the fewest distinct rows to choose from.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
-# How many standard errors of a difference are noise.
+# Differences of up to this many standard errors are noise.
 _N_STANDARD_ERRORS = 2.0
 
 
 def _penalty(n):
-    """Return the penalty over the mean of k(x, x), for a fit to `n` rows.
+    """Return the penalty, relative to the mean of k(x, x), for a fit to `n` rows.
 
-    For few rows it is the penalty that 20 epochs of EigenPro amount to. With more rows
-    than those of the subsample the best bandwidth is narrower; a larger penalty chooses
-    narrower ones.
+    For few rows it is the penalty equivalent to 20 epochs of EigenPro. For more rows
+    than in the subsample the best bandwidth is narrower, and a larger penalty makes the
+    choice narrower.
 
-    On the sets above (laplacian and gaussian, two samples, three subsamples of each)
-    EigenPro's error for 1000 rows is 0.82 to 0.86 times that with the median, with
-    penalties of 0.001 to 0.003, and 0.89 times with 0.01. For 6000 rows it is 0.93
-    times with 0.01, and nowhere more than 1.005 times; but up to 1.1 times with 0.001,
-    with 0.003, or with a single standard error (gaussian, california_housing).
+    On the sets above (Laplacian and Gaussian, two samples, three subsamples of each)
+    EigenPro's error for 1000 rows is 0.82 to 0.86 times that with the median for
+    penalties of 0.001 to 0.003, and 0.89 times for 0.01. For 6000 rows it is 0.93 times
+    for 0.01, and at most 1.005 times; but up to 1.1 times for 0.001 or 0.003, or with a
+    single standard error (Gaussian, california_housing).
     """
     return min(max(n / 600_000, 0.001), 0.01)
 
 
 def auto_bandwidth(kernel, X, targets, weights, rng):
-    """Return the bandwidth that leaving one out prefers, on a subsample.
+    """Return the bandwidth with the best leave-one-out error on a subsample.
 
     The exact leave-one-out errors of kernel ridge regression are computed for a
     geometric grid around `kernel.bandwidth`. Among the bandwidths whose error is the
-    least, or above it by no more than the noise of the difference, the nearest to
-    `kernel.bandwidth` is taken. Equal rows are left out together, as one row with the
-    mean of their targets: otherwise a copy would tell a narrow kernel the target.
+    smallest, or above it by no more than the noise of the difference, the one nearest
+    to `kernel.bandwidth` is chosen. Equal rows are left out together, as one row with
+    the mean of their targets: otherwise a copy would reveal the target to a narrow
+    kernel.
 
-    The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for some
-    five matrices of m x m, with m = 800 rows.
+    The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for about
+    five m x m matrices, with m = 800 rows.
 
     Parameters
     ----------
@@ -59,8 +60,8 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
     Returns
     -------
     float
-        `kernel.bandwidth` itself where there are fewer than 20 distinct rows, or no
-        error is finite.
+        `kernel.bandwidth` itself if there are fewer than 20 distinct rows or no error
+        is finite.
     """
     n = X.shape[0]
     X, Y, w = _subsample(X, targets, weights, rng)
@@ -85,7 +86,7 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
 
 
 def merged(first, which, targets, weights):
-    """Return the mean targets (k, l) and the weights (k,) of rows that are equal.
+    """Return the mean targets (k, l) and the total weights (k,) of equal rows.
 
     `first` and `which` are those of `centers.distinct_rows`.
     """
@@ -98,7 +99,7 @@ def merged(first, which, targets, weights):
 
 
 def _subsample(X, targets, weights, rng):
-    """Return distinct rows of a subsample, targets and weights, on the host."""
+    """Return distinct rows of a subsample, their targets and weights, on the host."""
     n = X.shape[0]
     if n > _MOST_ROWS:
         rows = np.sort(rng.choice(n, _MOST_ROWS, replace=False))
@@ -117,7 +118,7 @@ def _subsample(X, targets, weights, rng):
 def _errors(kernel, X, Y, w, penalty):
     """Return the weighted squared leave-one-out error of every row, shape (m,).
 
-    It is infinite where the kernel can't be computed, or is not positive definite.
+    It is infinite if the kernel can't be computed or is not positive definite.
     """
     try:
         K = kernel(X).astype(np.float64)
@@ -137,7 +138,7 @@ def leave_one_out(K, Y, weights, penalty):
         sum_i w_i (y_i - f(x_i))^2 + c a' K a.
 
     With A = K + c W^-1, a = M y for M = A^-1 - A^-1 1 1' A^-1 / (1' A^-1 1), and the
-    residual of row i, in the model that is fitted to the others, is a_i / M_ii.
+    residual of row i in the model fitted to the others is a_i / M_ii.
 
     Parameters
     ----------

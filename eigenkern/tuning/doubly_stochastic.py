@@ -9,15 +9,14 @@ from ..solvers.doubly_stochastic import Steps
 from .penalty import auto_ridge
 from .step import SAFETY
 
-# lambda if nothing chooses it, and the least that is chosen.
+# lambda if it is not chosen, and the smallest that is chosen.
 ALPHA = 1e-6
-# Rows by which lambda is chosen, at most, and their largest residual, in standard
-# deviations.
+# Most rows used to choose lambda, and their largest residual in standard deviations.
 _N_RIDGE, _OUTLIER = 20_000, 3.0
-# Rows and features of a step that evaluates every block anew, as in the paper.
+# Rows and features of a step that evaluates every block again, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
-# Rows times features of a step with running values: with fewer, NumPy's calls cost as
-# much.
+# Rows times features of a step with running values: with fewer, the overhead of NumPy's
+# calls is as large.
 _STEP_WORK = 2e6
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
@@ -28,9 +27,9 @@ N_SAMPLED = 2000
 def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     """Return F and B for n rows.
 
-    Where values are kept, the blocks since a batch's last visit cost n F a step,
-    whatever B is: all rows at once then make the least noise. F is so large that the
-    work of a step outweighs its overhead.
+    If values are kept, the blocks since a batch's last visit cost n F per step,
+    whatever B is, so a batch of all rows has the least noise. F is large enough for the
+    work of a step to outweigh its overhead.
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
 
 
 def auto_alpha(kernel, X, y, weights, *, robust):
-    """Return the lambda that predicts new rows best in kernel ridge regression.
+    """Return the lambda of kernel ridge regression that best predicts new rows.
 
     Parameters
     ----------
@@ -66,7 +65,7 @@ def auto_alpha(kernel, X, y, weights, *, robust):
     weights : array of shape (n,)
         With mean 1.
     robust : bool
-        Whether to clip outliers, as the loss tolerates them.
+        Whether to clip outliers, for a loss that tolerates them.
     """
     n = y.shape[0]
     y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
@@ -80,16 +79,16 @@ def longest_safe_step(
 ):
     """Return the longest safe step, and c of its decay 1 / (1 + c t).
 
-    With the largest eigenvalue lambda_1 and the trace beta of the centered kernel, both
-    over the number of rows, and the curvature L of the loss, a step gamma on F features
-    and B rows multiplies the error of f along eigenvector i by 1 - gamma L lambda_i on
-    average, and is stable for ::
+    Let lambda_1 be the largest eigenvalue and beta the trace of the centered kernel,
+    both divided by the number of rows, and L the curvature of the loss. A step gamma on
+    F features and B rows multiplies the error of f along eigenvector i by 1 - gamma L
+    lambda_i on average, and is stable for ::
 
         gamma L (lambda_1 + beta / (2 F) + beta / B) < 2
 
-    Rows outside the batch get the residual of B rows through F features in place of the
-    kernel. That is noise of variance gamma^2 / (2 F B) times the residual; in trials it
-    grew within n / B steps where ``gamma L n / B > 6 F beta``.
+    Rows outside the batch get the residual of B rows through F features instead of the
+    kernel. This is noise of variance gamma^2 / (2 F B) times the residual; in trials it
+    grew within n / B steps if ``gamma L n / B > 6 F beta``.
 
     Parameters
     ----------
@@ -102,9 +101,9 @@ def longest_safe_step(
     block_size, batch_size : int
         F and B.
     n : int or None
-        Rows that are visited in turn; None: new ones every time.
+        Rows that are visited in turn; None: new rows in every batch.
     alpha : float
-        lambda: a step shrinks f by the part gamma lambda, at most a half.
+        lambda: a step shrinks f by the fraction gamma lambda, at most a half.
     """
     operator, m = TiledKernel(kernel, rows), rows.shape[0]
     xp = operator.xp
@@ -135,13 +134,13 @@ def longest_safe_step(
 
 
 def make_steps(step_size, longest, decay):
-    """Return the `Steps` that the parameter `step_size` means.
+    """Return the `Steps` for the parameter `step_size`.
 
     Parameters
     ----------
     step_size : float, "auto" or tuple
     longest, decay : float
-        As of `longest_safe_step`; a number is its own longest step, and does not decay.
+        From `longest_safe_step`; a number is its own longest step, and does not decay.
     """
     if not isinstance(step_size, tuple | list):
         return Steps(lambda t: longest / (1.0 + decay * t), longest)

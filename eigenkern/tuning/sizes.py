@@ -17,40 +17,39 @@ from ..operators.plan import cache_budget
 from ..operators.tiled import TiledKernel
 from .projection import factor_pays, projection_interval, projection_work
 
-# Rows for each center that determine all eigenfunctions in the span of the centers.
-# With fewer rows the last eigenfunctions fit their noise.
+# Rows per center needed to determine all eigenfunctions in the span of the centers.
+# With fewer rows the last eigenfunctions fit the noise of the rows.
 _ROWS_A_CENTER = 40
-# Part of a step's time that its fixed cost may be.
+# Share of a step's time that its fixed cost may take.
 _FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed. A
 # preconditioner costs as much as a few hundred rows do.
 MIN_ROWS = 256
 # Rows on which beta and lambda are measured.
 N_MEASURED = 4000
-# Passes over the rows that the step is measured on: for eigenvalues and trial runs.
+# Passes over the measured rows, for eigenvalues and trial runs.
 MEASURING_PASSES = 60
-# Passes over the subsample of a linear model that take as long as its eigenvectors: by
-# fits of 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
+# Passes over the subsample of a linear model that take as long as its eigenvectors,
+# measured in fits to 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
 _VECTOR_PASSES = 70
-# Multiply-adds of eigenvectors of s x s, over s^3.
+# Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3.
 EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
-# Centers m for n rows. Seconds that all rows as centers may take: so many that every
-# method takes all of 6000 rows on one core, or of 7300 on two (measured, these need two
-# thirds of that or less). For more rows m = C n^1/2 log n, the law of the papers on
-# Nystrom and Falkon. With C = 5 that takes about as long as all rows do at that limit:
-# with fewer centers a fit of a few more rows would be worse.
-# Test error over that of all rows, 12 000 rows, C = 1, 3, 5: California 1.07, 1.01,
-# 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22. Not used for the choice,
-# C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST 1.09, 1.06; bike 1.26,
-# 1.16.
+# Centers m for n rows. Seconds that a fit with all rows as centers may take: enough for
+# every method to use all of 6000 rows on one core, or of 7300 on two (measured, these
+# need at most two thirds of that). For more rows m = C n^1/2 log n, as in the papers on
+# Nystrom and Falkon. With C = 5 that takes about as long as all rows at that limit:
+# with fewer centers a fit to a few more rows would be worse. Test error over that of
+# all rows, 12 000 rows, C = 1, 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22,
+# 1.12; MNIST 1.80, 1.36, 1.22. Not used for the choice, C = 3, 5: a9a 0.94, 0.94;
+# ijcnn1 1.27, 1.14; Fashion-MNIST 1.09, 1.06; bike 1.26, 1.16.
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
-# Bytes that r rows take to measure: half the free memory may be six matrices of r x r
-# in float64.
+# Bytes for measuring on r rows, divided by r^2: six r x r matrices in float64 may take
+# half the free memory.
 _BYTES_A_SQUARE = 2 * 6 * 8
 
 
@@ -59,7 +58,7 @@ def default_n_centers(
 ):
     """Return m for least squares on centers, or None: all rows.
 
-    All rows while that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
+    All rows if that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
     minute and half of the free memory allow.
 
     Parameters
@@ -70,9 +69,9 @@ def default_n_centers(
     n_columns : int
         Outputs.
     xp, device
-        Where it is computed.
+        Where the fit computes.
     centers : str, default="uniform"
-        How they are chosen.
+        How centers are chosen.
     validated : bool, default=False
         Whether there are validation rows.
     n_stored : int, default=0
@@ -92,7 +91,7 @@ def default_n_centers(
         return seconds + n_evaluations * n * p * entry, plan.bytes
 
     def too_many(p):
-        """Whether p centers take too long, or too much memory."""
+        """Whether p centers take too long or too much memory."""
         n_passes = FALKON_ITERATIONS if kind.startswith("falkon") else 1
         seconds, needed = costs(kind, p, n_passes)
         if centers == "rpcholesky":  # the columns of the centers, and their factor
@@ -111,7 +110,7 @@ def default_n_centers(
 def auto_batch_size(largest, n_rows, least=1):
     """Return m: as many rows as keep the machine busy, at most an eighth of all.
 
-    It is no less than `least`, if there are so many rows.
+    It is at least `least`, if there are that many rows.
     """
     return min(largest, max(n_rows // 8, min(n_rows, least)))
 
@@ -130,8 +129,8 @@ def max_batch_size(
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
     With n centers, (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory;
-    besides, a matrix product needs some rows for each thread. At most `n_rows` (None:
-    n). Each of several machines has as many, and a message is part of the fixed cost.
+    a matrix product also needs some rows for each thread. At most `n_rows` (None: n).
+    Each of several machines takes as many, and a message is part of the fixed cost.
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
@@ -144,12 +143,12 @@ def max_batch_size(
 
 
 def filling_work(xp, device, dtype):
-    """Return C_G, multiply-adds beside which the fixed cost of a step is negligible.
+    """Return C_G, the multiply-adds that make the fixed cost of a step negligible.
 
-    It is the machine's rate of matrix products times the seconds that a product takes
-    when there is next to nothing to compute, over the part of a step that these may be.
-    It is measured once a process, in some 50 ms, and rounded to a power of 4 times 5e8,
-    so that noise in the measurement seldom changes what is chosen.
+    It is the machine's rate of matrix products times the seconds that a tiny product
+    takes, divided by the share of a step that these seconds may take. It is measured
+    once per process, in about 50 ms, and rounded to a power of 4 times 5e8, so that
+    noise in the measurement seldom changes what is chosen.
     """
     key = xp.__name__, str(device), str(dtype)
     if key not in _measured_work:
@@ -180,7 +179,7 @@ def _measure_filling_work(xp, device, dtype):
 
 
 def direct_pays(operator, cache_size):
-    """Whether a kernel machine is solved directly: few rows, memory for a factor."""
+    """Whether to solve a kernel machine directly: few rows, memory for a factor."""
     n = operator.shape[0]
     if n > _DIRECT_ROWS or not operator.can_be_cached:
         return False
@@ -193,10 +192,10 @@ def direct_pays(operator, cache_size):
 def direct_pays_on_centers(
     centers, n_rows, n_features, n_columns, n_epochs, cache_size
 ):
-    """Whether a model on centers is sooner solved directly than by epochs.
+    """Whether a model on centers is solved faster directly than by epochs.
 
     The sums over the rows take n p^2 / 2 multiply-adds, and the linear algebra as long
-    as some 2 p^3. To the epochs belong choosing preconditioner and step, the kernel
+    as about 2 p^3. The epochs include choosing preconditioner and step, the kernel
     matrix, which every epoch computes or reads, and the projections. The matrices of
     the direct solution must fit into the cache.
     """
@@ -231,11 +230,11 @@ def direct_pays_on_centers(
 
 
 def direct_pays_on_features(features, n_epochs):
-    """Whether a linear model is sooner solved directly than by epochs.
+    """Whether a linear model is solved faster directly than by epochs.
 
-    The sums over the rows take n d^2 / 2 multiply-adds, and the factor, with the rows
-    that are left out, as long as some d^3. Eigenvectors, the runs that measure the
-    step, and epochs take as long as reading the rows so often.
+    The sums over the rows take n d^2 / 2 multiply-adds, and the factor, with the
+    left-out rows, as long as about d^3. Eigenvectors, the runs that measure the step,
+    and epochs take as long as their passes over the rows.
     """
     (n, d), machine = features.shape, machine_of(features)
     free = memory.available(features.xp, features.device)
@@ -301,19 +300,19 @@ def n_measured_rows(operator, n_rows):
 
 
 def _affordable_rows(operator):
-    """Return how many rows the free memory allows to measure."""
+    """Return how many rows can be measured within the free memory."""
     free = memory.available(operator.xp, operator.device)
     return int((free / _BYTES_A_SQUARE) ** 0.5)
 
 
 def tuning_bytes(n, subsample_size):
-    """Return the free memory that `tune` needs in order not to take fewer rows."""
+    """Return the free memory below which `tune` takes fewer rows."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
     return _BYTES_A_SQUARE * max(s, min(n, N_MEASURED)) ** 2
 
 
 def default_subsample_size(n):
-    """Return s for n rows: all of them in a small data set."""
+    """Return s for n rows: all rows of a small data set."""
     if n <= 1000:
         return n
     return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
@@ -325,7 +324,7 @@ def default_subsample_of_centers(p, n_rows, n_affordable):
 
 
 def max_components_on_centers(c, n_rows, n_measured):
-    """Return the most eigenvectors to try on c centers, by `n_measured` rows."""
+    """Return the most eigenvectors to try on c centers, from `n_measured` rows."""
     q = min(c - 1, max(n_measured // 4, 1), 500)
     # With many centers the last eigenfunctions are fitted to the noise of these rows:
     # on other rows they are much larger, on some enormous.
@@ -337,7 +336,7 @@ def max_components_on_centers(c, n_rows, n_measured):
 def max_components(n, s, weights):
     """Return the most eigenvectors to try: half of what the subsample can support.
 
-    If they are used on rows outside the subsample, a quarter. Rows of weights w count
+    If they are used on rows outside the subsample, a quarter. Rows with weights w count
     as (sum w)^2 / sum w^2 rows.
     """
     supported = s

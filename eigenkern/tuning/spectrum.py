@@ -15,8 +15,8 @@ class HeldOutSpectrum:
 
         lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
 
-    The eigenvectors are fitted to the subsample, so that the same figures measured on
-    it would be several times too small. The noise-weighted beta comes from the second
+    The eigenvectors are fitted to the subsample, so the same figures measured on it
+    would be several times too small. The noise-weighted beta comes from the second
     moment of the stochastic step: its variance grows by E[|phi|^2 phi phi'], to which
     rows with a large k_P(x, x) contribute most.
 
@@ -26,7 +26,7 @@ class HeldOutSpectrum:
     P : array of shape (N, q)
         p(x) of the rows, of ``k_P(x, z) = k(x, z) - p(x)' D p(z)``.
     preconditioner : Spectral, GlobalSpectral, LinearSpectral or CenterSpectral
-        With the most eigenvectors that will be asked for.
+        With the largest number of eigenvectors that will be used.
     weights : array of shape (N,), default=None
         Weights of the rows.
     """
@@ -40,7 +40,7 @@ class HeldOutSpectrum:
             self._rows = _KernelRows(K_hh, P)
         self._single = None  # these in single precision
         self._diagonal = self._rows.diagonal()
-        # The unit of the products: squares of a kernel's values may overflow.
+        # Scales the products: squares of a kernel's values may overflow.
         self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
         if weights is None:
             weights = xp.ones_like(self._diagonal)
@@ -57,7 +57,7 @@ class HeldOutSpectrum:
             f <- f - (eta / m) k_P(H, b) W_b f(b),
 
         runs for 16 epochs over random batches b of H, from a random function in the
-        range of the kernel, for a grid of steps at once. Where the step is too long the
+        range of the kernel, for a grid of steps at once. If the step is too long, the
         norm of f still grows at the end.
 
         Parameters
@@ -68,12 +68,12 @@ class HeldOutSpectrum:
             m.
         near : float
             A guess. The grid has 12 steps from 0.7 to 2.5 times the guess, and moves by
-            factors of 4 until the edge is in it.
+            factors of 4 until it contains the limit of stability.
 
         Returns
         -------
         float
-            `near` where no grid finds the edge.
+            `near` if no grid contains the limit.
         """
         rows = self._in_single(q)
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
@@ -84,17 +84,17 @@ class HeldOutSpectrum:
                 below, grid = grid, 4 * grid
             elif not stable[0]:
                 above, grid = grid, grid / 4
-            else:  # beyond the first unstable step it is noise
+            else:  # beyond the first unstable step stability is noise
                 return float(grid[np.argmin(stable) - 1])
             if below is not None and above is not None:
                 return float(below[-1])
         return near
 
     def _in_single(self, q):
-        """Return the rows, in single precision where that suffices.
+        """Return the rows, in single precision if that suffices.
 
-        It is twice as fast, and tells stable steps from others if the level of the
-        preconditioned spectrum is above its rounding.
+        It is twice as fast, and distinguishes stable steps if the level of the
+        preconditioned spectrum is above its rounding error.
         """
         rows, single = self._rows, self._xp.float32
         level = float(self._preconditioner.eigenvalues[q])
@@ -124,21 +124,21 @@ class HeldOutSpectrum:
                     f_b = rows.values(f, b)
                     squares = squares + xp.sum(f_b * f_b, axis=0)
                     f = f - rows.image(b, rates * (weights[b, :] * f_b), D)
-                # A function that vanishes would end in subnormal numbers, which are ten
+                # A vanishing function would end in subnormal numbers, which are ten
                 # times as slow.
                 f = f * xp.astype(~(squares < 1e-30), dtype)
                 if epoch // quarter in (1, 3):
                     values = rows.values(f, H)
                     norms.append(to_numpy(xp.linalg.vector_norm(values, axis=0)))
             middle, end = np.mean(np.split(np.array(norms), 2), axis=1)
-            # Norms that are not finite are unstable; below 1e-4 they are rounding.
+            # Norms that are not finite mean instability; norms below 1e-4 are rounding.
             return (end <= middle) | (end < 1e-4)
 
     def bound(self, q, batch_size, probability=0.9):
         """Return an upper bound of the norm of P K_m, m = `batch_size`.
 
-        Of theorems 3 and 4 of EigenPro 1: it holds with a `probability` for a batch of
-        m rows, if the eigenvectors are exact.
+        From theorems 3 and 4 of EigenPro 1: it holds with a `probability` for a batch
+        of m rows if the eigenvectors are exact.
         """
         level = float(self._preconditioner.eigenvalues[q])
         largest = float(self._xp.max(self._diagonal * self._root * self._root))
@@ -170,7 +170,7 @@ class HeldOutSpectrum:
     def measure(self, numbers):
         """Return a pair (beta, lambda) for each of several numbers q of eigenvectors.
 
-        The rows' kernel matrix is read once for all.
+        The rows' kernel matrix is read once for all numbers.
         """
         xp, rows = self._xp, self._rows
         if rows.measured_in_single:
@@ -204,7 +204,7 @@ class HeldOutSpectrum:
 
 
 class _KernelRows:
-    """Rows with K = k(H, H) as an array: a function is known by its values f."""
+    """Rows with K = k(H, H) as an array; a function is represented by its values f."""
 
     measured_in_single = False
 
@@ -236,7 +236,7 @@ class _KernelRows:
 
 
 class _FeatureRows:
-    """The same where K = F F' and P = F V: a function f = F w is known by w."""
+    """The same with K = F F' and P = F V; a function f = F w is represented by w."""
 
     measured_in_single = True  # the products take most of a setup
 

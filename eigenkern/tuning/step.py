@@ -1,9 +1,10 @@
 """What "auto" means: the sizes of subsample, batch and preconditioner, and the step.
 
-The papers choose m as what the resource holds and fills, and q as the largest for which
-the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at most m.
-Here m is chosen likewise, and q where the step that beta and lambda predict stops
-growing; `spectrum.HeldOutSpectrum` measures beta, lambda and the step itself.
+The papers choose m as large as the resource can hold and use, and q as the largest for
+which the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at
+most m. Here m is chosen in the same way, and q where the step predicted from beta and
+lambda stops growing; `spectrum.HeldOutSpectrum` measures beta, lambda and the step
+itself.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from .sizes import (
 )
 from .spectrum import HeldOutSpectrum
 
-# theta, the step over the largest stable one: between 0.7 and 0.95 the one with the
-# fewest epochs on problems like those of benchmarks/robustness.py.
+# theta, the step divided by the largest stable one: of the values from 0.7 to 0.95 the
+# one with the fewest epochs on problems like those of benchmarks/robustness.py.
 SAFETY = 0.8
 
 
@@ -33,7 +34,7 @@ class Measured:
     n_components : int
         q.
     beta, top_eigenvalue : float
-        Of the preconditioned kernel, as `HeldOutSpectrum` measures them.
+        Those of the preconditioned kernel, as measured by `HeldOutSpectrum`.
     in_sample_eigenvalue : float
         lambda_{q+1}, the top eigenvalue as estimated on the subsample itself.
     """
@@ -57,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All that a fit of EigenPro needs to know, chosen or given.
+    """Everything that a fit of EigenPro needs, chosen or given.
 
     Attributes
     ----------
@@ -65,9 +66,9 @@ class Tuning:
     subsample_size, batch_size, max_batch_size : int
     step_size : float
     adapted : Measured
-        Of the preconditioned kernel.
+        What was measured on the preconditioned kernel.
     candidates : tuple of Measured
-        All that were measured, by increasing q from 0: the kernel itself.
+        All that was measured, by increasing q; q = 0 is the kernel itself.
     """
 
     preconditioner: Any
@@ -94,7 +95,7 @@ class Tuning:
 
     @property
     def acceleration(self):
-        """Predicted gain over plain SGD an epoch: the ratio of predicted steps."""
+        """Predicted gain over plain SGD per epoch: the ratio of predicted steps."""
         m = self.batch_size
         return self.adapted.step_size(m) / self.plain.step_size(m)
 
@@ -119,7 +120,7 @@ def tune(
     operator : Matrix
         Its rows in random order.
     largest_batch : int
-        Rows that the resource can hold and fill.
+        Rows that the resource can hold and use.
     make_preconditioner : callable
         ``make_preconditioner(operator, s, q, weights=, damping=)``.
     weights : array of shape (n,), default=None
@@ -137,7 +138,7 @@ def tune(
     Raises
     ------
     ValueError
-        If a given size is impossible for so many rows.
+        If a given size is impossible for the number of rows.
     """
     n = operator.shape[0]
     s, q, m = chosen_sizes(
@@ -187,7 +188,7 @@ def tune_on_centers(
     Raises
     ------
     ValueError
-        If a given size is impossible for so many centers.
+        If a given size is impossible for the number of centers.
     """
     p, n_sampled = centers.shape[0], sample.shape[0]
     c, q, n_measured = chosen_sizes_on_centers(
@@ -202,8 +203,9 @@ def tune_on_centers(
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
     )
-    # The eigenfunctions are fitted to the rows before those that are measured on. The
-    # two sets may share the same fraction of rows that the fitted rows are of all rows.
+    # The eigenfunctions are fitted to the rows in front of those that are measured on.
+    # The two sets may overlap by the same fraction that the fitted rows are of all
+    # rows.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
     sizes = c, batch_size, max_batch_size
@@ -235,10 +237,10 @@ def _choose_step(
         step_size = 1.0 / bound if bound > 0 else 1.0
     elif step_size == "auto":
         step_size = adapted.step_size(m)
-        # A full batch has no noise, and the zero kernel no edge of stability.
+        # A full batch has no noise, and the zero kernel no limit of stability.
         if m < n and adapted.top_eigenvalue > 0:
-            # A sample of the rows is split into several batches: one alone has no
-            # noise. For larger batches the formula tells the edge.
+            # A sample of the rows is split into several batches, because a single one
+            # has no noise. For larger batches the formula gives the limit.
             simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
             edge = spectrum.largest_stable_step(q, simulated, predicted)
@@ -247,9 +249,9 @@ def _choose_step(
 
 
 def _spectrum(operator, n, s, preconditioner, weights, n_measured):
-    """Return the spectrum on rows of which s / n are in the subsample, as of all rows.
+    """Return the spectrum on rows, a fraction s / n of them from the subsample.
 
-    If n is large, these are next to none.
+    This is the fraction among all rows; if n is large, next to none.
     """
     start = s - int(n_measured * s / n)
     stop = start + n_measured
@@ -265,9 +267,9 @@ def _best_candidate(candidates, m, n, cost):
     """Return the best of the measured preconditioners.
 
     An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
-    For the many trailing eigenvectors the longest step, for the time that it takes, is
-    best: the smallest q within 5 % of it is taken. The leading ones, whose eigenvalues
-    are lowered to lambda_{q+1}, must still make a progress of 1 in an epoch.
+    For the many trailing eigenvectors the longest step, relative to its time, is best:
+    the smallest q within 5 % of it is chosen. Along the leading ones, whose eigenvalues
+    are lowered to lambda_{q+1}, the progress must still be at least 1 per epoch.
     """
 
     def rate(one):
