@@ -1,4 +1,4 @@
-"""Matrices of rows in a Dask array: products are made where the rows are."""
+"""Matrices of rows in a Dask array: products are computed where the rows are."""
 
 from collections import Counter
 from functools import partial, reduce
@@ -11,16 +11,16 @@ from .given import GivenMatrix
 from .matrix import Matrix
 from .plan import cache_pays
 
-# Numbers that are gathered from all workers at once, and added here: some 10 ms.
+# Most numbers to gather from all workers at once and add here: about 10 ms.
 _FEW = 2e6
 
 
 class DaskMatrix(Matrix):
     """K(X, Z), or features, of rows X in a Dask array.
 
-    Each worker makes an operator of its own rows and computes with that. The parts of a
-    product are put together; sums over rows are added, by a tree if they are large. A
-    product sends p l numbers to the workers, and gets n l, or p l, back.
+    Each worker creates an operator for its own rows and computes with it. The parts of
+    a product are joined; sums over rows are added, in a tree if they are large. A
+    product sends p l numbers to the workers, and gets n l or p l back.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class DaskMatrix(Matrix):
         ``local.rows(X)`` is the operator of rows X.
     rows : DaskRows
     remote : list, default=None
-        The handle of `local`, if it was sent already.
+        The handle of `local`, if it has already been sent.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class DaskMatrix(Matrix):
     def _run(self, finish, rows, function, *values, by_row=()):
         """Return ``finish(handles)`` of the values of a function on each worker.
 
-        If something that was sent is lost, it begins anew and sends all again.
+        If something that was sent is lost, it sends everything again and starts over.
         """
 
         def step():
@@ -156,7 +156,7 @@ class DaskMatrix(Matrix):
         return self._run(rows.total, rows, _normal_product, V, by_row=by_row)
 
     def adjoint_of(self, V, function):
-        """Raise a ValueError: functions of values stay here."""
+        """Raise a ValueError: functions of the values are not sent to workers."""
         raise ValueError(
             "loss must be 'squared_error' for rows in a Dask array; got 'log_loss'"
         )
@@ -168,7 +168,7 @@ class CachedDaskMatrix(DaskMatrix):
     Parameters
     ----------
     source : DaskMatrix
-        Computes it, and computes again what is lost with a worker.
+        Computes the matrix, and computes again what is lost with a worker.
     """
 
     def __init__(self, source):
@@ -193,12 +193,12 @@ class CachedDaskMatrix(DaskMatrix):
 
 
 class GivenRows(Matrix):
-    """Makes an operator of rows of a kernel matrix that are computed already.
+    """Creates operators of rows of a kernel matrix that are already computed.
 
     Parameters
     ----------
     source : TiledKernel
-        What computed them.
+        The operator that computed them.
     """
 
     def __init__(self, source):
@@ -214,16 +214,16 @@ class GivenRows(Matrix):
 
 
 def cached_on_workers(matrices, cache_size, n_products, n_features):
-    """Return matrices, cached where their rows are if they fit and that pays.
+    """Return matrices, cached where their rows are if they fit there and it pays off.
 
-    Each worker may use half of its memory limit with all that it holds.
+    Each worker may use half of its memory limit, counting all that it holds.
 
     Parameters
     ----------
     matrices : list of DaskMatrix
-        The more often used ones first.
+        The most often used ones first.
     cache_size : "auto" or float
-        MB of all of them, on all workers.
+        MB for all of them, on all workers.
     n_products, n_features : int
 
     Returns
@@ -254,12 +254,12 @@ def _pays(matrix, auto, n_products, n_features):
     return not auto or cache_pays(n_products, n_features, matrix)
 
 
-# What runs on a worker. Arguments are an operator without rows, values, values of each
-# row, and the rows.
+# Functions that run on a worker. Their arguments are an operator without rows, values,
+# values of each row, and the rows.
 
 
 def _operators(local, by_row, places, chunks):
-    """Yield operators of rows of a group, and the values of these rows."""
+    """Yield operators of the rows of a group, and the values of these rows."""
     reuse_freed_memory()
     by_row = _here(local, *by_row)
     for rows, X in pieces(places, chunks):
@@ -267,7 +267,7 @@ def _operators(local, by_row, places, chunks):
 
 
 def _here(local, *values):
-    """Return values, which may be on the host, where an operator computes."""
+    """Return values, perhaps from the host, on the device of an operator."""
     return [v if v is None else move(v, local.xp, local.device) for v in values]
 
 

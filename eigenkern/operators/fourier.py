@@ -1,4 +1,4 @@
-"""Random Fourier features of given frequencies, or in blocks that are drawn anew."""
+"""Random Fourier features of given frequencies, or in blocks drawn on demand."""
 
 import numpy as np
 
@@ -38,9 +38,9 @@ class _Waves:
         return {"dtype": self.dtype, "device": self.device}
 
     def map_tiles(self, task, m, width):
-        """Return ``task(rows)`` of all tiles, ranges of `m` rows, in their order.
+        """Return ``task(rows)`` of all tiles, ranges of `m` rows, in order.
 
-        A tile holds `width` numbers a row.
+        A tile holds `width` numbers per row.
         """
         size = min(WAVE_TILE // width, WAVE_TILE_ROWS, -(-m // self.n_workers))
         if self._pool is None:
@@ -68,7 +68,7 @@ class _Waves:
             D = 2 F, or 2 F - 1 as in `fourier_features`.
         rows : slice
         centered : array of shape (len(rows), d)
-            These rows of X, less the offset.
+            These rows of X, minus the offset.
         W : array of shape (d, F)
             Halves of the frequencies.
         """
@@ -96,9 +96,9 @@ def fourier_features(X, frequencies, offset, n_columns):
         phi(x) = (cos w_1'x, ..., cos w_F'x, sin w_1'x, ..., sin w_F'x) sqrt(2 / D)
 
     For D = 2 F - 1 the last cosine is ``cos(w_F'x - pi / 4)`` and the last sine is left
-    out. Over a symmetric law of w, ``2 cos(w'x - b) cos(w'z - b)`` has the mean
-    ``k(x - z) + cos(2 b) k(x + z)``: a plain cosine, b = 0, would be biased whatever
-    its scale, b = pi / 4 is not.
+    out. Over a symmetric distribution of w, ``2 cos(w'x - b) cos(w'z - b)`` has the
+    mean ``k(x - z) + cos(2 b) k(x + z)``: a plain cosine, b = 0, would be biased
+    whatever its scale, b = pi / 4 is not.
 
     Parameters
     ----------
@@ -123,18 +123,19 @@ def fourier_features(X, frequencies, offset, n_columns):
 class FourierBlocks(_Waves):
     """Blocks of random features of a kernel, phi_k(x)' phi_k(z) = k(x, z) on average.
 
-    With F frequencies w of the kernel's spectral law in a block::
+    With F frequencies w per block, drawn from the kernel's spectral distribution::
 
         phi_k(x) = (cos w_1'x, ..., cos w_F'x, sin w_1'x, ..., sin w_F'x) / sqrt(F)
 
     Block k is drawn from the seed ``seed + k`` by a counter-based generator, on the
     host in float64: it is the same whenever, wherever and in whatever order it is
-    drawn. Evaluating one on m rows costs m F (d multiply-adds, a cosine and a sine).
+    drawn. Evaluating a block on m rows costs m F (d multiply-adds, a cosine and a
+    sine).
 
     Parameters
     ----------
     kernel : Kernel
-        With a spectral law.
+        With a spectral distribution.
     seed : int
         Not negative.
     block_size : int
@@ -142,10 +143,10 @@ class FourierBlocks(_Waves):
     like : array of shape (m, d)
         Rows whose library, device, data type and number of features to use.
     offset : array of shape (d,)
-        Subtracted from all rows, which changes no product of features: large offsets
-        of X would cost digits.
+        Subtracted from all rows. This changes no product of features, and keeps large
+        offsets of X from costing digits.
     cache_bytes : float, default=0
-        Memory for frequencies that were drawn.
+        Memory for frequencies already drawn.
     """
 
     def __init__(self, kernel, seed, block_size, like, offset, *, cache_bytes=0.0):
@@ -167,8 +168,8 @@ class FourierBlocks(_Waves):
         W = self.kernel.frequencies(rng, self._n_features, self.block_size)
         W = self.xp.asarray(0.5 * W, device=self.device)
         W = self.xp.astype(W, self.dtype)
-        # The first ones stay. Blocks come in turn: the last ones would be dropped
-        # before they are needed again.
+        # Keep the first blocks: blocks come in turn, so the latest ones would be
+        # dropped before they are needed again.
         if len(self._cache) < self._n_cached:
             self._cache[k] = W
         return W
@@ -187,7 +188,7 @@ class FourierBlocks(_Waves):
         G : array of shape (m, l)
         """
         W, F = self._half_frequencies(k), self.block_size
-        # One row a feature: the rows of a narrow block would make short loops.
+        # One row per feature: the rows of a narrow block would make short loops.
         phi = self.xp.empty((2 * F, X.shape[0]), **self.array_options)
 
         def task(rows):
@@ -211,7 +212,7 @@ class FourierBlocks(_Waves):
             l.
         """
         xp = self.xp
-        # Each column is contiguous: losses of few columns are fast so.
+        # Contiguous columns: losses of few columns are faster then.
         out = xp.zeros((n_columns, X.shape[0]), **self.array_options).T
         slab = max(FREQUENCY_SLAB // self.block_size, 1)
         size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
@@ -241,7 +242,7 @@ class FourierBlocks(_Waves):
     def _slab(self, blocks, coef):
         """Return half frequencies, and coefficients of squares and of products.
 
-        Those of several blocks are side by side: narrow matrix products are slow.
+        Several blocks are put side by side, because narrow matrix products are slow.
         """
         xp, F = self.xp, self.block_size
         W = xp.concat([self._half_frequencies(k) for k in blocks], axis=1)

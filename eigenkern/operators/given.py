@@ -11,7 +11,7 @@ class GivenMatrix(Matrix):
     ----------
     K : array of shape (m, p)
     source : Matrix, default=None
-        The operator that it was computed from, which can compute more rows.
+        The operator that computed it and can compute more rows.
     """
 
     in_memory = True
@@ -22,11 +22,11 @@ class GivenMatrix(Matrix):
         self._K, self._source = K, source
 
     def rows(self, X):
-        """Return K(X, Z), computed as this matrix was."""
+        """Return K(X, Z), computed like this matrix."""
         return super().rows(X) if self._source is None else self._source.rows(X)
 
     def plus_diagonal(self, values):
-        """Return K + diag(values), in the array of K where its library can."""
+        """Return K + diag(values), in the array of K if its library can."""
         return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
     def product(self, A, start=0, stop=None, n_columns=0):
@@ -41,5 +41,5 @@ class GivenMatrix(Matrix):
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
-        # G' K reads K along its rows, K' G would not.
+        # G' K reads K along its rows; K' G would not.
         return large_product(G.T, self.block(start, stop)).T

@@ -4,9 +4,9 @@ Of f(x) = sum_j a_j k(x, z_j) with grad k(x, z) = c w(x, z) (z - x)::
 
     grad f(x) = c (sum_j w(x, z_j) a_j z_j - x sum_j w(x, z_j) a_j)
 
-is a product of W = w(X, Z) with the columns [a, a z]: of l outputs and d features
-l (d + 1) columns. Where only the signs of z - x count, W is weighed by them, feature
-by feature. Nothing of size (m, p, d) is ever in memory.
+is a product of W = w(X, Z) with the columns [a, a z]: l (d + 1) columns for l outputs
+and d features. If only the signs of z - x count, W is multiplied by them, feature by
+feature. Nothing of size (m, p, d) is ever in memory.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ from .sharded import kernel_operator
 class KernelGradient:
     """Gradients of f = K(., Z) a at the rows of X.
 
-    They cost m p (d + l (d + 1)) multiply-adds and m p evaluations of w.
+    Computing them costs m p (d + l (d + 1)) multiply-adds and m p evaluations of w.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class KernelGradient:
     coef : array of shape (p, l)
         a.
     devices : list of (namespace, device)
-        Devices that compute; the first has the results.
+        Devices that compute; results are on the first.
     X : array of shape (m, d)
         On any device.
     """
@@ -67,7 +67,7 @@ class KernelGradient:
         ----------
         start, stop : int
         mix : ndarray of shape (l, r), default=None
-            Of the r combinations ``f(x) @ mix`` of the outputs.
+            Return those of the r combinations ``f(x) @ mix`` of the outputs.
         """
         xp, coef = self.xp, _mixed(self._coef, mix)
         x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
@@ -109,7 +109,8 @@ class KernelGradient:
                 least = -W
                 for j in range(d):
                     tile = kernel.difference(xp, huge[rows, :], Z, j, tile)
-                    # W sign(x - z), as the differences are 0 or huge beside W.
+                    # W sign(x - z), because the differences are 0 or much larger than
+                    # W.
                     tile = clipped(xp, tile, least, W)
                     G[rows, j, :] -= tile @ a
 
@@ -117,7 +118,7 @@ class KernelGradient:
         return G
 
     def _huge(self, x):
-        """Return the powers of two by which differences of a feature get huge."""
+        """Return the powers of two that make the differences of a feature huge."""
         xp = self.xp
         sizes = [to_numpy(xp.max(xp.abs(rows), axis=0)) for rows in (x, self._Z)]
         limit = np.finfo(sizes[0].dtype).maxexp - 2
@@ -173,7 +174,7 @@ class FourierGradient:
 
 
 def _mixed(coef, mix):
-    """Return the coefficients of combinations of the outputs, or of the outputs."""
+    """Return the coefficients of the outputs, or of combinations of them."""
     if mix is None:
         return coef
     xp = namespace(coef)
@@ -186,7 +187,7 @@ class MappedGradient:
     Parameters
     ----------
     inner : KernelGradient or FourierGradient
-        Of the function, at the rows of X R.
+        Gradients of the function, at the rows of X R.
     root : array of shape (d,) or (d, d)
         R, or its diagonal.
     """

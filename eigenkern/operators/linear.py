@@ -1,4 +1,4 @@
-"""Features less their mean: the matrix of a linear model."""
+"""Features minus their mean: the matrix of a linear model."""
 
 import numpy as np
 import scipy.sparse
@@ -10,22 +10,23 @@ from ..backend.linalg import large_product
 from .dask import DaskMatrix
 from .matrix import Matrix, sum_of
 
-# Rows of a file that are in memory at a time.
+# Rows of a file that are in memory at the same time.
 _READ_ROWS = 65536
 # Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
 _SPARSE_SLOWNESS = 10
-# How far the entries of a constant column may be from its value, in eps times that: the
-# rounding of a few operations. Rows that show for most columns that they vary.
+# How far the entries of a constant column may be from its value, in units of eps times
+# that value: the rounding of a few operations. Rows that are enough to show that most
+# columns vary.
 _CONSTANT_EPS, _ROWS_AT_FIRST = 10, 8
 
 
 class CenteredFeatures(Matrix):
-    """Rows of features less their mean: the matrix of a linear model.
+    """Rows of features minus their mean: the matrix of a linear model.
 
     Parameters
     ----------
     X : array, sparse array or StoredRows of shape (n, d)
-        Sparse ones in CSR.
+        Sparse arrays in CSR.
     mean : array of shape (d,)
         Subtracted from every row; X is not copied and stays sparse.
     varies : array of shape (d,), default=None
@@ -44,7 +45,7 @@ class CenteredFeatures(Matrix):
 
     @property
     def width(self):
-        """As for `Matrix`. Numbers of sparse rows take longer, but there are fewer."""
+        """As for `Matrix`. Numbers of sparse rows take longer, but they are fewer."""
         n, d = self.shape
         if self.is_dense:
             return d
@@ -72,7 +73,7 @@ class CenteredFeatures(Matrix):
         return A if self._varies is None else self._varies[:, None] * A
 
     def _read(self, start, stop):
-        """Yield ranges of the rows [start:stop], and the rows; of a file not all."""
+        """Yield ranges of the rows [start:stop], with their rows; a file in parts."""
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         size = max(stop - start, 1) if self.in_core else _READ_ROWS
         for rows in slices(max(stop - start, 1), size):
@@ -89,7 +90,7 @@ class CenteredFeatures(Matrix):
         return features_of(X, self._mean, self._varies)
 
     def without_rows(self):
-        """Return the matrix of no rows, to send elsewhere and ask for `rows` there."""
+        """Return the matrix without rows, to send elsewhere and call `rows` there."""
         return CenteredFeatures(self._X[:0, :], self._mean, self._varies)
 
     def adjoint(self, G, start=0, stop=None):
@@ -129,13 +130,13 @@ class CenteredFeatures(Matrix):
         return FeatureKernel(self.rows(self._X[start:stop, :]))
 
     def astype(self, dtype):
-        """Return this matrix in another data type, dense rows less their mean."""
+        """Return this matrix in another data type, dense rows minus their mean."""
         if dtype == self.dtype:
             return self
         mean = self.xp.astype(self._mean, dtype)
         if not self.is_dense:
             return CenteredFeatures(self._X.astype(dtype), mean)
-        # If rows are small beside their mean, rounding would hide them.
+        # If the deviations are much smaller than the mean, rounding would hide them.
         return CenteredFeatures(self.block(dtype=dtype), self.xp.zeros_like(mean))
 
     def row_squares(self):
@@ -149,14 +150,14 @@ class CenteredFeatures(Matrix):
 
 
 def features_of(X, mean, varies=None):
-    """Return rows less their mean as an operator, where the rows are."""
+    """Return rows minus their mean as an operator, where the rows are."""
     if isinstance(X, DaskRows):
         return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean, varies), X)
     return CenteredFeatures(X, mean, varies)
 
 
 def near(x, level):
-    """Whether numbers equal a level but for rounding; none is near zero, or NaN."""
+    """Whether numbers equal a level up to rounding; none is near zero, or NaN."""
     xp = namespace(level)
     limit = _CONSTANT_EPS * float(xp.finfo(level.dtype).eps) * xp.abs(level)
     return (xp.abs(x - level) <= limit) & (level != 0)
@@ -165,8 +166,8 @@ def near(x, level):
 def levels_of(X, zeros):
     """Return the value of each constant column, and NaN for the others.
 
-    A sum of equal numbers, and so their mean, is off by up to n eps; their differences
-    are not. Columns of zeros have no level: they need none.
+    The sum of equal numbers, and so their mean, is off by up to n eps; their
+    differences are not. Columns of zeros have no level, and need none.
 
     Parameters
     ----------
@@ -195,9 +196,9 @@ def levels_of(X, zeros):
 
 
 class FeatureKernel:
-    """The kernel matrix K = F F' of rows with features F, known by its products.
+    """The kernel matrix K = F F' of rows with features F, represented by its products.
 
-    To compute K of 4000 rows and 2000 features takes as long as thirty products in this
+    Computing K for 4000 rows and 2000 features takes as long as thirty products in this
     form with 18 columns.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What every operator offers: a matrix that is known by its products."""
+"""What every operator offers: a matrix represented by its products."""
 
 from contextlib import nullcontext
 
@@ -11,23 +11,23 @@ from ..backend.threads import run_on_threads, single_threaded_blas
 
 
 class Matrix:
-    """A matrix K of shape (m, p), known by its products.
+    """A matrix K of shape (m, p), represented by its products.
 
     There is a subclass for every kind of storage:
 
     - `GivenMatrix` is an array;
     - `TiledKernel` computes its entries tile by tile in every product;
-    - `CachedTriangle` has computed them once;
-    - `ShardedKernel` has its columns on several devices, and once `evaluated` keeps
-      them there;
+    - `CachedTriangle` has computed its entries once;
+    - `ShardedKernel` has its columns on several devices, and keeps them there once
+      `evaluated`;
     - `CenteredFeatures` is a matrix of features;
     - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` its entries.
 
-    Each calls `_describe` or `_describe_as` and sets `shape` when it is made, and
-    defines `product` and `block`; those on kernels also `rows`, those that a kernel
-    machine starts from `plus_diagonal`, those with a pool ``write_rows(K, start)``,
-    which computes rows from `start` on in this thread alone. (`dask.GivenRows` only
-    makes matrices of rows, by its `rows`.)
+    Each calls `_describe` or `_describe_as` and sets `shape` in its constructor, and
+    defines `product` and `block`; kernel matrices also define `rows`, those that a
+    kernel machine starts from `plus_diagonal`, and those with a pool
+    ``write_rows(K, start)``, which computes rows from `start` on in this thread alone.
+    (`dask.GivenRows` only creates matrices of rows, by its `rows`.)
 
     Attributes
     ----------
@@ -37,24 +37,24 @@ class Matrix:
     symmetric : bool
         Whether K is the kernel matrix of some rows with themselves.
     n_workers : int
-        Threads that a product runs on.
+        Number of threads that a product runs on.
     pool : Team or None
         None: the array library has its own threads, if any.
     kernel : Kernel or None
-        None where K is cached, given or of features.
+        None if K is cached, given or a matrix of features.
     """
 
     symmetric = False
     n_workers, pool, kernel = 1, None, None
     #: Whether `block` returns a view, and needs no memory.
     in_memory = False
-    #: Whether its rows are in memory, of this machine, and whether they are dense.
+    #: Whether its rows are in this machine's memory, and whether they are dense.
     in_core = is_dense = True
     #: Whether `cached` may compute it once and for all.
     can_be_cached = True
-    #: Whether products are as cheap as with the rows themselves: no need to cache K.
+    #: Whether products are as cheap as with the rows themselves, so K need not be cached.
     factored = False
-    #: Numbers that a row takes while its entries of K are computed, beside these.
+    #: Numbers that a row takes while its entries of K are computed, besides these.
     row_width = 0
     #: Columns of a matrix product that take as long as a feature of the kernel does.
     feature_work = 1
@@ -63,7 +63,7 @@ class Matrix:
 
     @property
     def width(self):
-        """How many numbers a dense row has that takes as long in a product as a row."""
+        """Numbers of a dense row that would take as long in a product as a row here."""
         return self.shape[1]
 
     def _describe(self, like):
@@ -85,7 +85,7 @@ class Matrix:
         start, stop : int
             Range of rows, m of them.
         n_columns : int, default=0
-            Leading columns of K to return beside the product, computed once for both.
+            Leading columns of K to return with the product, computed once for both.
 
         Returns
         -------
@@ -101,9 +101,9 @@ class Matrix:
         ----------
         start, stop, first, last : int
         dtype : data type, default=None
-            Of the array only: values are computed in the type of the operator.
+            That of the array; values are computed in the data type of the operator.
         out : array, default=None
-            Where to write, to the first rows of it, if K is not in memory.
+            If K is not in memory, write to the first rows of this array.
         """
         raise NotImplementedError
 
@@ -118,11 +118,11 @@ class Matrix:
         return stop, last, out[: stop - start, :]
 
     def rows(self, X):
-        """Return the matrix of other rows: K(X, Z), where this one is of a kernel."""
+        """Return the matrix of other rows, K(X, Z) if this is a kernel matrix."""
         raise ValueError("a matrix that is given has no kernel to compare rows with")
 
     def plus_diagonal(self, values):
-        """Return K(X, X) + diag(values); its `rows` have nothing added.
+        """Return K(X, X) + diag(values); nothing is added to its `rows`.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class Matrix:
         return rng.permutation(starts)
 
     def evaluated(self, A):
-        """Return K @ A, and K as an operator that keeps what was computed for it."""
+        """Return K @ A, and K as an operator that keeps the computed entries."""
         return self @ A, self
 
     def gradient(self, A, targets, weights, rates):
@@ -164,7 +164,7 @@ class Matrix:
         error : array of shape (m, l)
         image : array of shape (p, l)
         """
-        # An iterate that diverges may overflow: its error tells.
+        # A diverging iterate may overflow, which shows in its error.
         with np.errstate(over="ignore", invalid="ignore"):
             F, K = self.evaluated(A)
             error = F - targets
@@ -181,16 +181,16 @@ class Matrix:
     def exclusive_threads(self):
         """Return a context for loops that mix products with other linear algebra.
 
-        In it BLAS runs one thread a call. Otherwise the threads of a BLAS call go on
-        spinning for some 30 ms after it, on the cores of the next product's tiles:
-        measured, they double its time.
+        In it BLAS runs each call on one thread. Otherwise the threads of a BLAS call
+        keep spinning for about 30 ms after it, on the cores that the next product's
+        tiles need: measured, they double its time.
         """
         return nullcontext() if self.pool is None else single_threaded_blas
 
     def gram_rows(self):
         """Return how many rows of K fit into the budget in float64.
 
-        `gram` holds as many, or with weights or a `transform` twice as many.
+        `gram` holds that many, or with weights or a `transform` twice as many.
         """
         n_rows = self.budget // (8 * self.shape[1])
         return int(min(max(n_rows, 16), max(self.shape[0], 1)))
@@ -198,8 +198,9 @@ class Matrix:
     def gram(self, T, weights=None, *, transform=None):
         """Return C' W C and C' W T in float64, C = K.
 
-        Summing in float64 is what keeps C' W C positive definite: its eigenvalues are
-        the squares of those of C. Costs m p^2 multiply-adds beside K itself.
+        Summing in float64 keeps C' W C positive definite: its eigenvalues are the
+        squares of the singular values of C. Costs m p^2 multiply-adds in addition to K
+        itself.
 
         Parameters
         ----------
@@ -208,7 +209,7 @@ class Matrix:
         weights : array of shape (m,), default=None
             Diagonal of W, not negative, in float64.
         transform : array of shape (p, r), default=None
-            Take C = K @ transform, which costs another m p r.
+            Use C = K @ transform, which costs another m p r.
 
         Returns
         -------
@@ -223,7 +224,8 @@ class Matrix:
         G = xp.zeros((size, size), **options)
         c = xp.zeros((size, T.shape[1]), **options)
         n_rows = self.gram_rows()
-        # One buffer: touching new memory takes as long as computing what goes there.
+        # One buffer, because touching new memory takes as long as computing its
+        # contents.
         shape = n_rows, self.shape[1]
         buffer = None if self.in_memory else xp.empty(shape, **options)
         for rows in slices(self.shape[0], n_rows):
@@ -240,7 +242,7 @@ class Matrix:
         return G, c
 
     def _add_gram(self, G, c, C, T):
-        """Add C' C to G, on threads only to its lower triangle, and C' T to c."""
+        """Add C' C to G (with threads only to its lower triangle), and C' T to c."""
         if self.pool is None:
             G += C.T @ C
             c += C.T @ T
@@ -251,11 +253,11 @@ class Matrix:
             if rows == columns:
                 c[rows, :] += C[:, rows].T @ T
 
-        # Wide panels are fast; as many as workers at least, so that they end together.
+        # Wide panels are fast; at least one per worker, so that all end together.
         width = max(min(512, -(-len(G) // self.n_workers)), 64)
         panels = list(slices(len(G), width))
         tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
-        # On the diagonal half the work suffices: these fill up at the end.
+        # Panels on the diagonal need half the work: they come last, as fillers.
         tasks += [(a, a) for a in panels]
         work = len(C) * len(G) * (0.5 * len(G) + T.shape[1])
         seconds = CPU.product_seconds(work, 8, 1)
@@ -265,13 +267,13 @@ class Matrix:
         """Return K' W (K V - targets) in float64.
 
         One pass: a block of rows is computed (or read) once and used twice. Both
-        products are in float64, whatever the type of K: coefficients of centers that
-        are nearly dependent are large and cancel.
+        products are in float64, whatever the data type of K, because the coefficients
+        of nearly dependent centers are large and cancel.
 
         Parameters
         ----------
         V : array of shape (p, l)
-            In float64, as `targets` and `weights`.
+            In float64, like `targets` and `weights`.
         targets : array of shape (m, l), default=None
             None: zero.
         weights : array of shape (m,), default=None
@@ -287,15 +289,15 @@ class Matrix:
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows.
 
-        One pass, as `normal_product`.
+        One pass, like `normal_product`.
 
         Parameters
         ----------
         V : array of shape (p, l)
             In float64.
         function : callable
-            Takes a slice of rows and their K V, and returns as many rows of G. It may
-            be called by several threads, each with rows of its own.
+            Takes a slice of rows and their K V, and returns the same rows of G. Several
+            threads may call it, each with its own rows.
         """
         xp, (m, p) = self.xp, self.shape
         n_rows = max(-(-m // self.n_workers), 1)
@@ -320,9 +322,9 @@ class Matrix:
         return sum_of(parts)
 
     def whole_rows(self, rows):
-        """Return rows of K, read or computed in this thread alone.
+        """Return some rows of K, read or computed in this thread alone.
 
-        `block` would wait for threads of the pool in one of them.
+        Called by a thread of the pool, `block` would wait for the pool.
         """
         if self.pool is None:
             return self.block(rows.start, rows.stop)

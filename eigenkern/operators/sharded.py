@@ -1,4 +1,4 @@
-"""A kernel matrix on several devices: each has a part of the centers."""
+"""A kernel matrix on several devices, each with a part of the centers."""
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -17,8 +17,8 @@ from .tiled import TiledKernel
 def kernel_operator(kernel, centers, devices, rows=None):
     """Return K(X, Z), computed on one device, on several, or where the rows are.
 
-    The parameters are those of `ShardedKernel`; one device will do, and rows may be
-    lazy.
+    The parameters are those of `ShardedKernel`, but one device is enough, and rows may
+    be lazy.
 
     Returns
     -------
@@ -27,7 +27,7 @@ def kernel_operator(kernel, centers, devices, rows=None):
     Raises
     ------
     MemoryError
-        If a GPU does not hold its centers.
+        If a GPU cannot hold its centers.
     """
     devices = devices[: max(centers.shape[0], 1)]
     if isinstance(rows, DaskRows):
@@ -44,7 +44,7 @@ def kernel_operator(kernel, centers, devices, rows=None):
 
 @contextmanager
 def _on(location):
-    """Work on a device and synchronize on exit: other devices do not wait for it."""
+    """Work on a device, and synchronize on exit because other devices don't wait."""
     xp, device = location
     if not is_cupy(xp):
         yield
@@ -61,8 +61,8 @@ class ShardedKernel(Matrix):
 
     Rows are encoded on the first device and sent to all. A thread for each device
     multiplies its part of K by its part of A; the partial products are summed on the
-    first device, where everything else lives: m (d + l) numbers travel to a device for
-    m p d multiply-adds.
+    first device, which holds everything else: m (d + l) numbers are sent to a device
+    for m p d multiply-adds.
 
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centers over GPUs in this way.
@@ -73,7 +73,7 @@ class ShardedKernel(Matrix):
     centers : array of shape (p, d)
         Z, on any device.
     devices : list of (namespace, device)
-        At least two; they may repeat a device.
+        At least two; a device may be repeated.
     rows : array of shape (m, d), default=None
         X, on any device. None: X = Z.
     """
@@ -103,7 +103,7 @@ class ShardedKernel(Matrix):
         self.encoded_rows = self._shards[0].encoder(rows)
 
     def rows(self, X):
-        """Return K(X, Z): the centers stay where they are."""
+        """Return K(X, Z), with the centers where they are."""
         other = copy(self)
         other.symmetric = False
         other._set_rows(X)
@@ -217,7 +217,7 @@ class ShardedKernel(Matrix):
         return self._run_all(task)
 
     def _run_all(self, task):
-        """Return ``task(k)`` of every device, each in a thread of its own."""
+        """Return ``task(k)`` of every device, each in its own thread."""
 
         def run(k):
             with _on(self._devices[k]):
@@ -243,7 +243,7 @@ class ShardedKernel(Matrix):
 
 
 class _HeldShards(ShardedKernel):
-    """A sharded matrix whose columns each device has computed and keeps."""
+    """A sharded matrix whose columns are computed and kept on their devices."""
 
     in_memory = True
 

@@ -7,9 +7,9 @@ from itertools import accumulate
 class StackedRows:
     """Some matrices with the same columns, one below the other.
 
-    Logistic regression on training rows and rows held out, each with a matrix of its
-    own, needs only the two sums over all rows, `gram` and `adjoint_of`. It is not a
-    `Matrix`: it has no products and no blocks.
+    Logistic regression on training and held-out rows, which have separate matrices,
+    needs only two sums over all rows, `gram` and `adjoint_of`. It is not a `Matrix`: it
+    has no products and no blocks.
 
     Parameters
     ----------

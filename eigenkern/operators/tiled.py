@@ -1,11 +1,11 @@
-"""A kernel matrix that is computed tile by tile, and never held.
+"""A kernel matrix that is computed tile by tile, and never stored.
 
-For F = K(X, Z) A with X (m, d), Z (p, d), A (p, l) the floor is the matrix product
+For F = K(X, Z) A with X (m, d), Z (p, d), A (p, l) the least cost is the matrix product
 X Z' inside the kernel, 2 m p d flops. A tile of it is finished (exponential, square
-root) and multiplied by its block of A while it is in cache, so that nothing of size
-(m, p) is written to memory. Tiles run on as many threads as BLAS was allowed, each
-with BLAS limited to one thread: the elementwise part, which NumPy runs on one core,
-then runs on all of them, and nested parallelism does not oversubscribe.
+root) and multiplied by its block of A while it is in cache, so nothing of size (m, p)
+is written to memory. Tiles run on as many threads as BLAS was allowed, each with BLAS
+limited to one thread: then the elementwise part, which NumPy runs on one core, uses all
+cores, and nested parallelism does not oversubscribe them.
 """
 
 from copy import copy
@@ -38,7 +38,7 @@ class TiledKernel(Matrix):
     tile_memory : float, default=None
         MB that the tiles of one thread, or of a GPU, may take.
     frame : dict, default=None
-        What ``kernel.frame`` returns; None: that of the centers.
+        As returned by ``kernel.frame``; None: that of the centers.
     """
 
     def __init__(self, kernel, centers, rows=None, *, tile_memory=None, frame=None):
@@ -58,22 +58,22 @@ class TiledKernel(Matrix):
             self._set_rows(self.encoder(rows), rows.shape[0])
 
     def _start_pool(self, tile_bytes):
-        """Set the threads, each with tiles of so many bytes."""
+        """Set up the threads, each with tiles of this many bytes."""
         if self.kernel.fused and is_numpy(self.xp):
             self.n_workers = n_blas_threads()
             self.pool = Team(self.n_workers)
         self.budget = tile_bytes * self.n_workers
 
     def _set_rows(self, encoded_rows, m, first=None):
-        """Set X; row i is center `first` + i, if that is given.
+        """Set X; row i is center `first` + i, if `first` is given.
 
-        ``encoded_rows(start, stop)`` returns a range of them, as the kernel encodes it.
+        ``encoded_rows(start, stop)`` returns a range of rows as encoded by the kernel.
         """
         self.encoded_rows, self._first = encoded_rows, first
         self.shape = m, self._right.shape[0]
 
     def encoder(self, X):
-        """Return a function that encodes a range of the rows X where this computes."""
+        """Return a function that encodes a range of the rows X, on this device."""
         here = self.xp, self.device
         if not isinstance(X, StreamedRows) and location_of(X) != here:
             X = StreamedRows(X, *here)
@@ -85,13 +85,13 @@ class TiledKernel(Matrix):
         return encoded_rows
 
     def rows(self, X):
-        """Return K(X, Z): the centers stay encoded, the threads are shared."""
+        """Return K(X, Z), with the same encoded centers and the same threads."""
         if isinstance(X, DaskRows):
             return DaskMatrix(self, X)
         return self._with_rows(self.encoder(X), X.shape[0])
 
     def without_rows(self):
-        """Return K(X, Z) of no rows, to send elsewhere and ask for `rows` there."""
+        """Return K(X, Z) without rows, to send elsewhere and call `rows` there."""
         return self.with_encoded_rows(self._right[:0, :])
 
     def __copy__(self):
@@ -159,7 +159,7 @@ class TiledKernel(Matrix):
     def _add_diagonal(self, F, leading, A, start):
         """Add to F = K A, and to the leading columns of K, what `plus_diagonal` added.
 
-        The rows are those of the centers from `start` on.
+        The rows are the centers from `start` on.
         """
         first, last = max(start, 0), min(start + F.shape[0], self.shape[1])
         if first >= last:
@@ -212,7 +212,7 @@ class TiledKernel(Matrix):
         rows = slice(0, K.shape[0])
         plan = self._plan(K.shape[0]) if self.pool is None else None
         # Finished in a compact tile, then copied: a fifth faster than in place, where
-        # every row of the tile lies on another page.
+        # every row of the tile is on a different page.
         for columns, tile in self._tiles(start, rows, 0, K.shape[1], plan):
             K[:, columns] = tile
 
@@ -223,7 +223,7 @@ class TiledKernel(Matrix):
         return BlockPlan.make(*sizes, self.n_workers, self.budget)
 
     def _seconds(self, n_entries, n_columns=0):
-        """Return the time of one thread for entries of K, and a product with them."""
+        """Return one thread's time for entries of K, and for a product with them."""
         width = self.feature_work * self.row_width + n_columns
         return n_entries * CPU.kernel_seconds(width, self.itemsize, 1)
 
@@ -269,5 +269,5 @@ class TiledKernel(Matrix):
 
 
 def encoded_slices(E):
-    """Return a function that returns a range of rows that are encoded already."""
+    """Return a function that returns a range of already encoded rows."""
     return lambda start, stop: E[start:stop, :]

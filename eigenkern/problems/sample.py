@@ -5,9 +5,9 @@ from ..operators.tiled import TiledKernel
 
 
 class Sample:
-    """A sample of rows X, their kernel matrix and that with the centers Z.
+    """A sample of rows X: their kernel matrix, and the one with the centers Z.
 
-    It is not a `Matrix`: it has the blocks that preconditioner and step are made of.
+    It is not a `Matrix`: it has only the blocks that preconditioner and step need.
 
     Parameters
     ----------
@@ -16,8 +16,8 @@ class Sample:
     rows : array of shape (N, d)
         X.
     whiten : callable, default=None
-        ``whiten(C)`` returns C L^-T, with L L' = K(Z, Z), of C = K(X, Z): then
-        `row_kernel` is that of the kernel projected onto the span of the centers.
+        ``whiten(C)`` returns C L^-T for C = K(X, Z), with L L' = K(Z, Z): then
+        `row_kernel` is of the kernel projected onto the span of the centers.
 
     Attributes
     ----------
