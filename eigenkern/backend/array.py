@@ -27,7 +27,7 @@ def to_numpy(x):
 
 
 def detached(x):
-    """Return a tensor of PyTorch without its gradients, others as they are."""
+    """Return a PyTorch tensor without its gradients, other arrays as they are."""
     return x.detach() if array_api_compat.is_torch_array(x) else x
 
 
@@ -44,7 +44,7 @@ def move(x, xp, device):
 
 
 def floating(X):
-    """Return an array as it is, or in float64 if its numbers are no real floats."""
+    """Return an array as it is, or in float64 if its data type is not a real float."""
     X = X if array_api_compat.is_array_api_obj(X) else np.asarray(X)
     xp = namespace(X)
     X = xp.asarray(X)
@@ -52,12 +52,12 @@ def floating(X):
 
 
 def as_random_state(random_state):
-    """Return the generator that `random_state` means, as scikit-learn has it.
+    """Return the generator for `random_state`, as in scikit-learn.
 
     Parameters
     ----------
     random_state : int, RandomState instance, Generator or None
-        None: a generator that NumPy's global one seeds.
+        None: a generator seeded by NumPy's global one.
     """
     if isinstance(random_state, np.random.RandomState):
         return random_state
@@ -75,7 +75,7 @@ def as_random_state(random_state):
 
 
 def _into(xp, out):
-    """Return the option that lets functions of `xp` write to `out`, or none."""
+    """Return the option that lets functions of `xp` write to `out`, if any."""
     takes_it = is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
     return {"out": out} if takes_it else {}
 
@@ -93,15 +93,16 @@ def joined(parts):
 
 
 def in_place(xp, name, x):
-    """Apply the elementwise function `name` to `x`, in `x` itself where `xp` can."""
+    """Apply the elementwise function `name` to `x`, in place if `xp` can."""
     return getattr(xp, name)(x, **_into(xp, x))
 
 
 def has_vector_math(xp):
-    """Whether `xp` has fast loops of exp2 and tan, as NumPy on Linux with AVX-512.
+    """Whether `xp` has fast loops for exp2 and tan, like NumPy on Linux with AVX-512.
 
-    exp2 of float32 takes 0.21 ns an element there, exp 0.45 ns; tan 0.4 ns, sin and cos
-    together 1.05 ns, and of float64 1.3 ns and 31 ns. Elsewhere exp2 and tan are slow.
+    There exp2 of float32 takes 0.21 ns per element, exp 0.45 ns; tan takes 0.4 ns, sin
+    and cos together 1.05 ns, and in float64 1.3 ns and 31 ns. Elsewhere exp2 and tan
+    are slow.
     """
     return _NUMPY_HAS_VECTOR_MATH and is_numpy(xp)
 
@@ -117,29 +118,29 @@ _NUMPY_HAS_VECTOR_MATH = _numpy_has_vector_math()
 
 
 def cut_off_at_zero(xp, T):
-    """Return max(T, 0), in `T` itself where `xp` can."""
-    # A row of zeros, not a scalar: NumPy's loop is vectorized for it, twice as fast.
+    """Return max(T, 0), in place if `xp` can."""
+    # A row of zeros, not a scalar: NumPy vectorizes this loop, which is twice as fast.
     zeros = xp.zeros(T.shape[1], dtype=T.dtype, device=device_of(T))
     return xp.maximum(T, zeros, **_into(xp, T))
 
 
 def clipped(xp, T, least, most):
-    """Return T between two arrays of its shape, in `T` itself where `xp` can."""
-    # In NumPy twice as fast as its clip of arrays.
+    """Return T clipped to two arrays of its shape, in place if `xp` can."""
+    # In NumPy twice as fast as `clip` with arrays.
     in_T = _into(xp, T)
     return xp.minimum(xp.maximum(T, least, **in_T), most, **in_T)
 
 
 def matmul(xp, A, B, out=None):
-    """Return `A @ B`, written to `out` where `xp` can."""
+    """Return `A @ B`, written to `out` if `xp` can."""
     return xp.matmul(A, B, **_into(xp, out))
 
 
 def run_cuda(operation, T):
     """Apply a line of CUDA C++ to every element of a CuPy array, in place.
 
-    `operation` sets ``k`` from ``t``, both of the array's type T. One kernel reads and
-    writes the array once; a chain of functions would once each.
+    `operation` sets ``k`` from ``t``, both of the array's type T. A single kernel reads
+    and writes the array once; each function of a chain would do so.
     """
     return _cuda_kernel(operation)(T, T)
 

@@ -1,8 +1,8 @@
-"""Rows in a Dask array: its chunks stay on the workers, and functions go there.
+"""Rows in a Dask array: chunks stay on the workers, and functions are sent there.
 
-Of Dask no more is used than submit, scatter, gather and futures. Without a client the
-chunks are in this process, and functions run here, one after the other: each shares out
-its products over the threads.
+Only Dask's submit, scatter, gather and futures are used. Without a client the chunks
+are in this process, and functions run here, one after the other; each divides its
+products between threads.
 """
 
 import ctypes
@@ -22,25 +22,25 @@ from . import memory
 from .array import joined, namespace
 from .lazy import LazyRows, check_finite_rows, extremes_of, rows_at
 
-# Bytes from which values are sent to the workers directly, and once, not with a task.
+# Bytes from which values are sent to the workers directly and once, not with each task.
 _SCATTERED_BYTES = 2**18
-# How often work is begun anew that lost data with a worker, and the seconds between.
+# How often to retry work that lost data with a worker, and the seconds between tries.
 _TRIALS, _PAUSE = 5, 1.0
-# Arrays whose parts are known to be on the workers: targets and weights.
+# Number of arrays whose parts are remembered on the workers: targets and weights.
 _N_PARTS = 2
-# The part of a worker's memory limit that may be in use with matrices that are cached
-# there: Dask begins to write data to the disk at 0.6 of it.
+# Share of a worker's memory limit that may be in use, including matrices cached there:
+# Dask begins to write data to disk at 0.6 of the limit.
 _PART_OF_LIMIT = 0.5
 # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
-# largest ones that glibc comes to by itself where none is set.
+# largest values that glibc reaches by itself if none is set.
 _TRIM, _MMAP = -1, -3
 _OF_DASK, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
-    """A cluster of one: this process, where there is no client.
+    """A cluster of one: this process, if there is no client.
 
-    Its methods are those of `Workers`; handles are values.
+    It has the methods of `Workers`; handles are the values themselves.
     """
 
     n_workers, message_seconds = 1, 0.0
@@ -120,9 +120,9 @@ class Workers:
         return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
 
     def send(self, value):
-        """Return a handle of a value, which functions get the value of.
+        """Return a handle of a value; functions receive the value itself.
 
-        What is sent to all workers is not lost with one of them.
+        A value sent to all workers is not lost with one of them.
         """
         if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
             return value
@@ -154,10 +154,10 @@ class Workers:
             ) from error
 
     def attempt(self, step, forget=None):
-        """Return ``step()``, begun anew where data was lost with a worker.
+        """Return ``step()``, retried if data was lost with a worker.
 
-        Chunks are computed again by the scheduler; what was sent is not, and
-        ``forget()`` sees to it that it is sent again.
+        The scheduler computes lost chunks again, but not values that were sent;
+        ``forget()`` makes sure that these are sent again.
         """
         for trial in range(_TRIALS):
             try:
@@ -176,12 +176,12 @@ class Workers:
                 time.sleep(_PAUSE)
 
     def room(self):
-        """Return the bytes that may be cached on each worker: none without a limit."""
+        """Return the bytes that may be cached on each worker; 0 without a limit."""
         return self._client.run(_room, on_error="ignore")
 
 
 def cluster():
-    """Return the `Workers` of the client there is, or `Here`."""
+    """Return the `Workers` of the current client, or `Here` without one."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return Here()
@@ -218,7 +218,7 @@ class DaskRows(LazyRows):
     Parameters
     ----------
     X : dask.array.Array of shape (n, d)
-        Its chunks along rows only, of known sizes.
+        Chunked along the rows only, in chunks of known sizes.
     dtype : data type
     """
 
@@ -237,7 +237,7 @@ class DaskRows(LazyRows):
         self._run_all(_check_finite)
 
     def _group_chunks(self):
-        """Share out the chunks: a thread of a worker uses its own together."""
+        """Group the chunks: a thread of a worker uses those of a group together."""
         n_seen, number, groups = Counter(), {}, []
         for place in self.cluster.places(self._chunks):
             name = place, n_seen[place] % self.cluster.n_threads(place)
@@ -283,7 +283,7 @@ class DaskRows(LazyRows):
         ]
 
     def _rows_by_chunk(self):
-        """Yield chunks, their rows (None: all) and positions, group after group."""
+        """Yield chunks, their rows (None: all) and positions, group by group."""
         bounds, index, group_of = self._bounds, self._index, self._group_of
         if index is None:
             for c in np.argsort(group_of, kind="stable"):
@@ -303,11 +303,11 @@ class DaskRows(LazyRows):
         Parameters
         ----------
         function : callable
-            Of a module, so that workers find it.
+            Defined in a module, so that workers find it.
         *args : objects
             Handles, or small values.
         by_row : tuple of arrays of shape (n, ...), default=()
-            Each group gets its rows of them. None stays None.
+            Each group gets its own rows of these. None stays None.
         """
         parts = zip(*map(self.parts_of, by_row), strict=True)
         parts = parts if by_row else [()] * len(self.groups)
@@ -319,7 +319,7 @@ class DaskRows(LazyRows):
     def parts_of(self, values):
         """Return handles of the rows of an array that belong to each group.
 
-        Those of the last arrays are known, and not sent again.
+        Those of the last arrays are remembered, and not sent again.
         """
         if values is None:
             return [None] * len(self.groups)
@@ -334,21 +334,21 @@ class DaskRows(LazyRows):
         return handles
 
     def forget(self):
-        """Forget what was sent: some of it is lost."""
+        """Forget what was sent, because some of it is lost."""
         self._parts = []
         if self._made is not None:
             self._made.forget()
             vars(self).pop("groups", None)
 
     def arranged(self, parts):
-        """Return arrays of the rows of each group, as one, in the order of the rows."""
+        """Return the arrays of all groups joined into one, in the order of the rows."""
         if not parts:
             raise ValueError("there are no rows")
         order = np.argsort(np.concatenate([group.position for group in self.groups]))
         return rows_at(joined(parts), order)
 
     def total(self, handles):
-        """Return the sum of the values of handles, by a tree of sums."""
+        """Return the sum of the values of handles, computed in a tree."""
         while len(handles) > 1:
             pairs = zip(handles[::2], handles[1::2], strict=False)
             odd = handles[len(handles) - len(handles) % 2 :]
@@ -364,7 +364,7 @@ class DaskRows(LazyRows):
         return rows.arranged(rows._run_all(rows_of_chunks))[:, key[1]]
 
     def by_rows(self, function):
-        """Return a function of the rows, a row of each, as an array of the host."""
+        """Return a function of the rows, one row for each, as an array on the host."""
         return self.arranged(self._run_all(_of_rows, function))
 
     def extremes(self):
@@ -380,15 +380,15 @@ class DaskRows(LazyRows):
 
 
 class MadeRows(DaskRows):
-    """Rows that are made of others, chunk by chunk, and stay on the workers.
+    """Rows computed from other rows, chunk by chunk, that stay on the workers.
 
     Parameters
     ----------
     rows : DaskRows
     width : int
-        Their columns.
+        Number of their columns.
     make : callable
-        ``make()`` returns handles of what is made of each chunk of each group.
+        ``make()`` returns handles of the results for each chunk of each group.
     """
 
     def __init__(self, rows, width, make):
@@ -403,14 +403,14 @@ class MadeRows(DaskRows):
         self.forget()
 
     def take(self, index):
-        """Return other rows, made again with these."""
+        """Return other rows, computed again together with these."""
         other = object.__new__(DaskRows)
         vars(other).update(vars(self), _made=self)
         return other.take(index)
 
     @cached_property
     def groups(self):
-        """The rows on each worker: all of each chunk."""
+        """The rows on each worker: all rows of each chunk."""
         chunks, found = iter(self._chunks), []
         for group in self._source.groups:
             own = [next(chunks) for _ in group.chunks]
@@ -418,16 +418,16 @@ class MadeRows(DaskRows):
         return found
 
     def forget(self):
-        """Make the rows again: some of what they were made of is lost."""
+        """Compute the rows again, because some of their sources are lost."""
         self._parts = []
         self._chunks[:] = self._make()
         vars(self).pop("groups", None)
 
 
 def pieces(places, chunks):
-    """Yield ranges of the rows of a group, and the rows: chunks that are whole alone.
+    """Yield ranges of the rows of a group, and the rows; whole chunks separately.
 
-    The rows of others are joined: a batch may have few of each.
+    The rows of partial chunks are joined, because a batch may have few of each.
     """
     if any(place is not None for place in places):
         rows = rows_of_chunks(places, *chunks)
@@ -449,17 +449,17 @@ def rows_of_chunks(places, *chunks):
 
 @cache
 def reuse_freed_memory():
-    """Let this worker use memory again that it freed, once for the process.
+    """Let this worker reuse memory that it freed; needed once per process.
 
-    Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, by which glibc returns each
-    freed block above 128 kB to the system. The next one costs a page fault for every
-    4 kB: measured, products of kernels then take four times as long. Another value is
-    the user's own, and stays.
+    Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, with which glibc returns each
+    freed block above 128 kB to the system. The next block costs a page fault for every
+    4 kB: measured, kernel products then take four times as long. Any other value was
+    set by the user, and stays.
     """
     if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _OF_DASK:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # not so in musl
+    if mallopt is not None:  # musl has none
         mallopt(_MMAP, _MMAP_BYTES)
         mallopt(_TRIM, _TRIM_BYTES)
 

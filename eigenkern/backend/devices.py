@@ -1,4 +1,4 @@
-"""The parameter `device`: where the computation is."""
+"""The parameter `device`: where to compute."""
 
 from contextlib import nullcontext
 
@@ -14,14 +14,14 @@ def compute_device(device, X):
     Parameters
     ----------
     device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" computes where `X` lives.
+        "auto" computes on the device of `X`.
     X : array
         Validated data.
 
     Raises
     ------
     ValueError
-        If `device` is unknown, names a GPU that is not there, or several devices.
+        If `device` is unknown, or names a missing GPU or several devices.
     """
     devices = compute_devices(device, X)
     if len(devices) > 1:
@@ -33,7 +33,7 @@ def compute_device(device, X):
 
 
 def compute_devices(device, X):
-    """Return the `Location` of every device of a list, or of the one."""
+    """Return the `Location` of every device of a list, or of a single device."""
     if not isinstance(device, list | tuple):
         device = [device]
     elif not device or "auto" in device:
@@ -84,9 +84,9 @@ def _location(device, X):
 
 
 def working_device(device, X):
-    """Return a context for work that the parameter `device` asks for, on raw rows X.
+    """Return a context for work on raw rows X on the device that `device` asks for.
 
-    CuPy runs what it is given on its current device, wherever the arrays are.
+    CuPy computes on its current device, wherever the arrays are.
     """
     named = isinstance(device, list | tuple) or str(device).startswith("cuda")
     if named or array_api_compat.is_cupy_array(X):

@@ -1,4 +1,4 @@
-"""Types of what users pass, for the signatures of what is public."""
+"""Types of what users pass, for the signatures of public functions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -7,7 +7,7 @@ import numpy as np
 
 # An array of NumPy, CuPy, PyTorch or Dask, a DataFrame, a sparse matrix, a list.
 ArrayLike: TypeAlias = Any
-# Its name, a function of two blocks of rows, or an object of `eigenkern.kernels`.
+# A kernel's name, a function of two blocks of rows, or an `eigenkern.kernels` object.
 KernelLike: TypeAlias = str | Callable[[Any, Any], Any]
 RandomState: TypeAlias = int | np.random.RandomState | None
 AnyGenerator: TypeAlias = RandomState | np.random.Generator

@@ -8,16 +8,16 @@ import numpy as np
 
 from .array import namespace, slices
 
-# Bytes of a block of rows that is read at once: some 30 ms from a disk, and beside it
-# the seek and the call are nothing; three or four are in memory. Bytes of a section,
-# the rows of which are shuffled; two are in memory.
+# Bytes of a block of rows that is read at once: about 30 ms from a disk, much more than
+# the seek and the call; three or four blocks are in memory. Bytes of a section, whose
+# rows are shuffled; two sections are in memory.
 _BLOCK_BYTES, _SECTION_BYTES = 2**25, 2**28
-# Rows in front that are kept in memory: what bandwidth, step and penalty are chosen by.
+# First rows, kept in memory: bandwidth, step and penalty are chosen from them.
 _N_FIRST = 8000
 
 
 class LazyRows:
-    """Rows that are fetched when they are asked for.
+    """Rows that are fetched on demand.
 
     A subclass defines ``rows[start:stop, columns]``, an array in memory,
     ``by_rows(function)`` and ``extremes()``.
@@ -28,14 +28,14 @@ class LazyRows:
     dtype : data type
         float32 or float64.
     n_machines : int
-        That compute with the rows.
+        Number of machines that compute with the rows.
     message_seconds : float
-        That a step waits for the machines.
+        Seconds that a step waits for the machines.
     """
 
     device = "cpu"
     n_machines, message_seconds = 1, 0.0
-    # Which rows these are of those that are stored; None: all.
+    # Which of the stored rows these are; None: all.
     _index = None
 
     def __array_namespace__(self, api_version=None):
@@ -46,7 +46,7 @@ class LazyRows:
         return self.shape[0]
 
     def to_device(self, device, stream=None):
-        """Return the rows where they are: they move when they are used."""
+        """Return the rows unchanged: they move when they are used."""
         return self
 
     def take(self, index):
@@ -64,7 +64,7 @@ class LazyRows:
         return self.take(np.arange(start, stop))
 
     def in_order(self, order):
-        """Return the rows in an order, to read in ranges."""
+        """Return the rows in a given order, to be read in ranges."""
         return self.take(order)
 
     def shuffled(self, rows, rng):
@@ -96,12 +96,12 @@ def in_memory(X):
 
 
 def by_rows(function, X):
-    """Return a function of rows, called on blocks of those that are not in memory."""
+    """Return a function of rows; it is called block by block if X is not in memory."""
     return X.by_rows(function) if is_lazy(X) else function(X)
 
 
 def rows_at(X, index):
-    """Return some rows as an array in memory, by indices of the host."""
+    """Return some rows as an array in memory, by indices on the host."""
     if is_lazy(X):
         return X.take(index)[:, :]
     xp = namespace(X)
@@ -138,23 +138,24 @@ def check_finite_rows(X):
 class StoredRows(LazyRows):
     """Rows of a file: a memory map, HDF5 or Zarr.
 
-    Blocks are read whole, and the last two are kept: rows that are asked for in the
-    order of the file are read once.
+    Blocks are read whole, and the last two are kept, so rows that are used in the order
+    of the file are read once.
 
     Parameters
     ----------
     source : array-like of shape (n, d)
-        What ``source[start:stop]`` reads rows of.
+        ``source[start:stop]`` reads rows.
     dtype : data type
-        Of the rows that are fetched.
+        That of the fetched rows.
     block_size : int, default=None
-        Rows to read at once; None: some 32 MB, in whole chunks of the file.
+        Rows to read at once; None: about 32 MB, in whole chunks of the file.
     """
 
     def __init__(self, source, dtype, block_size=None):
         self._source, self.shape, self.dtype = source, source.shape, np.dtype(dtype)
         row_bytes = self.shape[1] * self.dtype.itemsize
-        # Whole chunks of the file: each is read, and perhaps decompressed, once.
+        # Whole chunks of the file, so that each is read, and perhaps decompressed,
+        # once.
         chunk = (getattr(source, "chunks", None) or (1,))[0]
         if block_size is None:
             block_size = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
@@ -163,14 +164,14 @@ class StoredRows(LazyRows):
         self._blocks, self._lock = {}, threading.Lock()
 
     def in_order(self, order):
-        """Return the rows in an order of `shuffled`, to read in ranges."""
+        """Return the rows in an order from `shuffled`, to be read in ranges."""
         return _ShuffledRows(self.take(order))
 
     def shuffled(self, rows, rng):
         """Return some rows in random order, so that they can be read in large blocks.
 
-        In front are rows from everywhere; after them come sections of the file in
-        random order, the rows of each in random order.
+        The first rows come from everywhere; after them come sections of the file in
+        random order, each with its rows in random order.
         """
         rows = np.sort(rows)
         first = rng.permutation(len(rows))[:_N_FIRST]
@@ -201,7 +202,7 @@ class StoredRows(LazyRows):
         return out[:, key[1]]
 
     def _read(self, block):
-        """Return a block of rows of the file, one of the last two or read anew."""
+        """Return a block of rows of the file, one of the last two or read now."""
 
         def read():
             start = block * self.block_size
@@ -284,6 +285,6 @@ class _ShuffledRows(LazyRows):
         parts = []
         for section in np.roll(sections, -rng.randint(len(sections))):
             own = np.sort(starts[section_of == section])
-            # The last may reach into the next section, whose turn comes.
+            # The last range may reach into the next section, which comes next.
             parts += [rng.permutation(own[:-1]), own[-1:]]
         return np.concatenate(parts)

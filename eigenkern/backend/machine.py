@@ -1,9 +1,9 @@
 """One model of the machine: the constants about hardware, with their evidence.
 
-Decisions that cost time or memory are made by it: how large a tile is, whether a kernel
-matrix is cached, whether a factorization is cheaper than iterating, how often a
-gradient is projected. They choose between ways to the same result. Bounds of the memory
-that one function takes stand beside it.
+Decisions about time and memory use it: how large a tile is, whether a kernel matrix is
+cached, whether a factorization is cheaper than iterating, how often a gradient is
+projected. They choose between ways to the same result. Limits on the memory of a single
+function are defined next to it.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ class Machine:
     Attributes
     ----------
     product : float
-        Flop/s of a large matrix product in float32, of one thread; half in float64.
+        Flop/s of one thread in a large matrix product in float32; half in float64.
     function : float
-        Seconds for one value of a kernel's function in float32, of one thread; twice
+        Seconds of one thread for one value of a kernel's function in float32; twice
         that in float64.
     convert : float
-        Seconds to bring one value to float64, of one thread.
+        Seconds of one thread to convert one value to float64.
     read, read_one, touch : float
-        Bytes/s to read memory, of all threads and of one, and to use memory for the
-        first time, where that is not measured (`memory.touch_rate`).
+        Bytes/s to read memory, by all threads and by one, and to use memory for the
+        first time, unless that is measured (`memory.touch_rate`).
     tile_bytes : float
         Bytes that the tiles of one thread may take.
     row_tile, center_tile : int
         Rows and centers of a tile.
     core_cache_bytes : float
-        What a thread finds again in its cache.
+        What stays in a thread's cache.
     narrow_product_work : float
-        A multiply-add of a product with few columns takes as long as so many of a large
-        one: each number of the matrix is read for a few columns only.
+        A multiply-add of a product with few columns takes as long as this many of a
+        large one, because each number of the matrix is read for only a few columns.
     """
 
     product: float
@@ -72,9 +72,9 @@ class Machine:
     def factor_work(self, p):
         """Return the multiply-adds in the time of a Cholesky factor in float64.
 
-        It has p^3 / 6 of them, a third as fast as those of a large product in float32
-        (float64 halves the rate, and a factor has two thirds of that), which makes
-        p^3 / 2. Decisions count twice that.
+        The factor has p^3 / 6 of them, at a third of the rate of a large product in
+        float32 (float64 halves the rate, and a factor reaches two thirds of that),
+        which makes p^3 / 2. Decisions assume twice that.
         """
         return 1.0 * p**3
 
@@ -85,10 +85,10 @@ def machine_of(operator):
 
 
 # Two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy 2.4 with
-# OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns and its square root and division as
-# much again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s. Tiles of 1024 x 512 are
-# fast for any number of features; tall ones use the packed centers again; tiles too
-# small for BLAS cost a factor of two (benchmarks/kernel_product.py).
+# OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns, its square root and division the
+# same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s. Tiles of 1024 x 512 are
+# fast for any number of features; tall ones reuse the packed centers; tiles too small
+# for BLAS cost a factor of two (benchmarks/kernel_product.py).
 CPU = Machine(
     product=80e9,
     function=1.25e-9,
@@ -102,9 +102,9 @@ CPU = Machine(
     core_cache_bytes=2e6,
     narrow_product_work=20,
 )
-# From data sheets of an A100, not measured. A tile is one call of the library for each
-# of the product, the function and the product by A: it must be large beside their
-# launch.
+# From data sheets of an A100, not measured. A tile takes one library call each for the
+# product, the function and the product with A: it must be large enough to outweigh
+# their launch.
 GPU = Machine(
     product=40e12,
     function=4e-12,
@@ -119,31 +119,32 @@ GPU = Machine(
     narrow_product_work=20,
 )
 
-# Seconds of work, of one thread, for each that shares it. To wake a thread and to wait
-# for it takes 0.05 ms, and beside another process 3 ms: a slice of the scheduler.
+# Seconds of one thread's work for each thread that shares it. Waking a thread and
+# waiting for it takes 0.05 ms, and next to another process 3 ms, a slice of the
+# scheduler.
 SHARED_SECONDS = 0.5e-3
 # Kernel matrices that are cached. Rows of a block of the triangle: fewer make products
-# slow, more leave the workers unequal shares.
+# slow, more give the workers unequal shares.
 TRIANGLE_ROWS = 1024
-# Bytes of one beyond which the rate of its memory's first use is measured, in 50 ms:
-# computing it takes tenths of a second, and that use up to a second.
+# Bytes of a cached matrix beyond which the rate of first use of memory is measured, in 50
+# ms: computing the matrix takes tenths of a second, and the first use up to a second.
 MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
-# that are multiplied together: narrow products are slow.
+# that are multiplied together, because narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512
-# Bytes of the coefficients, or tiles, of which gradients are computed at a time.
+# Bytes of coefficients, or tiles, that gradients are computed from at a time.
 GRADIENT_BYTES = 256e6
-# Rows and numbers of a tile whose signs are taken feature by feature. In tiles of 256 x
-# 256, which a core's cache would like, two threads wait for each other between calls of
-# NumPy and take twice as long; 512 x 512 takes up to a fifth longer.
+# Rows and numbers of a tile whose signs are taken feature by feature. With tiles of 256
+# x 256, which would suit a core's cache, two threads wait for each other between NumPy
+# calls and take twice as long; 512 x 512 takes up to a fifth longer.
 SIGNED_ROWS, SIGNED_TILE = 1024, 2**18
-# Numbers and rows of a tile, at most: it stays in a core's cache, and is large enough
-# that the threads seldom wait for each other between two calls of NumPy. And numbers
-# where there are no threads, as on a GPU.
+# Most numbers and rows of a tile: it stays in a core's cache, and is large enough that
+# the threads seldom wait for each other between two NumPy calls. And most numbers if
+# there are no threads, as on a GPU.
 WAVE_TILE, WAVE_TILE_ROWS, WAVE_TILE_UNTHREADED = 2**18, 8192, 2**24
-# As many numbers are no work for threads: the losses of 7300 rows in ten columns took
-# 0.34 ms on one and 0.45 ms on two.
+# This many numbers are too little work for threads: the losses of 7300 rows in ten
+# columns took 0.34 ms on one thread and 0.45 ms on two.
 WAVE_TILE_ALONE = 2**17
-# Bytes of encoded rows that are sent to several devices at a time, and of page-locked
-# memory that rows pass through on their way to a GPU, at most.
+# Most bytes of encoded rows that are sent to several devices at a time, and of
+# page-locked memory that rows pass through on their way to a GPU.
 SENT_BYTES, PINNED_BYTES = 256e6, 256e6

@@ -1,4 +1,4 @@
-"""Free memory, of the machine, the limits of a process, a GPU; and its first use."""
+"""Free memory of the machine, of a process with limits and of a GPU; first use."""
 
 import math
 import time
@@ -16,14 +16,14 @@ except ImportError:  # Windows
     resource = None
 
 _CGROUP = Path("/sys/fs/cgroup")
-# Part of a GPU's free memory that may be planned with: its libraries need some too.
+# Share of a GPU's free memory to plan with: its libraries need some, too.
 _GPU_SHARE = 0.9
-# Part of the address space that is left to a process under a limit (ulimit -v) that may
-# be planned with; a quarter is for threads, the rest for temporary arrays. With 100 MB
-# left, two of 16 fits ran out all the same with nine tenths, one with a half.
+# Share of the address space left under a limit (ulimit -v) to plan with; a quarter is
+# for threads, the rest for temporary arrays. With 100 MB left, two of 16 fits still ran
+# out of memory with nine tenths, one with a half.
 _ADDRESS_SHARE = 0.5
-# How the first use of memory is measured: bytes of a piece, bytes at most, and seconds
-# after which it ends. See `touch_rate`.
+# How the first use of memory is measured: bytes per piece, most bytes, and seconds
+# after which the measurement ends. See `touch_rate`.
 _TOUCHED_PIECE, _MOST_TOUCHED, _TOUCH_SECONDS = 2**23, 2**30, 0.05
 
 _LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA)
@@ -32,9 +32,10 @@ _LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA
 def available(xp, device):
     """Bytes that can be allocated on `device` now.
 
-    On the host the limits of control groups and of the process (``ulimit -v``) are
-    included, of the latter half of what is left. On a GPU this is nine tenths of what
-    is free, once the library's memory pool has returned its unused blocks.
+    On the host this respects the limits of control groups and of the process
+    (``ulimit -v``); of the latter it is half of what is left. On a GPU it is nine
+    tenths of the free memory, after the library's memory pool has returned its unused
+    blocks.
     """
     if is_cupy(xp):
         import cupy
@@ -55,9 +56,10 @@ def available(xp, device):
 
 
 def address_space():
-    """Bytes left under the limits of this process itself, infinite without any.
+    """Bytes left under the limits of this process; infinite without limits.
 
-    Linux counts what is reserved there, RLIMIT_AS, or could be written, RLIMIT_DATA.
+    Linux counts reserved memory (RLIMIT_AS) or memory that could be written
+    (RLIMIT_DATA).
     """
     if resource is None or not psutil.LINUX:
         return float("inf")
@@ -80,16 +82,17 @@ def n_bytes(X):
 def touch_rate(n_bytes):
     """Bytes/s at which one thread uses new memory for the first time.
 
-    The operating system clears each page then, and a virtual machine may have to get it
-    from its host: measured, 0.05 to 3.3 s a GB; on one machine 0.07 s for pages that
-    were freed a moment ago and 2.2 s for the others, which the last pieces of up to a
-    GB are to show. Measured once a process, in some 50 ms, and rounded to a power of 4
-    times 1.5e9, so that noise in the measurement seldom changes what is chosen.
+    The operating system clears each page at its first use, and a virtual machine may
+    have to get it from its host. Measured, this took 0.05 to 3.3 s per GB; on one
+    machine 0.07 s for recently freed pages and 2.2 s for others, which the last pieces
+    of up to a GB should reveal. It is measured once per process, in about 50 ms, and
+    rounded to a power of 4 times 1.5e9, so that noise in the measurement seldom changes
+    what is chosen.
 
     Parameters
     ----------
     n_bytes : float
-        What is to be used, 8 MB at least: no more is touched.
+        Bytes to be used, at least 8 MB; no more are touched.
     """
     if not _measured_rate:
         rate = _measure_touch_rate(int(min(n_bytes, _MOST_TOUCHED)))
@@ -110,7 +113,7 @@ def _measure_touch_rate(n_bytes):
         seconds.append(end - start)
         if end - begin > _TOUCH_SECONDS:
             break
-    # Of the last two the faster: one may have been interrupted.
+    # The faster of the last two: one may have been interrupted.
     return _TOUCHED_PIECE / min(seconds[-2:])
 
 

@@ -1,4 +1,4 @@
-"""Rows on their way to the device that computes with them."""
+"""Moving rows to the device that computes with them."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,12 +13,12 @@ from .memory import n_bytes
 
 
 def move_what_fits(X, xp, device):
-    """Return the rows X as `move` does, with room for a second copy of them.
+    """Return the rows X like `move`, making sure that a second copy fits.
 
     Raises
     ------
     MemoryError
-        If the free memory of a device that they are moved to does not hold both.
+        If the free memory of the device they are moved to cannot hold both.
     """
     if is_numpy(xp) or location_of(X) == (xp, device):
         return move(X, xp, device)
@@ -35,10 +35,10 @@ def move_what_fits(X, xp, device):
 
 
 class StreamedRows:
-    """Rows of an array in one place that are moved to another as they are asked for.
+    """Rows of an array in one place that are moved to another on demand.
 
-    Rows on the host that are asked for on a GPU, one range after another, are on their
-    way while the range before is in use.
+    When a GPU uses host rows one range after another, each range is copied while the
+    previous one is in use.
 
     Parameters
     ----------
@@ -81,23 +81,23 @@ class StreamedRows:
         return rng.permutation(starts)
 
     def expect(self, start, stop):
-        """Note which range is asked for next."""
+        """Note which range will be needed next."""
         if self._copies is not None and (start, stop) not in self._coming:
             shape = stop - start, self.shape[1]
             copy = self._copies.start(self._read, start, shape, self._X.dtype)
             self._coming = {(start, stop): copy}
 
     def _read(self, start, stop):
-        """Return a range of rows where they are."""
+        """Return a range of rows without moving it."""
         if self._order is None:
             return self._X[start:stop, :]
         return rows_at(self._X, self._order[start:stop])
 
 
 class _CopiesToGpu:
-    """Copies of host arrays to a GPU that run beside its work.
+    """Copies of host arrays to a GPU that run alongside its work.
 
-    They pass through page-locked memory, in a thread and on a stream of their own.
+    They pass through page-locked memory, in a separate thread and on a separate stream.
     """
 
     def __init__(self, device):

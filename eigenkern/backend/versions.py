@@ -1,4 +1,4 @@
-"""What a report of a problem should tell of the machine."""
+"""What a problem report should say about the machine."""
 
 import importlib.metadata
 import os
@@ -29,7 +29,7 @@ _PACKAGES = (
 def show_versions() -> None:
     """Print versions, the BLAS in use with its kernel and threads, devices, memory.
 
-    Says so where OpenBLAS does not recognize AVX-512 and runs at half speed.
+    Says so if OpenBLAS does not recognize AVX-512 and runs at half speed.
 
     See Also
     --------
