@@ -126,8 +126,8 @@ SHARED_SECONDS = 0.5e-3
 # Kernel matrices that are cached. Rows of a block of the triangle: fewer make products
 # slow, more give the workers unequal shares.
 TRIANGLE_ROWS = 1024
-# Bytes of a cached matrix beyond which the rate of first use of memory is measured, in 50
-# ms: computing the matrix takes tenths of a second, and the first use up to a second.
+# Bytes of a cached matrix beyond which the rate of first use of memory is measured, in
+# 50 ms: computing the matrix takes tenths of a second, the first use up to a second.
 MEASURED_TOUCH_BYTES = 256e6
 # Random features. Bytes of frequencies that a product draws at a time, and frequencies
 # that are multiplied together, because narrow products are slow.

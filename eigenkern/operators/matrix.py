@@ -52,7 +52,7 @@ class Matrix:
     in_core = is_dense = True
     #: Whether `cached` may compute it once and for all.
     can_be_cached = True
-    #: Whether products are as cheap as with the rows themselves, so K need not be cached.
+    #: Whether products are as cheap as with the rows themselves: no need to cache K.
     factored = False
     #: Numbers that a row takes while its entries of K are computed, besides these.
     row_width = 0
