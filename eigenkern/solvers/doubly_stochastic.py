@@ -464,13 +464,18 @@ class Iteration:
         total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
         if total_weight == 0.0:
             return
+        factor *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
         gamma = factor * self.steps.at(expansion.n_steps + 1)
-        gamma *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
         # v of `checked_step`, squares / m for M^2. sigma^2: the mean of F cosines has a
         # variance of 1 / (2 F) at most, over the square of a bound, 2, of what varies.
         noise = squares / (8.0 * self.features.block_size * m**2)
         k, gamma = self.blocks.choose(
-            expansion, mean_gradient, noise, gamma, self.steps.longest, self.rng
+            expansion,
+            mean_gradient,
+            noise,
+            gamma,
+            factor * self.steps.longest,
+            self.rng,
         )
         expansion.scale *= 1.0 - gamma * self.alpha
         rate = -gamma / expansion.scale

@@ -269,6 +269,22 @@ def test_guard_shortens_steps_that_diverge(data):
     assert 0 < state.loss < 0.5 * np.mean((Y**2).sum(axis=1))
 
 
+def test_guard_shortens_steps_on_old_blocks_too(data, monkeypatch):
+    X, Y = data
+    choose, steps = BlockRule.choose, []
+
+    def noted(rule, *args):
+        k, step = choose(rule, *args)
+        steps.append((k < len(args[0].coef), step))
+        return k, step
+
+    monkeypatch.setattr(BlockRule, "choose", noted)
+    options = {"algorithm": "cdsg", "longest": 1.9, "n_halvings": 2}
+    states = solver(X, Y, gamma=lambda t: 2 / (1 + 0.1 * t), **options)[2]
+    assert next(islice(states, 5, None)).n_step_halvings == 2
+    assert max(step for old, step in steps if old) == pytest.approx(1.9 / 4)
+
+
 def test_coefficients_survive_strong_shrinkage(data):
     # The common factor falls by half in every step: it has to be folded in.
     options = {"alpha": 0.5}
