@@ -94,16 +94,7 @@ class GeneralProblem(Problem):
         self._on_workers = self._rows = self._matrix = None
         weights = None if data.weights is None else data.weights[train]
         if bandwidth is not None:
-            first = slice(0, n_sampled_rows(len(train)))
-            kernel = make_kernel(
-                kernel,
-                bandwidth,
-                self._streamed[first, :],
-                self.rng,
-                data.targets[train[first]],
-                None if weights is None else weights[first],
-                data.every_row,
-            )
+            kernel = self._measured(kernel, bandwidth, weights)
         self.kernel = kernel
         if isinstance(centers, str):
             centers = _chosen(
@@ -131,6 +122,15 @@ class GeneralProblem(Problem):
         self._validation = None
         if held_out is not None:
             self._validation = self.center_matrix.rows(take(self._X, held_out))
+
+    def _measured(self, kernel, bandwidth, weights):
+        """Return the kernel, its bandwidth measured on some training rows."""
+        first = slice(0, n_sampled_rows(len(self._train)))
+        weights = None if weights is None else weights[first]
+        rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
+        return make_kernel(
+            kernel, bandwidth, rows, self.rng, Y, weights, self._data.every_row
+        )
 
     def _gather(self, rows):
         """Return a slice of the training rows in the solver's order."""
