@@ -106,6 +106,8 @@ def rows_at(X, index):
         return X.take(index)[:, :]
     xp = namespace(X)
     index = xp.asarray(index, device=array_api_compat.device(X))
+    if isinstance(X, np.ndarray) and not X.flags.aligned:
+        return X[index]  # take would copy all of X; chunks sent by Dask may be such
     return xp.take(X, index, axis=0)
 
 
