@@ -1,6 +1,6 @@
 """Models on centers over the workers of a cluster: overhead, scaling, a cost model.
 
-Run ``python benchmarks/scaling.py`` on a quiet machine (some 10 minutes on two cores):
+Run ``python benchmarks/scaling.py`` on a quiet machine (some 3 minutes on two cores):
 
 - the fit of `EigenProRegressor` on one worker process of one thread, over that of the
   same fit in one process on one thread;
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from unittest import mock
@@ -39,8 +40,11 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
 )
+from eigenkern.backend.dask import DaskRows, reuse_freed_memory, rows_of_chunks
 from eigenkern.backend.linalg import solve_triangular
+from eigenkern.backend.machine import GPU
 from eigenkern.kernels import Laplacian
+from eigenkern.operators.cached import CachedTriangle
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.solvers import projected as solver
 
@@ -57,13 +61,13 @@ def data(n, d=D, seed=0):
     return X, y.astype(np.float32)
 
 
-def model(p, m, n_epochs):
+def model(p, m):
     """Return a model whose steps are all alike: no trials, no early end."""
     return EigenProRegressor(
         bandwidth=10.0,
         n_centers=p,
         batch_size=m,
-        max_iter=n_epochs,
+        max_iter=1,
         tol=0,
         early_stopping=False,
         cache_size=1000,  # for the factor of K(Z, Z), not for K(X, Z)
@@ -72,85 +76,142 @@ def model(p, m, n_epochs):
     )
 
 
-def fitted(X, y, p, m, n_epochs=1):
+def fitted(X, y, p, m):
     """Return the seconds of a fit on one thread of this process, and of a step.
 
-    Of the steps those of the last epoch: in the first one connections are opened.
+    Of the steps the median: the first one opens connections. With rows on workers also
+    the mean of the largest part of a batch that is on one of them.
     """
-    run_epoch, found = solver.run_epoch, []
+    run_epoch, ends, parts = solver.run_epoch, [], []
 
-    def timed(*args):
-        start = time.perf_counter()
-        run_epoch(*args)
-        found.append((time.perf_counter() - start) / args[7].n_batches)
+    def timed(batches, *args):
+        def marked():
+            for batch in batches:
+                ends.append(time.perf_counter())
+                yield batch
+                groups = getattr(batch.rows, "groups", [])
+                sizes = [len(group.position) for group in groups] or [1]
+                parts.append(max(sizes) / sum(sizes))
+            ends.append(time.perf_counter())
+
+        run_epoch(marked(), *args)
 
     start = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with mock.patch.object(solver, "run_epoch", timed):
-            model(p, m, n_epochs).fit(X, y)
-    return time.perf_counter() - start, found[-1]
+            model(p, m).fit(X, y)
+    return time.perf_counter() - start, np.median(np.diff(ends)), np.mean(parts)
 
 
+@dataclass
 class Rates:
-    """What a machine does, measured: rates of a thread, and of messages.
+    """What machines do: rates of a worker's thread, of this process, of messages.
 
     Attributes
     ----------
-    evaluation, adjoint : float
-        Seconds of an entry of K, with its product by one column, and of that of K'.
-    solve : float
-        Seconds of a triangular solve over p^2.
+    entry, adjoint : float
+        Seconds of an entry of K that is computed, multiplied by one column and kept,
+        and of one of K' in a product by a column.
+    row : float
+        Seconds of a number of the rows of a batch, which are taken from chunks.
+    solve, kept : float
+        Seconds of an entry of K(Z, Z) here: in a triangular solve, over p^2, and in a
+        product by a column.
     message, byte : float
-        Seconds of a message to a worker and back, and of a byte.
+        Seconds of a message to every worker and back, and of a byte.
     """
 
-    def __init__(self, client=None, *, p=P, d=D):
+    entry: float
+    adjoint: float
+    row: float
+    solve: float
+    kept: float
+    message: float
+    byte: float
+
+    @classmethod
+    def measured(cls, client, X):
+        """Return the rates of this machine, of the slowest worker where all compute."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Dask would rather have a file
+            rows = DaskRows(lazily(X), X.dtype)
+        some = np.random.default_rng(0).permutation(len(X))[: 2000 * rows.n_machines]
+        found = rows.cluster.gather(rows.take(some).run(worker_rates))
+        row, entry, adjoint = np.max(found, axis=0)
+        places, value = list(client.nthreads()), np.zeros(2_500_000, dtype=np.float32)
+
+        def on_workers():
+            options = [{"workers": [place], "pure": False} for place in places]
+            client.gather([client.submit(sum, (1,), **own) for own in options])
+
+        (message,) = in_turn(on_workers, n=25)
+        (large,) = in_turn(lambda: client.scatter(value, broadcast=True, hash=False))
         with threadpool_limits(1):
-            X, _ = data(1000, d)
-            centers, _ = data(p, d, 1)
-            a = np.ones((p, 1), dtype=np.float32)
-            K = TiledKernel(Laplacian(10.0), centers, X)
-            self.evaluation = best(lambda: K.evaluated(a)) / (1000 * p)
-            K = K.block()
-            self.adjoint = best(lambda: (a[:1000].T @ K).T) / (1000 * p)
-            L = np.tril(np.ones((p, p))) + p * np.eye(p)
-            column = np.ones((p, 1))
-            self.solve = best(lambda: solve_triangular(L, column)) / p**2
-        self.message = self.byte = 0.0
-        if client is not None:
-            value = np.zeros(2_500_000, dtype=np.float32)
-            small = best(lambda: client.gather([client.submit(sum, (1,), pure=False)]))
-            large = best(lambda: client.scatter(value, broadcast=True, hash=False))
-            self.message, self.byte = small, max(large - small, 0.0) / value.nbytes
+            L = np.tril(np.ones((P, P))) + P * np.eye(P)
+            K = CachedTriangle(TiledKernel(Laplacian(10.0), X[: 2 * P]))
+            solve, kept = in_turn(
+                lambda: solve_triangular(L, np.ones((P, 1))),
+                lambda: K @ np.ones((2 * P, 1), dtype=np.float32),
+            )
+        byte = max(large - message, 0.0) / value.nbytes
+        solve, kept = solve / P**2, kept / (2 * P) ** 2
+        return cls(entry, adjoint, row, solve, kept, message, byte)
 
 
-def best(function, n=5):
-    """Return the least seconds of a few calls."""
-    found = []
-    for _ in range(n):
-        start = time.perf_counter()
-        function()
-        found.append(time.perf_counter() - start)
-    return min(found)
+def worker_rates(places, *chunks):
+    """Return `row`, `entry` and `adjoint` of `Rates`, measured in this process.
 
-
-# Messages that a step waits for, one after the other: of a step with all that it needs,
-# and back.
-N_ROUNDS = 1
-
-
-def step_seconds(rates, *, m, p, n_columns, n_workers, itemsize=4):
-    """Return what a step takes: on the workers, here, and on the way.
-
-    Of a batch of m rows each of W workers evaluates m / W rows of K and multiplies them
-    twice; p l coefficients go to each worker, and as many come back; m l targets and
-    errors pass. The projection is two triangular solves.
+    K of 2000 rows is larger than what the C library keeps when it is freed: its memory
+    is new each time, as in a step.
     """
-    on_workers = m * p / n_workers * (rates.evaluation + rates.adjoint * n_columns)
-    here = 2 * p**2 * rates.solve * n_columns
-    n_bytes = itemsize * n_columns * (2 * p * n_workers + 2 * m)
-    on_the_way = rates.message * N_ROUNDS + rates.byte * n_bytes
+    reuse_freed_memory()
+    X = rows_of_chunks(places, *chunks)
+    a = np.ones((P, 1), dtype=np.float32)
+    local = TiledKernel(Laplacian(10.0), data(P)[0])
+    K = local.rows(X).evaluated(a)[1]
+    seconds = in_turn(
+        lambda: rows_of_chunks(places, *chunks),
+        lambda: local.rows(X).evaluated(a),
+        lambda: K.adjoint(a[: len(X)]),
+    )
+    return seconds / (len(X) * np.array([D, P, P]))
+
+
+def in_turn(*functions, n=7):
+    """Return the medians of the seconds of functions.
+
+    They are called in turn, so that each finds in the cache what others left there, as
+    in a step; and medians, because a step is slow at times, too.
+    """
+    found = np.empty((n, len(functions)))
+    for times in found:
+        for i, function in enumerate(functions):
+            start = time.perf_counter()
+            function()
+            times[i] = time.perf_counter() - start
+    return np.median(found, axis=0)
+
+
+# Products with K(Z, Z) of a projection without a factor: three or four, mostly four, in
+# the fit with 10000 centers below.
+N_PRODUCTS = 4
+
+
+def step_seconds(rates, *, m, p, n_workers, part, factor, n_levels=0):
+    """Return what a step of one output takes: on the workers, here, and on the way.
+
+    Of a batch of m rows each worker takes its own from its chunks, evaluates their rows
+    of K and multiplies them twice; the largest `part` on one of them counts, 1 / W if
+    all have as many. One message to each worker and back has all
+    that it needs: p coefficients go there, and as many come back, or are added up by a
+    tree of `n_levels`; m targets and errors pass. The projection is two triangular
+    solves with a `factor` of K(Z, Z), or some products with it.
+    """
+    on_workers = m * part * (p * (rates.entry + rates.adjoint) + D * rates.row)
+    here = p**2 * (2 * rates.solve if factor else N_PRODUCTS * rates.kept)
+    n_bytes = 4 * (p * (n_workers + (n_levels or n_workers)) + 2 * m)
+    on_the_way = rates.message * (1 + n_levels) + rates.byte * n_bytes
     return on_workers, here, on_the_way
 
 
@@ -179,39 +240,36 @@ def measure():
     )
     X, y = data(N)
     steps = {}
-    plain, plain_step = fitted(X, y, P, M)
+    plain, plain_step, _ = fitted(X, y, P, M)
     yield f"one process: {plain:.2f} s, a step {plain_step:.3f} s"
     for n_workers in (1, 2):
         cluster, client = with_workers(n_workers)
         here = f"{n_workers} worker(s)"
         try:
-            rates, rows = Rates(client), lazily(X)
-            took, steps[n_workers] = fitted(rows, y, P, M)
-            yield f"{here}: {took:.2f} s, a step {steps[n_workers]:.3f} s"
+            rates, rows = Rates.measured(client, X), lazily(X)
+            found = (f"{name} {1e9 * rate:.3g}" for name, rate in vars(rates).items())
+            yield f"{here}, rates in ns: {', '.join(found)}"
+            took, *first = fitted(rows, y, P, M)
+            yield f"{here}: {took:.2f} s, a step {first[0]:.3f} s"
             if n_workers == 1:
                 yield verdict("one worker over one process", took / plain, "overhead")
-            steps["twice"] = fitted(rows, y, P, 2 * M)[1]
-            tiny = fitted(lazily(X[:16_000, :1]), y[:16_000], 10, 1000, 2)[1]
-            long = fitted(lazily(X[:40_000]), y[:40_000], 10_000, M)[1]
+            _, *twice = fitted(rows, y, P, 2 * M)
+            _, tiny, _ = fitted(lazily(X[:16_000, :1]), y[:16_000], 10, 1000)
+            _, *long = fitted(lazily(X[:40_000]), y[:40_000], 2 * P, M)
+            steps[n_workers], steps["twice"] = first[0], twice[0]
             yield verdict(
                 f"{here}, a tiny step ({1e3 * tiny:.1f} ms) over one with 10000 "
-                f"centers ({1e3 * long:.0f} ms)",
-                tiny / long,
+                f"centers ({1e3 * long[0]:.0f} ms)",
+                tiny / long[0],
                 "scheduler",
             )
             for label, m, p, found in (
-                ("5000 centers", M, P, steps[n_workers]),
-                ("5000 centers, twice the batch", 2 * M, P, steps["twice"]),
-                ("10000 centers", M, 10_000, long),
+                ("5000 centers", M, P, first),
+                ("5000 centers, twice the batch", 2 * M, P, twice),
+                ("10000 centers", M, 2 * P, long),
             ):
-                parts = step_seconds(rates, m=m, p=p, n_columns=1, n_workers=n_workers)
-                said = sum(parts)
-                yield verdict(
-                    f"cost model, {here}, {label}: {said:.3f} s (workers "
-                    f"{parts[0]:.3f}, here {parts[1]:.3f}, messages {parts[2]:.3f}) "
-                    f"for {found:.3f} s, off by",
-                    abs(said / found - 1),
-                    "model",
+                yield f"cost model, {here}, {label}, " + compared(
+                    rates, m, p, n_workers, *found
                 )
         finally:
             client.close()
@@ -225,6 +283,22 @@ def measure():
     )
 
 
+def compared(rates, m, p, n_workers, found, part):
+    """Return what the model says of a step beside the seconds that were found."""
+    # A factor of 10000 centers does not fit in the cache_size of `model`.
+    seconds = step_seconds(
+        rates, m=m, p=p, n_workers=n_workers, part=part, factor=p == P
+    )
+    workers, here, messages = seconds
+    return verdict(
+        f"at most {part:.2f} of a batch on one: {sum(seconds):.3f} s (workers "
+        f"{workers:.3f}, here {here:.3f}, messages {messages:.3f}) for {found:.3f} s, "
+        "off by",
+        abs(sum(seconds) / found - 1),
+        "model",
+    )
+
+
 def verdict(label, value, bar, *, at_least=False):
     """Return a line with a value and whether it is within its bar."""
     right = value >= BARS[bar] if at_least else value <= BARS[bar]
@@ -233,27 +307,39 @@ def verdict(label, value, bar, *, at_least=False):
 
 def projected():
     """Yield lines on clusters that are not there, from data sheets."""
-    n_features, per_worker = 100, 10_000
-    gpu = {"product": 40e12, "function": 4e-12}
+    n, p, per_worker = 10**8, 10**6, 10_000
+    tiles, number = GPU.kernel_seconds(D + 2, 4, 1), 4 / GPU.read
+    gpus = Rates(
+        entry=tiles + number,
+        adjoint=number,
+        row=2 * number,
+        solve=0.0,
+        kept=tiles,  # K(Z, Z) is computed anew in each product
+        message=2e-3,
+        byte=1e-10,
+    )
     yield "seconds of an epoch of EigenPro 4: workers + messages, and of projections"
-    for n, p, kinds in ((10**8, 10**6, (8, 16, 32, 64)),):
-        for n_workers in kinds:
-            entry = 2 * (n_features + 2) / gpu["product"] + gpu["function"]
-            n_steps = n / (per_worker * n_workers)
-            on_workers = n * p / n_workers * entry
-            levels = 1 + np.ceil(np.log2(n_workers))
-            n_bytes = 4 * (p * (n_workers + levels) + 2 * per_worker * n_workers)
-            messages = n_steps * (2e-3 * (N_ROUNDS + levels) + 1e-10 * n_bytes)
-            # Three products with K(Z, Z) each, after as many batches as cost as much.
-            projection = 3 * p**2 * entry
-            yield (
-                f"{n:.0e} rows, {p:.0e} centers, {n_workers} GPUs: {on_workers:8.0f} + "
-                f"{messages:.0f}; each projection on one GPU {projection:.0f}"
-            )
+    for n_workers in (8, 16, 32, 64):
+        m = per_worker * n_workers
+        levels = 1 + np.ceil(np.log2(n_workers))
+        on_workers, projection, messages = step_seconds(
+            gpus,
+            m=m,
+            p=p,
+            n_workers=n_workers,
+            part=1 / n_workers,
+            factor=False,
+            n_levels=levels,
+        )
+        yield (
+            f"{n:.0e} rows, {p:.0e} centers, {n_workers} GPUs: "
+            f"{n / m * on_workers:8.0f} + {n / m * messages:.0f}; "
+            f"each projection on one GPU {projection:.0f}"
+        )
     yield "seconds of NystromRegressor: sums on the workers + messages + what is left"
     n, p, n_nodes = 10**9, 10**4, 100
     core = {"product": 40e9, "function": 2.5e-9}
-    work = n * p * (2 * (n_features + p / 2) / core["product"] + core["function"])
+    work = n * p * (2 * (D + p / 2) / core["product"] + core["function"])
     messages = (1 + np.ceil(np.log2(n_nodes))) * (2e-3 + 1e-10 * 8 * p**2)
     here = 2 * 2 * p**3 / (32 * core["product"])
     yield (
