@@ -1,17 +1,21 @@
 """Time of fits and predictions on a busy machine over that of the same alone.
 
-Each case runs alone, beside as many endless Python loops as there are cores, and beside
-one process that multiplies NumPy matrices on two threads without end. Run ::
+Each case runs alone, beside as many endless Python loops as there are cores, beside the
+same in a session each, and beside one process that multiplies NumPy matrices on two
+threads without end. Run ::
 
-    python benchmarks/busy.py                   # the table, some 3 minutes
+    python benchmarks/busy.py                   # the table, some 5 minutes
     python benchmarks/busy.py --cases tabular linear     # a part of it
     python benchmarks/busy.py --write           # and keep it in results/
 
 The estimators have their default threads. With fair shares a fit on all cores takes
-twice as long beside either; one that runs on one thread less. The fit of "ridge" is
-mostly that of scikit-learn's `Ridge`, on the threads of BLAS.
+twice as long beside loops or products; one that runs on one thread less. Beside loops
+of one session each a fair share is a third of the machine: Linux may share its cores
+among sessions first (sched_autogroup_enabled). "floor" is what the scheduler leaves to
+products that wait for nothing. The fit of "ridge" is mostly that of scikit-learn's
+`Ridge`, on the threads of BLAS.
 
-The rounds of a case (alone, loops, products) follow each other, and the table has
+The rounds of a case (alone and beside the others) follow each other, and the table has
 medians of three of them. The other processes are started for each and end with it, and
 end themselves where this one is gone.
 """
@@ -40,7 +44,7 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
 )
-from eigenkern.backend.threads import n_blas_threads, n_cores
+from eigenkern.backend.threads import Team, n_blas_threads, n_cores, run_on_threads
 
 RESULTS = Path(__file__).parent / "results" / "busy.txt"
 # What keeps the machine busy; both end with the process that started them.
@@ -63,7 +67,14 @@ with threadpool_limits(2):
     while os.getppid() == parent:
         A @ A
 """
-BUSY = {"alone": [], "loops": [LOOP] * n_cores(), "products": [PRODUCT]}
+LOOPS = [LOOP] * n_cores()
+# What runs beside a case, and whether in sessions of its own.
+BUSY = {
+    "alone": ([], False),
+    "loops": (LOOPS, False),
+    "sessions": (LOOPS, True),
+    "products": ([PRODUCT], False),
+}
 # Seconds that the predictions of a round take alone, at least.
 PREDICTED = 0.3
 
@@ -92,8 +103,24 @@ def features():
     return made.fit_transform(X[:3000]), y[:3000]
 
 
+class Floor:
+    """Small products on all threads, none of which waits for another."""
+
+    _A = np.ones((400, 400), np.float32)
+
+    def fit(self, X, y):
+        self._multiply(200)
+
+    def predict(self, X):
+        self._multiply(10)
+
+    def _multiply(self, n):
+        run_on_threads(Team(n_blas_threads()), lambda: self._A @ self._A, [()] * n)
+
+
 # name -> (data, estimator)
 CASES = {
+    "floor": (lambda: (None, None), Floor()),
     "digits": (digits, EigenProClassifier(max_iter=10, random_state=0)),
     "tabular": (tabular, EigenProRegressor(max_iter=10, random_state=0)),
     "epochs": (
@@ -121,14 +148,15 @@ CASES = {
 
 
 @contextmanager
-def beside(programs):
+def beside(programs, in_sessions):
     """Run Python programs in processes of their own, and end them."""
     processes = []
     try:
         for program in programs:
             command = [sys.executable, "-c", program]
             # Ctrl-C is for this process, which ends them.
-            options = {"stdout": subprocess.PIPE, "start_new_session": True}
+            group = {"start_new_session": True} if in_sessions else {"process_group": 0}
+            options = {"stdout": subprocess.PIPE} | group
             processes.append(subprocess.Popen(command, **options))
         for process in processes:
             process.stdout.readline()  # it has begun
@@ -158,8 +186,8 @@ def measure(name, n_rounds):
     n_calls = int(np.ceil(PREDICTED / seconds(lambda: estimator.predict(X))))
     times = np.empty((n_rounds, 2, len(BUSY)))
     for round_of_times in times:
-        for j, programs in enumerate(BUSY.values()):
-            with beside(programs):
+        for j, others in enumerate(BUSY.values()):
+            with beside(*others):
                 round_of_times[0, j] = seconds(lambda: estimator.fit(X, y))
                 round_of_times[1, j] = seconds(lambda: estimator.predict(X), n_calls)
     return np.median(times, axis=0)
@@ -174,18 +202,22 @@ def main():
     # Ending this process ends the others as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     lines = [
-        f"Seconds alone, and the ratio beside {n_cores()} endless loops and beside "
-        f"NumPy products on two threads; {date.today()}; {processor()}, "
-        f"{n_blas_threads()} threads, NumPy {np.__version__}",
+        f"Seconds alone, and the ratio beside {n_cores()} endless loops, the same in "
+        "sessions of their own, and NumPy products on two threads; "
+        f"{date.today()}; {processor()}, {n_blas_threads()} threads, "
+        f"NumPy {np.__version__}",
         "",
-        f"{'':>10}{'fit':>8}{'':>17}{'predict':>11}",
-        f"{'case':>10}" + 2 * f"{'alone s':>10}{'loops':>7}{'products':>10}",
+        f"{'':>10}{'fit':>8}{'':>27}{'predict':>11}",
+        f"{'case':>10}"
+        + 2 * (f"{'alone s':>10}{'loops':>7}{'sessions':>10}" + f"{'products':>10}"),
     ]
     print("\n".join(lines))
     for name in args.cases:
         line = f"{name:>10}"
         for alone, *busy in measure(name, args.rounds):
-            line += f"{alone:>10.4f}{busy[0] / alone:>7.2f}{busy[1] / alone:>10.2f}"
+            loops, *others = (time / alone for time in busy)
+            line += f"{alone:>10.4f}{loops:>7.2f}"
+            line += "".join(f"{ratio:>10.2f}" for ratio in others)
         lines.append(line)
         print(line, flush=True)
     if args.write:
