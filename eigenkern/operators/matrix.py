@@ -216,9 +216,19 @@ class Matrix:
         gram : array of shape (p, p), or (r, r)
         cross : array of shape (p, l), or (r, l)
         """
-        xp = self.xp
-        if weights is not None and bool(xp.all(weights == 1)):
+        if weights is not None and bool(self.xp.all(weights == 1)):
             weights = None
+        G, c = self._gram_sums(T, weights, transform)
+        if self.pool is not None:  # `_add_gram` filled the lower triangle
+            _mirror(G)
+        return G, c
+
+    def _gram_sums(self, T, weights, transform):
+        """Return the sums of `gram`, on threads only the lower triangle of the first.
+
+        The buffer of the rows is free again when this returns.
+        """
+        xp = self.xp
         size = self.shape[1] if transform is None else transform.shape[1]
         options = {"dtype": xp.float64, "device": self.device}
         G = xp.zeros((size, size), **options)
@@ -237,8 +247,6 @@ class Matrix:
                 root = xp.sqrt(weights[rows])[:, None]
                 C, T_b = C * root, T_b * root
             self._add_gram(G, c, C, T_b)
-        if self.pool is not None:  # `_add_gram` filled the lower triangle
-            G = np.tril(G) + np.tril(G, -1).T
         return G, c
 
     def _add_gram(self, G, c, C, T):
@@ -350,3 +358,11 @@ def check_finite(values):
             "the kernel matrix has values that are not finite: scale X, or choose "
             "another kernel or bandwidth"
         )
+
+
+def _mirror(G):
+    """Copy the lower triangle of a NumPy array to the upper one, tile by tile."""
+    for rows in slices(len(G), 512):
+        G[: rows.start, rows] = G[rows, : rows.start].T
+        tile = G[rows, rows]
+        tile[...] = np.tril(tile) + np.tril(tile, -1).T

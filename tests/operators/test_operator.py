@@ -533,6 +533,19 @@ def test_gram(weighted, transformed, dtype, problem, rng):
     assert_array_equal(G, G.T)
 
 
+def test_gram_takes_a_buffer_and_one_matrix(rng):
+    X = rng.standard_normal((3000, 5))
+    K = TiledKernel(Gaussian(1.5), X[:1500], X, tile_memory=5)
+    T = np.ones((3000, 1))
+    _ = K.gram(T)  # threads are started
+    tracemalloc.start()
+    G, _ = K.gram(T)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert_array_equal(G, G.T)
+    assert peak <= 8 * K.gram_rows() * 1500 + G.nbytes + K.budget + 2e6
+
+
 def test_gram_in_float64_is_definite(rng):
     """In float32 the smallest eigenvalue would drown in the rounding of the largest."""
     X = rng.random((3000, 2)).astype(np.float32)
