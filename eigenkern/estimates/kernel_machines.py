@@ -101,7 +101,8 @@ def _estimate_general(fit, n, held_out):
     fit.holds("centers", p * (fit.d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
     n_sampled = n_sampled_rows(n)
-    add_ridge(fit, fit.matrix(n_sampled, n_sampled))
+    sample = fit.matrix(n_sampled, n_sampled)
+    add_ridge(fit, sample, n_sampled * Z.row_width * size)
     direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
     if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)

@@ -9,10 +9,12 @@ from ..backend import memory
 from ..backend.machine import CPU
 from ..estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
 from ..estimators.least_squares import chosen_n_centers, given_centers
+from ..estimators.nystrom import NystromRegressor
 from ..estimators.nytro import NytroClassifier, NytroRegressor, factorises
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
+from ..nystrom.posterior import n_left_out
 from ..operators.cached import cached_bytes
 from ..tuning.sizes import FALKON_ITERATIONS
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
@@ -79,11 +81,15 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
         fit.touches(n * fit.d * size)
-    fit.holds("targets", 8 * n * (2 * k + 1))
+    fit.holds("targets", 8 * n * (3 * k + 4))
     fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
     iterates = isinstance(e, NYTRO) and not _factorises(fit, plan, p)
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
+        if isinstance(e, NystromRegressor):
+            # For variances: rows that are left out, as values, whitened by L and by the
+            # factor, and squared.
+            fit.uses(2 * square + 4 * 8 * p * n_left_out(n, 1 / 8))
         return fit.result("factor" if kind == "ridge" else kind, n_centers=p)
     n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else e._n_iterations
     n_passes = n_epochs

@@ -1,6 +1,5 @@
 """Costs of parts that fits of several estimators share."""
 
-from ..backend.machine import CPU
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
@@ -36,8 +35,11 @@ def race(fit, n, m):
     return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
 
 
-def add_ridge(fit, K):
-    """Add the choice of a penalty on a subsample, if there is one."""
+def add_ridge(fit, K, n_bytes=0.0):
+    """Add the choice of a penalty on a subsample, if there is one.
+
+    K is the kernel matrix of rows that take `n_bytes` beside what is held.
+    """
     e, size = fit.estimator, fit.itemsize
     if not is_auto(e.early_stopping) or getattr(e, "alpha", 0.0) not in (0, "auto"):
         return
@@ -48,7 +50,7 @@ def add_ridge(fit, K):
     fit.entries((s + judges) * s)
     fit.products(N_FACTORS * FACTOR_CUBES * (s**3 + (s / 2) ** 3), size)
     fit.products(2 * N_FACTORS * judges * s * fit.n_outputs, size)
-    fit.uses((s + judges) * s * size + 2 * s * s * size + fit.tiles(K, s))
+    fit.uses((s + judges + 2 * s) * s * size + fit.tiles(K, s) + n_bytes)
 
 
 def add_tuning(fit, K, s, q, kept):
@@ -74,13 +76,13 @@ def add_measuring(fit, N, q):
 
 def add_normal_equations(fit, kind, K, plan, holds_out=False):
     """Add factors, and sums over all rows, with the matrix K of the training rows."""
-    # Sums over the rows pass through a buffer, with a tile per thread, L of the
-    # centers, the sums, and halves of these in memory. While the models are computed,
-    # the plan has room for one matrix more than was seen in use.
-    p = K.shape[1]
+    # Sums over the rows pass through a buffer, with L of the centers and the sums in
+    # memory. The tiles stay with the threads that freed them. While the models are
+    # computed, the plan has room for one matrix more than was seen in use.
+    p, n_block = K.shape[1], K.gram_rows()
     square = 8 * p * p
-    tiles = 8 * CPU.row_tile * CPU.center_tile * fit.n_threads
-    fit.uses(8 * p * K.gram_rows() + tiles + 4 * square)
+    fit.holds("tiles", fit.tiles(K, n_block))
+    fit.uses(8 * p * n_block + 2 * square)
     squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
     fit.uses(squares * square)
     fit.holds("preconditioner", square)
