@@ -16,7 +16,7 @@ from ..estimators.linear_eigenpro import (
     LinearEigenProRegressor,
 )
 from ..estimators.nystrom import NystromClassifier, NystromRegressor
-from ..estimators.validation import check_number, is_auto
+from ..estimators.validation import check_number, check_parameters
 from .features import estimate_dsg, estimate_linear
 from .kernel_machines import estimate_eigenpro
 from .least_squares import FALKON, NYTRO, estimate_centers
@@ -103,9 +103,6 @@ def estimate(
             "estimates are of the CPU: device must be 'auto' or 'cpu'; got "
             f"{estimator.device!r}"
         )
-    estimator._check_parameters()
-    n_centers = getattr(estimator, "n_centers", None)
-    if n_centers is not None and not is_auto(n_centers):
-        check_number("n_centers", n_centers, 1, integer=True)
+    check_parameters(estimator)
     fit = PlannedFit(estimator, int(n_samples), int(n_features), int(n_outputs), dtype)
     return family[0](fit)

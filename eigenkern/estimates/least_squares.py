@@ -1,16 +1,21 @@
 """Least squares on centers: Nystrom, NYTRO and Falkon."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
-
-from ..backend import memory
 from ..backend.machine import CPU
 from ..estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
-from ..estimators.least_squares import chosen_n_centers, given_centers
+from ..estimators.least_squares import (
+    chosen_n_centers,
+    given_centers,
+    what_is_solved,
+)
 from ..estimators.nystrom import NystromRegressor
-from ..estimators.nytro import NytroClassifier, NytroRegressor, factorises
+from ..estimators.nytro import (
+    NytroClassifier,
+    NytroRegressor,
+    n_iterations,
+    uses_factors,
+)
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
@@ -28,15 +33,7 @@ FALKON = FalkonLikeRegressor, FalkonLikeClassifier
 
 def estimate_centers(fit):
     e = fit.estimator
-    logistic = getattr(e, "loss", "squared_error") == "log_loss"
-    selects = isinstance(getattr(e, "alpha", "auto"), str)
-    holds_out = selects and getattr(e, "selection", None) == "holdout"
-    holds_out = holds_out or (logistic and selects)
-    falkon = isinstance(e, FALKON)
-    kind = "path" if selects or e.alpha == 0 else "ridge"
-    kind = "falkon" if falkon else kind
-    if logistic:
-        kind = "falkon logistic" if falkon else "logistic"
+    kind, holds_out = what_is_solved(e)
     n = fit.n
     n_train = n - round(e.validation_fraction * n) if holds_out else n
     centers = given_centers(e, fit.data.X)
@@ -45,12 +42,13 @@ def estimate_centers(fit):
         p = chosen_n_centers(e, fit.data, kind, holds_out, 0)
     if p is not None and centers is None:
         p = min(p, n_train)
-    every_row = not logistic and (p is None or (falkon and p == n))
+    every_row = p is None or (kind == "falkon" and p == n)
     p = p or n_train
-    if not selects and fit.drowns(e.alpha, p):
+    alpha = getattr(e, "alpha", "path")
+    if alpha != "path" and fit.drowns(alpha, p):
         return estimate_centers(replace(fit, dtype="float64"))
     fit.tells_rows()
-    if every_row:
+    if every_row and not kind.endswith("logistic"):
         return _estimate_rows(fit, kind)
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
@@ -83,7 +81,8 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         fit.touches(n * fit.d * size)
     fit.holds("targets", 8 * n * (3 * k + 4))
     fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
-    iterates = isinstance(e, NYTRO) and not _factorises(fit, plan, p)
+    sizes = n, p, fit.d, k
+    iterates = isinstance(e, NYTRO) and not uses_factors(e, fit, plan, sizes, size)
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
         if isinstance(e, NystromRegressor):
@@ -91,7 +90,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
             # factor, and squared.
             fit.uses(2 * square + 4 * 8 * p * n_left_out(n, 1 / 8))
         return fit.result("factor" if kind == "ridge" else kind, n_centers=p)
-    n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else e._n_iterations
+    n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else n_iterations(e)
     n_passes = n_epochs
     if kind == "falkon" and fit.data.groups is not None:
         n_passes += _N_HELD_OUT
@@ -111,21 +110,3 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     fit.uses(2 * square + block)
     add_pivoted_factor(fit, p)
     return fit.result("iterations", n_centers=p, n_epochs=n_epochs)
-
-
-def _factorises(fit, plan, p):
-    """Whether NYTRO uses a factorization."""
-    e = fit.estimator
-    if e.selection == "gcv":
-        return True
-    problem = SimpleNamespace(
-        xp=fit.xp,
-        device=fit.device,
-        dtype=np.dtype(fit.dtype),
-        all=fit.data,
-        n_centers=p,
-        n_features=fit.d,
-        has_memory=lambda plan: plan.bytes <= memory.available(fit.xp, fit.device),
-    )
-    n_iter = None if is_auto(e.max_iter) else e.max_iter
-    return factorises(problem, plan, n_iter, e.cache_size)

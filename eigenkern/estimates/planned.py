@@ -1,5 +1,6 @@
 """A planned fit, and the rates of this machine that determine its costs."""
 
+import math
 import time
 from copy import copy
 from dataclasses import dataclass, field
@@ -94,6 +95,11 @@ class PlannedFit:
             _entry_seconds[key] = _best_seconds(lambda: K @ ones) / n_rows**2
         self._entry_seconds = _entry_seconds[key]
 
+    def n_held_out(self, holds_out):
+        """Return how many rows are held out, if some are."""
+        fraction = self.estimator.validation_fraction if holds_out else 0.0
+        return math.ceil(fraction * self.n)
+
     def matrix(self, m, p, *, symmetric=False):
         """Return a dummy kernel matrix of shape (m, p)."""
         if self.precomputed:
@@ -171,7 +177,7 @@ class PlannedFit:
         if self.precomputed:
             return 0
         m = operator.shape[0] if m is None else m
-        return operator._plan(m).bytes * 2 / self.itemsize
+        return operator.plan(m).bytes * 2 / self.itemsize
 
     def result(self, method, *, n_centers=None, batch_size=None, n_epochs=1):
         """Return the `Estimate`."""

@@ -132,7 +132,7 @@ class _FalkonLike(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        problem = make_problem(self, data, "falkon")
+        problem = make_problem(self, data)
         if problem.n_centers is None:
             return self._prepare_direct(problem)
         n, p = len(problem.train.index), problem.n_centers

@@ -36,9 +36,26 @@ def check_selection(estimator, selections):
         raise ValueError(f"selection must be one of {names}; got {selection!r}")
 
 
+def what_is_solved(estimator):
+    """Return what is solved, of `NystromPlan`, and whether rows are held out for it.
+
+    Rows are held out to select a model on, unless some are given.
+    """
+    logistic = getattr(estimator, "loss", None) == "log_loss"
+    if not hasattr(estimator, "selection"):
+        return "falkon logistic" if logistic else "falkon", False
+    # NYTRO, which has no alpha, selects the number of iterations.
+    alpha = getattr(estimator, "alpha", "path")
+    kind = "path" if alpha in ("path", 0) else "ridge"
+    holds_out = alpha == "path" and estimator.selection == "holdout"
+    return "logistic" if logistic else kind, holds_out
+
+
 def given_centers(estimator, X):
     """Return the centers that the parameter `centers` gives, or None for a method."""
     centers, n_centers = estimator.centers, estimator.n_centers
+    if n_centers is not None and not is_auto(n_centers):
+        check_number("n_centers", n_centers, 1, integer=True)
     given = centers is not None and not isinstance(centers, str)
     if is_precomputed(estimator) and (given or centers == "kmeans"):
         raise ValueError(
@@ -55,19 +72,13 @@ def given_centers(estimator, X):
     return found
 
 
-def make_problem(
-    estimator, data, kind, *, holds_out=False, n_stored=0, n_passes=1, shuffles=False
-):
-    """Return the least-squares problem of an estimator.
+def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
+    """Return the problem of an estimator, see `what_is_solved`.
 
     Parameters
     ----------
     estimator : estimator
     data : Data
-    kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
-        What is solved, see `NystromPlan`.
-    holds_out : bool, default=False
-        Whether to hold out rows to select on, unless some are given.
     n_stored : int, default=0
         Number of candidates whose coefficients are stored.
     n_passes : int, default=1
@@ -76,10 +87,9 @@ def make_problem(
     shuffles : bool, default=False
         Whether to put the rows in random order if all are centers.
     """
-    n_centers = estimator.n_centers
-    if n_centers is not None and not is_auto(n_centers):
-        check_number("n_centers", n_centers, 1, integer=True)
-    centers = given_centers(estimator, data.X)
+    kind, holds_out = what_is_solved(estimator)
+    _check_given_rows(estimator, data, holds_out)
+    centers, n_centers = given_centers(estimator, data.X), estimator.n_centers
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
@@ -157,7 +167,7 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
     return spectrum.coef(RidgePath([alpha]).filters(spectrum)[:, 0]), None
 
 
-def check_given_rows(estimator, data, used):
+def _check_given_rows(estimator, data, used):
     """Raise a ValueError if validation rows are given but not used."""
     if data.validation is None or used:
         return

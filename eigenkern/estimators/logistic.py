@@ -4,7 +4,7 @@ import numpy as np
 
 from ..nystrom.descent import State
 from ..solvers.logistic import LogisticState, minimised, newton, way_down
-from .least_squares import check_given_rows, make_problem, warn_at_end
+from .least_squares import make_problem, warn_at_end
 from .training import SolutionRule
 from .validation import warn_user
 
@@ -73,10 +73,7 @@ def prepare_nystrom(estimator, data, alphas):
         Values of the path, or a single one.
     """
     selects = isinstance(estimator.alpha, str)
-    check_given_rows(estimator, data, selects)
-    problem = make_problem(
-        estimator, data, "logistic", holds_out=selects, n_passes=20 * len(alphas)
-    )
+    problem = make_problem(estimator, data, n_passes=20 * len(alphas))
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
@@ -166,9 +163,7 @@ def _extrapolated(coefs, done, alphas, k):
 
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
-    problem = make_problem(
-        estimator, data, "falkon logistic", n_passes=5 * estimator.max_iter
-    )
+    problem = make_problem(estimator, data, n_passes=5 * estimator.max_iter)
     problem.check_memory(problem.plan("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
     chosen = {"n_centers_": problem.n_coefs, "cache_size_": problem.cache_megabytes}

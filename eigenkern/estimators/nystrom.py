@@ -11,7 +11,6 @@ from ..nystrom.filters import RidgePath
 from .base import Model, kernel_gradients, kernel_values
 from .gaussian_process import Posterior, variance_attributes
 from .least_squares import (
-    check_given_rows,
     check_selection,
     make_problem,
     path_errors,
@@ -152,15 +151,11 @@ class _Nystrom(Model):
         """Return problem, solver, chosen attributes and rule of a fit."""
         selects = isinstance(self.alpha, str)
         path = RidgePath(check_alphas(self.alphas) if selects else [self.alpha])
-        holds_out = selects and self.selection == "holdout"
-        check_given_rows(self, data, holds_out)
         n_passes = 2 if self.selection == "loo" else 1
         n_stored = len(path.alphas) if self.store_coef_path else 0
         problem = make_problem(
             self,
             data,
-            "path" if selects or self.alpha == 0 else "ridge",
-            holds_out=holds_out,
             n_stored=n_stored,
             n_passes=n_passes,
             shuffles=self._has_variance and not data.precomputed,

@@ -19,7 +19,6 @@ from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
 from ..operators.cached import cached
 from .base import Model, kernel_gradients, kernel_values
 from .least_squares import (
-    check_given_rows,
     check_selection,
     make_problem,
     path_errors,
@@ -32,6 +31,20 @@ from .validation import check_kernel_parameters, check_number, is_auto, warn_use
 
 # As in the paper.
 _MAX_ITER = 500
+
+
+def n_iterations(model):
+    """Return how many there are, computed one by one or if none is selected."""
+    return _MAX_ITER if is_auto(model.max_iter) else model.max_iter
+
+
+def uses_factors(model, place, plan, sizes, itemsize):
+    """Whether the path is computed by factors, see `factorises`."""
+    n_iter = None if is_auto(model.max_iter) else model.max_iter
+    by_factors = model.selection == "gcv"
+    return by_factors or factorises(
+        place, plan, sizes, itemsize, n_iter, model.cache_size
+    )
 
 
 class _Nytro(Model):
@@ -149,12 +162,7 @@ class _Nytro(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        holds_out = self.selection == "holdout"
-        check_given_rows(self, data, holds_out)
-        n_stored = self._n_stored
-        problem = make_problem(
-            self, data, "path", holds_out=holds_out, n_stored=n_stored
-        )
+        problem = make_problem(self, data, n_stored=self._n_stored)
         return problem, self._solution(problem), {}, SolutionRule(problem)
 
     @property
@@ -164,17 +172,13 @@ class _Nytro(Model):
             return 0
         return len(iterations(LAST if is_auto(self.max_iter) else self.max_iter))
 
-    @property
-    def _n_iterations(self):
-        """Number of iterations if they are computed one by one, or none is selected."""
-        return _MAX_ITER if is_auto(self.max_iter) else self.max_iter
-
     def _solution(self, problem):
         """Yield the model of the best number of iterations, fitted to all rows."""
         plan, found = problem.plan(True, self._n_stored), None
-        n_iter = None if is_auto(self.max_iter) else self.max_iter
-        by_factors = self.selection == "gcv"
-        if not (by_factors or factorises(problem, plan, n_iter, self.cache_size)):
+        n, n_outputs = problem.all.targets.shape
+        sizes = n, problem.n_centers, problem.n_features, n_outputs
+        itemsize = problem.xp.finfo(problem.dtype).bits // 8
+        if not uses_factors(self, problem, plan, sizes, itemsize):
             try:
                 found = self._iterated(problem)
             except IndefiniteKernelError:
@@ -211,7 +215,8 @@ class _Nytro(Model):
     def _selected(self, problem, spectrum, step):
         """Return t, the iterations of the path, and their errors."""
         if self.selection is None:
-            return self._n_iterations, iterations(self._n_iterations), None
+            t = n_iterations(self)
+            return t, iterations(t), None
         end = last_iteration(spectrum, step)
         if is_auto(self.max_iter):
             steps = iterations(LAST)
@@ -229,7 +234,7 @@ class _Nytro(Model):
         """Return the model, by iterating."""
         if problem.n_centers is not None:
             problem.check_memory(problem.plan(False, self._n_stored))
-        n_iter, d = self._n_iterations, problem.n_features
+        n_iter, d = n_iterations(self), problem.n_features
         matrices = [problem.matrix_of(problem.train)]
         if problem.validation is not None:
             matrices.append(problem.matrix_of_validation(problem.initial_coef()))

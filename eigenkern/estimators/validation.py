@@ -145,6 +145,11 @@ def check_centers(centers, X, methods):
     return centers
 
 
+def check_parameters(estimator):
+    """Raise a ValueError unless the parameters of an estimator are right."""
+    estimator._check_parameters()
+
+
 def check_labels(classes):
     """Raise a ValueError unless `classes` is None or an array of labels."""
     if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backend import memory
 from ..backend.array import device_of, namespace
 from ..backend.devices import on_gpu
 from ..backend.machine import machine_of
@@ -52,36 +53,36 @@ def factorising_pays(
     return factorise < 2 * n_iter * n * p * entry
 
 
-def factorises(problem, plan, max_iter, cache_size):
+def factorises(place, plan, sizes, itemsize, max_iter, cache_size):
     """Whether one factorization is cheaper than iterating, and fits the memory.
 
     Parameters
     ----------
-    problem : CenterProblem or RowProblem
+    place : object with xp and device
+        Where it is computed.
     plan : NystromPlan
         Of the factorization.
+    sizes : tuple of int
+        Rows, centers (None: all rows), features and outputs.
+    itemsize : int
+        Bytes of a value of the kernel.
     max_iter : int or None
         None: as many as it takes.
     cache_size : float or "auto"
         MB for the kernel matrix.
     """
-    if not problem.has_memory(plan):
+    if plan.bytes > memory.available(place.xp, place.device):
         return False
     if max_iter is None:
         return True
-    n, n_outputs = problem.all.targets.shape
-    itemsize = problem.xp.finfo(problem.dtype).bits // 8
-    size = n * (problem.n_centers or n) * itemsize
+    n, p, *_ = sizes
     return factorising_pays(
-        machine_of(problem),
-        n,
-        problem.n_centers,
-        problem.n_features,
-        n_outputs,
+        machine_of(place),
+        *sizes,
         max_iter,
         itemsize=itemsize,
-        cached=size <= cache_budget(cache_size, problem),
-        n_threads=1 if on_gpu(problem.xp, problem.device) else n_blas_threads(),
+        cached=n * (p or n) * itemsize <= cache_budget(cache_size, place),
+        n_threads=1 if on_gpu(place.xp, place.device) else n_blas_threads(),
     )
 
 

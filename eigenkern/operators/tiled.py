@@ -139,7 +139,7 @@ class TiledKernel(Matrix):
         m, p = stop - start, self.shape[1]
         options = {"dtype": self.dtype, "device": self.device}
         leading = self.xp.empty((m, n_columns), **options)
-        plan = self._plan(m)
+        plan = self.plan(m)
         bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
         parts = [self.xp.zeros((m, A.shape[1]), **options) for _ in range(plan.n_parts)]
 
@@ -184,7 +184,7 @@ class TiledKernel(Matrix):
         is computed.
         """
         stop, last, K = self._target(start, stop, first, last, dtype, out)
-        m, plan = stop - start, self._plan(stop - start)
+        m, plan = stop - start, self.plan(stop - start)
         halved = self.symmetric and (start, stop) == (first, last)
 
         def task(rows):
@@ -210,13 +210,14 @@ class TiledKernel(Matrix):
     def write_rows(self, K, start):
         """Write rows from `start` on, and as many columns as K has, in this thread."""
         rows = slice(0, K.shape[0])
-        plan = self._plan(K.shape[0]) if self.pool is None else None
+        plan = self.plan(K.shape[0]) if self.pool is None else None
         # Finished in a compact tile, then copied: a fifth faster than in place, where
         # every row of the tile is on a different page.
         for columns, tile in self._tiles(start, rows, 0, K.shape[1], plan):
             K[:, columns] = tile
 
-    def _plan(self, m):
+    def plan(self, m):
+        """Return the `BlockPlan` of a product of m rows."""
         sizes = max(m, 1), self.shape[1], self.row_width, self.itemsize
         if self.pool is None:
             return BlockPlan.of_library(*sizes, self.budget)

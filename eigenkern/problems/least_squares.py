@@ -309,14 +309,10 @@ class LeastSquares(Problem):
         validated, stored = self.validation is not None, 3 * p * n_stored * n_outputs
         return NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
 
-    def has_memory(self, plan):
-        """Whether the free memory holds a `NystromPlan`."""
-        return plan.bytes <= memory.available(self.xp, self.device)
-
     def check_memory(self, plan):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
-        if not self.has_memory(plan):
-            free = memory.available(self.xp, self.device)
+        free = memory.available(self.xp, self.device)
+        if plan.bytes > free:
             matrices, remedy = "", "at least so much has to be free"
             if 4 * plan.bytes_of_squares > plan.bytes:
                 size, megabytes = plan.size, plan.bytes_of_squares / 1e6

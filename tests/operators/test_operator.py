@@ -278,7 +278,7 @@ def test_peak_memory_is_the_plan(kernel, symmetric, d, rng):
     _ = operator @ A
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    plan, result = operator._plan(3000), A.nbytes
+    plan, result = operator.plan(3000), A.nbytes
     assert peak <= plan.bytes + plan.n_parts * result + 5e5
 
 
