@@ -261,12 +261,7 @@ class Matrix:
             if rows == columns:
                 c[rows, :] += C[:, rows].T @ T
 
-        # Wide panels are fast; at least one per worker, so that all end together.
-        width = max(min(512, -(-len(G) // self.n_workers)), 64)
-        panels = list(slices(len(G), width))
-        tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
-        # Panels on the diagonal need half the work: they come last, as fillers.
-        tasks += [(a, a) for a in panels]
+        tasks = lower_panels(len(G), self.n_workers)
         work = len(C) * len(G) * (0.5 * len(G) + T.shape[1])
         seconds = CPU.product_seconds(work, 8, 1)
         run_on_threads(self.pool, task, tasks, seconds)
@@ -340,6 +335,17 @@ class Matrix:
         K = self.xp.empty(shape, dtype=self.dtype, device=self.device)
         self.write_rows(K, rows.start)
         return K
+
+
+def lower_panels(n, n_workers):
+    """Return the ranges of rows and columns of tasks that make a lower triangle."""
+    # Wide panels are fast; as many as workers at least, so that they end together.
+    width = max(min(512, -(-n // n_workers)), 64)
+    panels = list(slices(n, width))
+    tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
+    # On the diagonal half the work suffices: these fill up at the end.
+    tasks += [(a, a) for a in panels]
+    return tasks
 
 
 def sum_of(parts):
