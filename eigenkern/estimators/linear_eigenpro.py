@@ -149,15 +149,17 @@ class _LinearEigenPro(Streaming, Model):
         spared = spare(self, data, train)
         held_out = held_out if spared is None else spared.rows
         problem = self._problem(data, train, held_out, self.fit_intercept)
-        alpha = 0.0
+        ridge, begun = 0.0, None
         if is_auto(self.early_stopping):
             X, y = problem.operator, problem.targets
-            alpha = auto_ridge_of_features(X, y, problem.weights) / len(train)
+            ridge, begun = auto_ridge_of_features(X, y, problem.weights)
+        alpha = ridge / len(train)
         if alpha > 0 and self._may_be_direct:
-            solution = self._solved_directly(problem, alpha, data, train)
+            solution = self._solved_directly(problem, alpha, begun, data, train)
             if solution is not None:
                 rule = SolutionRule(problem, solution.counts["loss_curve_"])
                 return problem, iter([solution]), solution.counts, rule
+        del begun  # d x d numbers
         tuning = self._tune(problem, alpha)
         coef = self._first_coef(problem)
         start = problem.xp.asarray(coef, copy=True)  # the solver changes its own copy
@@ -185,7 +187,7 @@ class _LinearEigenPro(Streaming, Model):
         """Whether only the number of epochs may have been set for the iteration."""
         return is_untuned(self, damping=0.25) and not self.warm_start
 
-    def _solved_directly(self, problem, alpha, data, train):
+    def _solved_directly(self, problem, alpha, begun, data, train):
         """Return the state of the direct solution, or None if it is slower or fails.
 
         It is the state after one step of EigenPro with all eigenvectors.
@@ -198,6 +200,7 @@ class _LinearEigenPro(Streaming, Model):
             problem.weights,
             alpha * len(train),
             has_mean=self.fit_intercept,
+            begun=begun,
         )
         if found is None:
             return None

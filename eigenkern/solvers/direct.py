@@ -4,21 +4,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.array import namespace, slices
+from ..backend.array import is_numpy, namespace
 from ..backend.linalg import (
-    cholesky,
-    large_gram,
     plus_diagonal,
     shifted_cholesky,
     solve_triangular,
 )
+from ..backend.machine import CPU
+from ..backend.threads import Team, n_blas_threads, run_on_threads
+from ..operators.matrix import lower_panels
 
 # A factor in single precision has errors of some eps times the largest eigenvalue,
 # which is less than n times the mean of the diagonal: it suffices where the penalty is
 # above that.
 _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties whose normal matrix has entries that single precision can hold.
-_SINGLE_RANGE = 1e-30, 1e30
+SINGLE_RANGE = 1e-30, 1e30
 # Relative residual, in units of rounding, that counts as solved; refinements at most.
 _SOLVED, _N_REFINEMENTS = 1000, 5
 # The same for normal equations, by the bytes of a number: through the features, what is
@@ -91,7 +92,7 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def solve_features_directly(F, y, weights, ridge, *, has_mean):
+def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
     """Return the coefficients of a linear model, or None where that fails.
 
     That is a of ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
@@ -110,6 +111,9 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
     ridge : float
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
+    begun : tuple of int and array of shape (d, d), default=None
+        So many first rows, and F' W F of them in single precision, of which the lower
+        triangle is read; it is overwritten.
 
     Returns
     -------
@@ -128,8 +132,8 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean):
         return -image - ridge * a
 
     for dtype in precisions:
-        G, b = _normal_equations(F, y, weights, dtype)
-        L = cholesky(plus_diagonal(G, ridge))
+        G, b = _normal_equations(F, y, weights, dtype, begun)
+        L, _ = shifted_cholesky(G, ridge)
         if L is None:
             continue
         a, _, left = _refined(L, b, error_of, enough)
@@ -143,30 +147,49 @@ def _precisions_of_features(F, w, ridge):
     """Return the data types of the factors to try: those whose rounding is below c."""
     xp, n = F.xp, F.shape[0]
     m = min(n, N_DIAGONAL)
-    rows = F.block(0, m, dtype=xp.float64)
-    trace = n * float(xp.mean(xp.astype(w[:m], xp.float64) * xp.vecdot(rows, rows)))
+    rows = F.block(0, m)
+    squares = xp.astype(w[:m] * xp.vecdot(rows, rows), xp.float64)
+    trace = n * float(xp.mean(squares))
     if not ridge > _DOUBLE_EPS * trace:
         return []
-    low, high = _SINGLE_RANGE
+    low, high = SINGLE_RANGE
     if F.in_core and _SINGLE_EPS * trace < ridge and low < ridge < high:
         return [xp.float32, xp.float64]
     return [xp.float64]
 
 
-def _normal_equations(F, y, weights, dtype):
+def _normal_equations(F, y, weights, dtype, begun):
     """Return F' W F in this data type, and F' W y in that of F."""
     xp, (n, d) = F.xp, F.shape
     if not F.in_core:  # one reading for both
         w = None if weights is None else xp.astype(weights, xp.float64)
         G, b = F.gram(xp.astype(y, xp.float64), w)
         return G, xp.astype(b, F.dtype)
-    total = xp.zeros((d, d), dtype=dtype, device=F.device)
-    for rows in slices(n, F.gram_rows()):
+    if begun is not None and begun[1].dtype == dtype:
+        n_summed, total = begun
+    else:
+        n_summed, total = 0, xp.zeros((d, d), dtype=dtype, device=F.device)
+    for start in range(n_summed, n, F.gram_rows()):
+        rows = slice(start, start + F.gram_rows())
         block = F.block(rows.start, rows.stop, dtype=dtype)
         if weights is not None:
             block = block * xp.astype(xp.sqrt(weights[rows, None]), dtype)
-        total += large_gram(block.T)
+        add_gram(total, block)
     return total, F.adjoint(y if weights is None else weights[:, None] * y)
+
+
+def add_gram(G, A):
+    """Add A' A to G: on the threads, with NumPy, to its lower triangle alone."""
+    if not is_numpy(namespace(A)):
+        G += A.T @ A
+        return
+
+    def task(rows, columns):
+        G[rows, columns] += A[:, rows].T @ A[:, columns]
+
+    team, p = Team(n_blas_threads()), len(G)
+    seconds = CPU.product_seconds(0.5 * len(A) * p**2, A.itemsize, 1)
+    run_on_threads(team, task, lower_panels(p, team.n_workers), seconds)
 
 
 def _features_left_out(F, residual, w, L, has_mean):

@@ -5,8 +5,10 @@ from functools import cache, partial
 import numpy as np
 
 from ..backend import memory
-from ..backend.array import namespace
-from ..backend.linalg import cholesky, large_gram, plus_diagonal, solve_triangular
+from ..backend.array import device_of, namespace
+from ..backend.linalg import shifted_cholesky, solve_triangular
+from ..operators.linear import CenteredFeatures
+from ..solvers.direct import SINGLE_RANGE, add_gram
 
 # A quarter of the rows is fitted, at most so many, and at most so many others judge.
 # On 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
@@ -15,6 +17,11 @@ from ..backend.linalg import cholesky, large_gram, plus_diagonal, solve_triangul
 # a9a it is 0.3, 0.7, 0.9 and 1.4 by 400, 1000, 2000 and 4000 of them, which is what the
 # cap is for.
 _PART, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
+# The search begins near the best of half the rows. Where these are fewer than the
+# features, a quarter of them, judged by a quarter, tells that sooner: it then tries 3.3
+# penalties instead of 3.1 on all of them, and in 87 of 88 cases of eleven data sets
+# chooses the same one; in the other case the error is 0.1 % greater.
+_FEWER = 4
 # Features times rows to fit, at most: some 300 MB of memory in double precision.
 _MOST_NUMBERS = 10_000_000
 # With fewer rows nothing can be told; up to so many rows each is left out in turn,
@@ -130,7 +137,7 @@ def _auto_ridge(block, y, weights):
     xp, s = namespace(block), block.shape[1]
     y, w = _first(block, y, weights)
     size = float(xp.mean(w[:s] * xp.linalg.diagonal(block[:s, :])))
-    return size * _search(partial(_error_of_rows, block, y, w, size), s)
+    return size * _search(partial(_error_of_rows, block, y, w, size), s // 2, s)
 
 
 def auto_ridge_of_features(F, y, weights=None):
@@ -144,49 +151,82 @@ def auto_ridge_of_features(F, y, weights=None):
 
     Returns
     -------
-    float
+    ridge : float
         c of ``(F' W F + c I) a = F' W y``; 0 as in `auto_ridge`.
+    begun : tuple of int and array of shape (d, d), or None
+        So many first rows, and the lower triangle at least of F' W F of them, in single
+        precision: the beginning of that of all rows. None where nothing was summed.
     """
     n, d = F.shape
     if n < _TOO_FEW_ROWS:
-        return 0.0
+        return 0.0, None
     if n <= _ROWS_LEFT_OUT_OF_FEATURES:
         if d < n:
-            return _ridge_of_features_by_leaving_out(F.block(0, n), y, weights)
-        return _ridge_by_leaving_out(F.row_gram(n, n), y, weights)
+            block = F.block(0, n)
+            return _ridge_of_features_by_leaving_out(block, y, weights), None
+        return _ridge_by_leaving_out(F.row_gram(n, n), y, weights), None
     s = min(n // _PART, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
     s, judges = _that_fit(F, s, d)
     end = min(s + judges, n)
     if d >= s:
-        return _auto_ridge(F.row_gram(end, s), y, weights)
-    block = F.block(0, end)
-    y, w = _first(block, y, weights)
-    size = float(F.xp.mean(w[:s] * F.xp.vecdot(block[:s, :], block[:s, :])))
-    if not 0 < size < np.inf:
-        return 0.0
-    # Scaled to a size of one: single precision then suffices to compare penalties.
-    block *= size**-0.5
-    y = y / (float(F.xp.max(F.xp.abs(y))) or 1.0)
-    block, y, w = (F.xp.astype(a, F.xp.float32, copy=False) for a in (block, y, w))
-    root = F.xp.sqrt(w)[:, None]
+        return _auto_ridge(F.row_gram(end, s), y, weights), None
+    if not F.in_core:  # read once
+        block = F.block(0, end)
+        F = CenteredFeatures(block, F.xp.zeros_like(block[0, :]))
+    return _ridge_of_features(F, s, end, y, weights)
 
-    @cache
-    def system(n_fitted):
-        """Return rows A, and A A' or A' A, whichever is smaller."""
-        A = root[:n_fitted, :] * block[:n_fitted, :]
-        return A, large_gram(A if n_fitted < d else A.T)
+
+def _ridge_of_features(F, s, end, y, weights):
+    """Return the ridge of rows in memory, the first s fitted, and F' W F of these.
+
+    There are fewer features than s. The rows from s to `end` judge.
+    """
+    xp, d = F.xp, F.shape[1]
+    w = xp.ones_like(y[:, 0]) if weights is None else weights
+    block, root = F.block(0, s), xp.sqrt(w[:s])[:, None]
+    if weights is not None:
+        block *= root
+    size = float(xp.mean(xp.vecdot(block, block)))
+    if not 0 < size < np.inf:
+        return 0.0, None
+    # Scaled to a size of one: single precision then suffices to compare penalties.
+    scale = size**-0.5
+    block *= scale
+    y = y[:end, :] / (float(xp.max(xp.abs(y[:end, :]))) or 1.0)
+    b = root * y[:s, :]
+    block, b = (xp.astype(a, xp.float32, copy=False) for a in (block, b))
+    few, stop = s // 2, end
+    if few < d:
+        few, stop = s // _FEWER, s + (end - s) // _FEWER
+    stops = {few: stop, s: end}
+    systems = {m: _system(block[:m, :], b[:m, :]) for m in stops}
 
     def error(n_fitted, penalty):
-        A, G = system(n_fitted)
-        G, b = F.xp.asarray(G, copy=True), (root * y)[:n_fitted, :]
-        a = _solution(G, b if n_fitted < d else A.T @ b, penalty)
+        (G, b), stop = systems[n_fitted], stops[n_fitted]
+        a = _solution(xp.asarray(G, copy=True), b, penalty)
         if a is None:
             return np.inf
-        a = A.T @ a if n_fitted < d else a
-        residual = block[s:, :] @ a - y[s:, :]
-        return float(F.xp.sum(w[s:, None] * residual**2))
+        if n_fitted < d:
+            a = block[:n_fitted, :].T @ a
+        fitted, _ = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
+        return float(xp.sum(w[s:stop, None] * (fitted - y[s:stop, :]) ** 2))
 
-    return size * _search(error, s)
+    ridge = size * _search(error, few, s)
+    low, high = SINGLE_RANGE
+    if not low < ridge < high:
+        return ridge, None
+    gram, _ = systems[s]
+    gram *= size
+    return ridge, (s, gram)
+
+
+def _system(A, b):
+    """Return A' A and A' b, or A A' and b if that is smaller."""
+    A, b = (A.T, b) if A.shape[0] < A.shape[1] else (A, A.T @ b)
+    p = A.shape[1]
+    G = namespace(A).zeros((p, p), dtype=A.dtype, device=device_of(A))
+    add_gram(G, A)
+    return G, b
 
 
 def _that_fit(K, s, width):
@@ -206,17 +246,17 @@ def _first(block, y, weights):
     return y[:n, :], ones if weights is None else weights[:n]
 
 
-def _search(error, s):
+def _search(error, n_few, s):
     """Return the best penalty, 0 if it is the least, by ``error(n_fitted, penalty)``.
 
     Parameters
     ----------
     error : callable
-    s : int
-        Rows that are fitted in the end.
+    n_few, s : int
+        Rows that are fitted at first, and in the end.
     """
     few, more = (
-        cache(lambda place, m=m: error(m, _penalty(place))) for m in (s // 2, s)
+        cache(lambda place, m=m: error(m, _penalty(place))) for m in (n_few, s)
     )
     return _least(more, _descend(more, _descend(few, _FIRST_PENALTY)))
 
@@ -260,7 +300,7 @@ def _error_of_rows(block, y, w, size, n_fitted, penalty):
 
 def _solution(A, B, ridge):
     """Return (A + ridge I)^-1 B, or None where A is indefinite."""
-    L = cholesky(plus_diagonal(A, ridge))
+    L, _ = shifted_cholesky(A, ridge)
     if L is None:
         return None
     return solve_triangular(L, solve_triangular(L, B), transposed=True)

@@ -17,6 +17,7 @@ from eigenkern import (
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
+from eigenkern.solvers.direct import solve_features_directly
 from eigenkern.tuning.penalty import auto_ridge, auto_ridge_of_features
 
 REGRESSORS = [
@@ -109,12 +110,31 @@ def test_features_are_the_linear_kernel(n, d, rng):
     mean = rng.standard_normal(d)
     F, K = CenteredFeatures(X + mean, mean), GivenMatrix(X @ X.T)
     expected = auto_ridge(K, y)
-    assert_allclose(auto_ridge_of_features(F, y), expected, rtol=1e-6)
+    assert_allclose(auto_ridge_of_features(F, y)[0], expected, rtol=1e-6)
     sparse = CenteredFeatures(scipy.sparse.csr_array(X + mean), mean)
-    assert_allclose(auto_ridge_of_features(sparse, y), expected, rtol=1e-6)
+    assert_allclose(auto_ridge_of_features(sparse, y)[0], expected, rtol=1e-6)
     w = rng.uniform(0.2, 2.0, n)
     expected = auto_ridge(K, y, w)
-    assert_allclose(auto_ridge_of_features(F, y, w), expected, rtol=1e-6)
+    assert_allclose(auto_ridge_of_features(F, y, w)[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d", [30, 300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_summed_for_the_penalty_begins_the_normal_matrix(
+    weighted, dtype, d, rng
+):
+    X, y = rng.standard_normal((1400, d)), rng.standard_normal((1400, 2))
+    w = rng.uniform(0.2, 2.0, 1400) if weighted else None
+    X, y, w = (a if a is None else a.astype(dtype) for a in (X, y, w))
+    F = CenteredFeatures(X, np.zeros(d, dtype))
+    ridge, (s, gram) = auto_ridge_of_features(F, y, w)
+    A = X[:s] if w is None else np.sqrt(w[:s, None]) * X[:s]
+    assert_allclose(np.tril(gram), np.tril(A.T @ A), rtol=1e-5, atol=1e-3)
+    expected = solve_features_directly(F, y, w, ridge, has_mean=False)
+    begun = s, gram
+    found = solve_features_directly(F, y, w, ridge, has_mean=False, begun=begun)
+    assert_allclose(found.coef, expected.coef, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("d", [3, 100])
@@ -142,7 +162,7 @@ def test_the_mean_is_left_out_as_well(d, rng):
         return total
 
     F, Y = CenteredFeatures(X, w @ X / 40), (y - w @ y / 40)[:, None]
-    found = auto_ridge_of_features(F, Y, w)
+    found = auto_ridge_of_features(F, Y, w)[0]
     errors = [error(found * f) for f in (0.5, 1.0, 2.0)]
     assert errors[1] == min(errors)
 
