@@ -1,6 +1,8 @@
 """What a fit is said to take, against what it chooses and takes."""
 
+import ast
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,3 +235,10 @@ def test_single_precision_that_would_drown_the_penalty_is_double():
         for dtype in ("float32", "float64")
     )
     assert single == double
+
+
+def test_nothing_private_of_an_estimator_is_read():
+    for path in Path(eigenkern.estimates.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
+                assert not node.attr.startswith("_") or node.attr.startswith("__")

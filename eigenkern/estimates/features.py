@@ -4,14 +4,20 @@ import numpy as np
 
 from ..backend.machine import CPU
 from ..estimators.base import stops_early
+from ..estimators.doubly_stochastic import (
+    chosen_sizes,
+    holds_rows_out,
+    passes_of_epoch,
+)
+from ..estimators.linear_eigenpro import is_solved_directly
 from ..estimators.validation import is_auto
 from ..operators.linear import CenteredFeatures
 from ..operators.plan import cache_budget
+from ..tuning.linear import sizes_of_features
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
     N_MEASURED,
-    direct_pays_on_features,
     max_components,
 )
 from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, add_ridge, race
@@ -23,16 +29,14 @@ _HALF, _PASSES_OF_SETUP = 0.8, 8
 
 def estimate_linear(fit):
     e, d, k, size = fit.estimator, fit.d, fit.n_outputs, fit.itemsize
-    held_out = int(np.ceil(e.validation_fraction * fit.n)) if stops_early(e) else 0
-    n = fit.n - held_out
+    n = fit.n - fit.n_held_out(stops_early(e))
     X = CenteredFeatures(fit.data.X[:n], fit.data.X[0])
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
-    penalised = is_auto(e.early_stopping) and e._may_be_direct
-    if penalised and direct_pays_on_features(X, e.max_iter):
+    if is_auto(e.early_stopping) and is_solved_directly(e, X):
         return _direct_on_features(fit, X)
     alpha = float(is_auto(e.early_stopping))  # all that matters is whether there is one
-    _, m, s = e._sizes(X, k, alpha)
+    _, m, s = sizes_of_features(X, k, alpha, e.batch_size, e.subsample_size)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
     fit.holds("preconditioner", d * q * size)
@@ -67,21 +71,17 @@ def _direct_on_features(fit, X):
 
 def estimate_dsg(fit):
     e, d, k, size = fit.estimator, fit.d, fit.n_outputs, fit.itemsize
-    held_out = int(np.ceil(e.validation_fraction * fit.n)) if e._holds_out(fit.n) else 0
-    n = fit.n - held_out
-    K = fit.matrix(n, n, symmetric=True)
-    keep = 8.0 * n * k <= cache_budget(e.cache_size, K)
-    F, m = e._sizes(n, keep_values=keep)
+    n = fit.n - fit.n_held_out(holds_rows_out(e, fit.n))
+    F, m, kept = chosen_sizes(e, n, k, cache_budget(e.cache_size, fit))
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 3 * size) * n * k)
     rows = min(n, 20_000)
     add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
     # Steps of an epoch, and blocks that a batch evaluates: its own, and those changed
     # since its last visit, or all so far.
-    steps = max(-(-n // m), 32)
-    total = steps * e.max_iter
+    total = passes_of_epoch(n, m) * -(-n // m) * e.max_iter
     most = (e.max_features or np.inf) // F
-    blocks = min(n / m, most) if keep else min(total / 2, most)
+    blocks = min(n / m, most) if kept else min(total / 2, most)
     values = total * m * F * (1 + blocks)
     fit.products(values * (d + 2 * k), size)
     fit.seconds += values * CPU.function * size / 4 / fit.n_threads

@@ -1,16 +1,15 @@
 """Kernel machines: EigenPro on all rows and on centers."""
 
-import numpy as np
-
 from ..backend.machine import CPU
 from ..centers import METHODS
 from ..estimators.base import stops_early
-from ..estimators.tuned import may_be_direct
+from ..estimators.learner import chosen_interval, n_learned_rows
+from ..estimators.tuned import chosen_algorithm, has_own_centers, may_be_direct
 from ..estimators.validation import check_centers, is_auto
 from ..nystrom.plan import NystromPlan
 from ..operators.cached import cached_bytes
-from ..operators.plan import cache_budget, cache_pays
-from ..tuning.projection import factor_pays, projection_interval, projection_work
+from ..problems.general import keeps_rows
+from ..tuning.projection import factor_pays, projection_work
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MIN_ROWS,
@@ -36,9 +35,9 @@ from .parts import (
 
 def estimate_eigenpro(fit):
     e = fit.estimator
-    held_out = int(np.ceil(e.validation_fraction * fit.n)) if stops_early(e) else 0
+    held_out = fit.n_held_out(stops_early(e))
     n = fit.n - held_out
-    if e._general:
+    if has_own_centers(e):
         return _estimate_general(fit, n, held_out)
     k, size = fit.n_outputs, fit.itemsize
     K = fit.matrix(n, n, symmetric=True)
@@ -75,7 +74,9 @@ def estimate_eigenpro(fit):
     corrected = n * n_vectors + n / m * 2 * s * q
     fit.products(columns * corrected, size)
     fit.uses(4 * n * k * sides * size + m * s * size + fit.tiles(K, m))
-    return fit.result(e._algorithm, n_centers=fit.n, batch_size=m, n_epochs=e.max_iter)
+    return fit.result(
+        chosen_algorithm(e), n_centers=fit.n, batch_size=m, n_epochs=e.max_iter
+    )
 
 
 def _direct(fit, K):
@@ -106,16 +107,14 @@ def _estimate_general(fit, n, held_out):
     direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
     if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
-    n_learned = min(n * e.max_iter, 100 * p)
+    n_learned = n_learned_rows(Z, n, e.max_iter)
     factor = factor_pays(Z, fit.d, k, n_learned, e.cache_size) or None
     largest = max_batch_size(Z, fit.d, k, n_rows=n)
     m = auto_batch_size(largest, n, MIN_ROWS) if is_auto(e.batch_size) else e.batch_size
     c, q, N = chosen_sizes_on_centers(Z, n, n_sampled, e.subsample_size, e.n_components)
     if e.algorithm == "eigenpro3-exact":
         return _estimate_exact(fit, n, p, e.subsample_size, q)
-    interval = 1
-    if e.algorithm != "eigenpro3":
-        interval = projection_interval(Z, factor, m, fit.d, k)
+    interval = chosen_interval(e, Z, factor, m, fit.d, k)
     _add_projection(fit, p, q, factor)
     # Preconditioner and step.
     whitened = 0
@@ -124,11 +123,7 @@ def _estimate_general(fit, n, held_out):
         fit.products(n_sampled * p * p / 2)
         fit.uses(whitened + 2 * n_sampled * p * 8)
     _add_sample(fit, c, N, q, whitened)
-    # The kernel matrix and the rows, if both are kept.
-    needed = (p + fit.d) * n * size
-    kept = needed <= cache_budget(e.cache_size, Z) and not Z.factored
-    if kept and is_auto(e.cache_size):
-        kept = cache_pays(e.max_iter, fit.d, K)
+    kept = keeps_rows(K, e.cache_size, e.max_iter, fit.d)
     if kept:
         fit.holds("data copy", n * fit.d * size)
         fit.keeps(n * p * size)
@@ -141,7 +136,7 @@ def _estimate_general(fit, n, held_out):
     work = projection_work(Z, factor, fit.d, k)
     fit.products(epochs * batches / interval * work, 4)
     fit.uses(m * (fit.d + c + interval * m) * size + fit.tiles(Z, m) + 8 * p * k * size)
-    return fit.result(e._algorithm, n_centers=p, batch_size=m, n_epochs=epochs)
+    return fit.result(chosen_algorithm(e), n_centers=p, batch_size=m, n_epochs=epochs)
 
 
 def _add_projection(fit, p, q, factor):
@@ -194,4 +189,6 @@ def _estimate_exact(fit, n, p, s, q):
     fit.uses(16 * p * p)
     fit.products(CPU.factor_work(p), 4)
     fit.reads(e.max_iter * n * (2 * p + 2 * q), k)
-    return fit.result(e._algorithm, n_centers=p, batch_size=n, n_epochs=e.max_iter)
+    return fit.result(
+        chosen_algorithm(e), n_centers=p, batch_size=n, n_epochs=e.max_iter
+    )

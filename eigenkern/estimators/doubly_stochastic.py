@@ -42,6 +42,31 @@ _FREQUENCY_BYTES = 256e6
 _N_SENT = 65536
 
 
+def holds_rows_out(model, n):
+    """Whether some of n rows are held out: early stopping and quantiles need some.
+
+    Fewer than one held-out row on a side tells nothing about a quantile.
+    """
+    if model.loss != "pinball" or not is_auto(model.early_stopping):
+        return stops_early(model)
+    quantiles = np.ravel(model.quantile)
+    rarest = np.minimum(quantiles, 1.0 - quantiles).min()
+    return model.validation_fraction * n * rarest > 1.0 - 1e-9
+
+
+def chosen_sizes(model, n, n_columns=1, cache=0.0):
+    """Return F and B for n rows, and the bytes of the values of f that are kept."""
+    needed = 8.0 * n * n_columns  # float64 is what they may be computed in
+    kept = needed if needed <= cache else 0.0
+    given = model.block_size, model.batch_size, model.max_features
+    return *choose_sizes(n, *given, keep_values=kept > 0), kept
+
+
+def passes_of_epoch(n, batch_size):
+    """Return how often an epoch passes over n rows."""
+    return -(-_N_STEPS // -(-n // batch_size))
+
+
 class _DoublyStochastic(Streaming, Model):
     _in_memory_unless = "pieces of them to partial_fit"
     _task = "epoch"
@@ -99,14 +124,11 @@ class _DoublyStochastic(Streaming, Model):
         return ALPHA if is_auto(self.alpha) else float(self.alpha)
 
     def _prepare(self, data):
-        holds_out = self._holds_out(len(data.rows_with_weight()))
+        holds_out = holds_rows_out(self, len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        needed = 8.0 * n * n_columns  # float64 is what the values may be computed in
-        keep = needed <= cache
-        kept = needed if keep else 0.0
-        block_size, batch_size = self._sizes(n, keep_values=keep)
+        block_size, batch_size, kept = chosen_sizes(self, n, n_columns, cache)
         problem = self._problem(data, train, held_out, block_size, cache - kept)
         alpha = self._alpha
         if is_auto(self.alpha) and is_auto(self.early_stopping) and held_out is None:
@@ -115,18 +137,17 @@ class _DoublyStochastic(Streaming, Model):
             alpha = auto_alpha(problem.kernel, rows, targets, weights, robust=robust)
         chosen = self._chosen(problem, batch_size, n, alpha)
         chosen["cache_size_"] = kept / 1e6
-        n_passes = -(-_N_STEPS // -(-n // batch_size))
         solver = self._solver(
-            problem, problem.initial_coef(), chosen, keep_values=keep, n_passes=n_passes
+            problem,
+            problem.initial_coef(),
+            chosen,
+            keep_values=kept > 0,
+            n_passes=passes_of_epoch(n, batch_size),
         )
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
         rule = epoch_rule(self, problem, data, held_out, kind=kind)
         return problem, solver, chosen, rule
-
-    def _holds_out(self, n):
-        """Return whether some of n rows are held out."""
-        return stops_early(self)
 
     def _loss_of(self, n_columns):
         """Return the loss, made with the parameters that it has."""
@@ -153,10 +174,6 @@ class _DoublyStochastic(Streaming, Model):
             frequency_bytes=min(room, _FREQUENCY_BYTES),
             start=start,
         )
-
-    def _sizes(self, n, *, keep_values):
-        given = self.block_size, self.batch_size, self.max_features
-        return choose_sizes(n, *given, keep_values=keep_values)
 
     def _chosen(self, problem, batch_size, n, alpha):
         """Return the fitted attributes that were chosen: sizes, lambda and the step.
@@ -216,7 +233,7 @@ class _DoublyStochastic(Streaming, Model):
             if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
                 block_size, batch_size = self.block_size_, self.batch_size_
             else:
-                block_size, batch_size = self._sizes(len(rows), keep_values=False)
+                block_size, batch_size, _ = chosen_sizes(self, len(rows))
             problem = self._problem(data, rows, None, block_size, cache)
             chosen = self._chosen(problem, batch_size, None, self._alpha)
             expansion, halvings = problem.initial_coef(), 0
@@ -610,17 +627,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             return None
         several = np.ndim(self.quantile) == 1
         return np.asarray(self.quantile, float) if several else float(self.quantile)
-
-    def _holds_out(self, n):
-        """Return whether some of n rows are held out: quantiles need some.
-
-        Fewer than one held-out row on a side tells nothing about a quantile.
-        """
-        if self.loss != "pinball" or not is_auto(self.early_stopping):
-            return super()._holds_out(n)
-        quantiles = np.ravel(self.quantile)
-        rarest = np.minimum(quantiles, 1.0 - quantiles).min()
-        return self.validation_fraction * n * rarest > 1.0 - 1e-9
 
     def _check_stream(self):
         super()._check_stream()

@@ -36,7 +36,14 @@ from .machines import prepare_machine
 from .streaming import PassRule, Stream, Streaming, joined_arrays
 from .targets import ClassificationTargets, RegressionTargets
 from .training import ProgressLine, Report, train
-from .tuned import check_tuning
+from .tuned import (
+    GENERAL,
+    MACHINES,
+    check_tuning,
+    chosen_algorithm,
+    gives_centers,
+    has_own_centers,
+)
 from .validation import (
     advises_on_memory,
     all_or_nothing,
@@ -47,9 +54,6 @@ from .validation import (
     publish,
 )
 
-# Algorithms of kernel machines, and of models with centers of their own.
-_MACHINES = ("eigenpro1", "eigenpro2", "sgd")
-_GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 # Projections between looks back of the guard in a stream: some thousand rows, so that
 # few are lost when it goes back.
 _ROUND = 32
@@ -60,8 +64,9 @@ _IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": Fals
 
 
 def _has_centers(estimator):
-    given = estimator.n_centers is not None or estimator._given_centers
-    if given and estimator._general and estimator.algorithm != "eigenpro3-exact":
+    given = estimator.n_centers is not None or gives_centers(estimator)
+    exact = estimator.algorithm == "eigenpro3-exact"
+    if given and has_own_centers(estimator) and not exact:
         return True
     raise AttributeError(
         "data that come in pieces need a model on centers: pass n_centers, or centers "
@@ -126,7 +131,7 @@ class _EigenPro(Streaming, Model):
 
     def _check_parameters(self):
         check_kernel_parameters(self)
-        algorithms = ("auto", *_MACHINES, *_GENERAL)
+        algorithms = ("auto", *MACHINES, *GENERAL)
         if not isinstance(self.algorithm, str) or self.algorithm not in algorithms:
             names = ", ".join(repr(name) for name in algorithms[:-1])
             raise ValueError(
@@ -153,32 +158,13 @@ class _EigenPro(Streaming, Model):
                 f"preconditioner; got {self.n_components}"
             )
 
-    @property
-    def _given_centers(self):
-        """Whether `centers` is an array."""
-        return self.centers is not None and not isinstance(self.centers, str)
-
-    @property
-    def _general(self):
-        """Whether the model has centers of its own."""
-        if self.algorithm == "auto":
-            return self.n_centers is not None or self._given_centers
-        return self.algorithm in _GENERAL
-
-    @property
-    def _algorithm(self):
-        """The algorithm that runs epochs."""
-        if self.algorithm != "auto":
-            return self.algorithm
-        return "eigenpro4" if self._general else "eigenpro2"
-
     def _check_general(self):
         """Raise a ValueError unless centers and algorithm suit each other."""
         check_method(self.centers, METHODS)
         if self.n_centers is not None:
             check_number("n_centers", self.n_centers, 1, integer=True)
-        if not self._general:
-            if self.n_centers is not None or self._given_centers:
+        if not has_own_centers(self):
+            if self.n_centers is not None or gives_centers(self):
                 raise ValueError(
                     "n_centers must be None and centers no array with "
                     f"algorithm={self.algorithm!r}, where every training row is a "
@@ -244,7 +230,7 @@ class _EigenPro(Streaming, Model):
 
     @property
     def _in_memory_unless(self):
-        if self._general and self.algorithm != "eigenpro3-exact":
+        if has_own_centers(self) and self.algorithm != "eigenpro3-exact":
             return None
         return "n_centers, and algorithm='auto', 'eigenpro3' or 'eigenpro4'"
 
@@ -262,9 +248,9 @@ class _EigenPro(Streaming, Model):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         if self.algorithm == "eigenpro3-exact":
             return prepare_exact(self, data, train, held_out)
-        spared = spare(self, data, train, at_start=self._general)
+        spared = spare(self, data, train, at_start=has_own_centers(self))
         held_out = held_out if spared is None else spared.rows
-        prepare = prepare_on_centers if self._general else prepare_machine
+        prepare = prepare_on_centers if has_own_centers(self) else prepare_machine
         return prepare(self, data, train, held_out, spared)
 
     def _check_stream(self):
@@ -293,7 +279,7 @@ class _EigenPro(Streaming, Model):
                 b = slice(start, min(start + m, len(weights)))
                 yield problem.batch(data.X[b, :], data.targets[b], weights[b])
 
-        chosen = {"algorithm_": self._algorithm, "cache_size_": 0.0}
+        chosen = {"algorithm_": chosen_algorithm(self), "cache_size_": 0.0}
         chosen |= {"_learner_": learner}
         solver = learner.solver(batches, **_IN_PIECES)
         return problem, solver, learner.chosen_attributes() | chosen
@@ -378,7 +364,7 @@ class _EigenPro(Streaming, Model):
     def _publish_learned(self, learner, losses):
         attributes = learner.chosen_attributes() | learner.learned_attributes()
         attributes |= {
-            "algorithm_": self._algorithm,
+            "algorithm_": chosen_algorithm(self),
             "cache_size_": 0.0,
             "n_iter_": len(losses),
             "loss_curve_": losses,
@@ -393,7 +379,7 @@ class _EigenPro(Streaming, Model):
         self._check_stream()
         stream = Stream(batches, self._encode_stream)
         n_first = n_sampled_rows(np.inf)
-        if not self._given_centers:
+        if not gives_centers(self):
             n_first = max(n_first, self.n_centers)
         return self._open_with(stream.head(n_first), stream, n_first, classes)
 

@@ -17,6 +17,7 @@ from .learner import Learner, ProjectedRule
 from .training import SolutionRule
 from .tuned import (
     EPOCH_PENALTY,
+    chosen_algorithm,
     chosen_ridge,
     may_be_direct,
     previous_coef,
@@ -68,7 +69,7 @@ def prepare_on_centers(model, data, train, held_out, spared):
     if spared is not None:
         solver = spared.states(solver, partial(learner.gone_on, batches))
     chosen = learner.chosen_attributes() | {
-        "algorithm_": model._algorithm,
+        "algorithm_": chosen_algorithm(model),
         "cache_size_": problem.cache_megabytes,
     }
     rule = epoch_rule(
@@ -113,7 +114,7 @@ def prepare_exact(model, data, train, held_out):
         step_size=tuning.step_size,
     )
     chosen = tuned_attributes(tuning, problem) | {
-        "algorithm_": model._algorithm,
+        "algorithm_": chosen_algorithm(model),
         "alpha_": 0.0,
         "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
         "projection_interval_": 1,

@@ -40,6 +40,18 @@ _PARAMETERS = (
 )
 
 
+def n_learned_rows(centers, n_rows=float("inf"), n_epochs=1):
+    """Return the rows to be learned; so many that more change no decision, at most."""
+    return min(n_rows * n_epochs, _LONG * centers.shape[0])
+
+
+def chosen_interval(estimator, centers, factor, batch_size, n_features, n_outputs):
+    """Return T, the batches between projections, by a factor or without (None)."""
+    if estimator.algorithm == "eigenpro3":
+        return 1
+    return projection_interval(centers, factor, batch_size, n_features, n_outputs)
+
+
 @dataclass
 class Learner:
     """Projection, preconditioner, step and iterate of a model on centers.
@@ -99,7 +111,7 @@ class Learner:
         )
         centers, d = problem.center_matrix, problem.n_features
         factor = CenterFactor(centers) if pickled["exact"] else None
-        n_learned, cache_size = _LONG * centers.shape[0], estimator.cache_size
+        n_learned, cache_size = n_learned_rows(centers), estimator.cache_size
         project = make_projection(centers, factor, P, d, n_learned, cache_size)
         project.load(pickled["residuals"])
         return replace(self, problem=problem, project=project)
@@ -133,7 +145,8 @@ class Learner:
         """
         centers, d = problem.center_matrix, problem.n_features
         p, n_outputs = centers.shape[0], problem.targets.shape[1]
-        n_learned, cache_size = min(n_rows * n_epochs, _LONG * p), estimator.cache_size
+        n_learned = n_learned_rows(centers, n_rows, n_epochs)
+        cache_size = estimator.cache_size
         factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
         largest = max_batch_size(
             centers,
@@ -150,9 +163,7 @@ class Learner:
             m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
         else:
             check_at_most("batch_size", m, n_rows, "training rows")
-        interval = 1
-        if estimator.algorithm != "eigenpro3":
-            interval = projection_interval(centers, factor, m, d, n_outputs)
+        interval = chosen_interval(estimator, centers, factor, m, d, n_outputs)
         # Steps may be longer if each is projected at once.
         at_once = factor is not None and interval == 1 and p <= problem.n_rows
         sample, weights = problem.sample(factor.whiten if at_once else None)

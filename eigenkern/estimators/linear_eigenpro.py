@@ -30,8 +30,8 @@ from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
 from .tuned import (
     check_tuning,
-    is_untuned,
     left_out_values,
+    may_be_direct,
     solved_attributes,
     tuned_attributes,
 )
@@ -39,6 +39,12 @@ from .validation import check_flag, is_auto
 
 # Fitted attributes that count rows or are their means.
 _OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
+
+
+def is_solved_directly(model, features):
+    """Whether a model with a penalty is solved directly, on these features."""
+    pays = direct_pays_on_features(features, model.max_iter)
+    return pays and may_be_direct(model, damping=0.25)
 
 
 class _LinearEigenPro(Streaming, Model):
@@ -154,7 +160,7 @@ class _LinearEigenPro(Streaming, Model):
             X, y = problem.operator, problem.targets
             ridge, begun = auto_ridge_of_features(X, y, problem.weights)
         alpha = ridge / len(train)
-        if alpha > 0 and self._may_be_direct:
+        if alpha > 0 and is_solved_directly(self, problem.operator):
             solution = self._solved_directly(problem, alpha, begun, data, train)
             if solution is not None:
                 rule = SolutionRule(problem, solution.counts["loss_curve_"])
@@ -182,18 +188,11 @@ class _LinearEigenPro(Streaming, Model):
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
-    @property
-    def _may_be_direct(self):
-        """Whether only the number of epochs may have been set for the iteration."""
-        return is_untuned(self, damping=0.25) and not self.warm_start
-
     def _solved_directly(self, problem, alpha, begun, data, train):
-        """Return the state of the direct solution, or None if it is slower or fails.
+        """Return the state of the direct solution, or None if it fails.
 
         It is the state after one step of EigenPro with all eigenvectors.
         """
-        if not direct_pays_on_features(problem.operator, self.max_iter):
-            return None
         found = solve_features_directly(
             problem.operator,
             problem.targets,
@@ -242,22 +241,24 @@ class _LinearEigenPro(Streaming, Model):
 
     def _tune(self, problem, alpha=0.0, *, batch_size=None):
         """Choose preconditioner and step; for a stream if `batch_size` is given."""
-        n_outputs = problem.targets.shape[1]
+        in_pieces = batch_size is not None
+        sizes = sizes_of_features(
+            problem.operator,
+            problem.targets.shape[1],
+            alpha,
+            batch_size if in_pieces else self.batch_size,
+            self.subsample_size,
+            in_pieces=in_pieces,
+        )
         return tune_on_features(
             problem.operator,
-            self._sizes(problem.operator, n_outputs, alpha, batch_size),
+            sizes,
             problem.rng,
             weights=problem.weights,
             n_components=self.n_components,
             step_size=self.step_size,
             damping=self.damping,
         )
-
-    def _sizes(self, features, n_columns, alpha, batch_size=None):
-        """Return the largest useful batch, m and s, for rows of features."""
-        in_pieces = batch_size is not None
-        m, s = batch_size if in_pieces else self.batch_size, self.subsample_size
-        return sizes_of_features(features, n_columns, alpha, m, s, in_pieces=in_pieces)
 
     def _chosen(self, tuning, problem):
         """Return the fitted attributes that tell what was chosen."""

@@ -12,6 +12,7 @@ from .base import epoch_rule
 from .training import SolutionRule
 from .tuned import (
     EPOCH_PENALTY,
+    chosen_algorithm,
     chosen_ridge,
     left_out_values,
     may_be_direct,
@@ -88,7 +89,7 @@ def prepare_machine(model, data, train, held_out, spared):
     if spared is not None:
         solver = spared.states(solver, partial(gone_on, make_solver))
     chosen = tuned_attributes(tuning, problem) | {
-        "algorithm_": model._algorithm,
+        "algorithm_": chosen_algorithm(model),
         "alpha_": ridge / len(train),
         "cache_size_": problem.cache_megabytes,
     }

@@ -39,17 +39,36 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
-def is_untuned(estimator, damping=1):
-    """Whether the iteration has its defaults, except for the number of epochs."""
-    sizes = ("n_components", "subsample_size", "batch_size", "step_size")
-    auto = all(is_auto(getattr(estimator, name)) for name in sizes)
-    return auto and estimator.damping == damping
+# Algorithms of kernel machines, and of models with centers of their own.
+MACHINES = ("eigenpro1", "eigenpro2", "sgd")
+GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 
 
-def may_be_direct(model):
-    """Whether a kernel model has its defaults, except for the number of epochs."""
-    auto = model.algorithm == "auto" and is_untuned(model)
-    return auto and not (stops_early(model) or model.warm_start)
+def gives_centers(model):
+    """Whether `centers` is an array."""
+    return model.centers is not None and not isinstance(model.centers, str)
+
+
+def has_own_centers(model):
+    """Whether an EigenPro model has centers of its own: it is no kernel machine."""
+    if is_auto(model.algorithm):
+        return model.n_centers is not None or gives_centers(model)
+    return model.algorithm in GENERAL
+
+
+def chosen_algorithm(model):
+    """Return the algorithm that runs epochs of an EigenPro model."""
+    if not is_auto(model.algorithm):
+        return model.algorithm
+    return "eigenpro4" if has_own_centers(model) else "eigenpro2"
+
+
+def may_be_direct(model, damping=1):
+    """Whether a model has its defaults, `damping` too, except for `max_iter`."""
+    sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
+    auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)
+    others = model.damping != damping or stops_early(model) or model.warm_start
+    return auto and not others
 
 
 def chosen_ridge(model, problem, K):

@@ -25,6 +25,15 @@ from .problem import Problem, take
 from .sample import Sample
 
 
+def keeps_rows(K, cache_size, n_epochs, n_features):
+    """Whether K = K(X, Z) and X are kept in memory: they fit, and that pays."""
+    n, p = K.shape
+    needed = (p + n_features) * n * K.itemsize
+    if needed > cache_budget(cache_size, K) or K.factored:
+        return False
+    return cache_size != "auto" or cache_pays(n_epochs, n_features, K)
+
+
 class GeneralProblem(Problem):
     """Least squares with f = K(., Z) a + intercept on rows of data.
 
@@ -192,16 +201,11 @@ class GeneralProblem(Problem):
         """Return the problem with K(X, Z) and X in memory, if that fits and pays."""
         if self._on_workers is not None:
             return self
-        (n, p), d = (self.n_rows, self.center_matrix.shape[0]), self.n_features
-        needed = (p + d) * n * self.center_matrix.itemsize
-        fits = needed <= cache_budget(cache_size, self.center_matrix)
-        if not fits or self.center_matrix.factored:
-            return self
-        rows = self.center_matrix.rows(self._streamed)
-        if cache_size == "auto" and not cache_pays(n_epochs, d, rows):
+        K, d = self.center_matrix.rows(self._streamed), self.n_features
+        if not keeps_rows(K, cache_size, n_epochs, d):
             return self
         other = copy(self)
-        other._rows = self._gather(slice(0, n))
+        other._rows = self._gather(slice(0, self.n_rows))
         (operator,), other.cache_megabytes = cached(
             [self.center_matrix.rows(other._rows)], cache_size, n_epochs, d
         )
