@@ -108,8 +108,9 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         peak = tracemalloc.get_traced_memory()[1] / 1e6
     finally:
         tracemalloc.stop()
-    # Tiles stay with the process after they were freed, and are not in that peak.
-    assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+    # Not in that peak: tiles, which stay with the process after they were freed, and
+    # code and panels of BLAS.
+    assert 0.9 * peak < told["total"] < 1.1 * peak + 24
 
 
 def test_work_grows_as_it_should():
