@@ -79,6 +79,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
         fit.touches(n * fit.d * size)
+    # Targets of the data, centered, and beside ones; weights and indices of the rows.
     fit.holds("targets", 8 * n * (3 * k + 4))
     fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
     sizes = n, p, fit.d, k
