@@ -79,16 +79,19 @@ def large_gram(A):
     def task(rows):
         np.matmul(A[rows, :], A[: rows.stop, :].T, out=K[rows, : rows.stop])
 
-    def reflect(rows):
-        K[: rows.start, rows] = K[rows, : rows.start].T
-        square = K[rows, rows]  # a product, symmetric to rounding alone
-        square[...] = np.tril(square) + np.tril(square, -1).T
-
     # The longest rows first, so that the threads end together.
     tasks = [(rows,) for rows in slices(m, width)][::-1]
     run_on_threads(team, task, tasks, seconds)
+    reflect = partial(reflect_rows, K)
     run_on_threads(team, reflect, tasks, m * m * A.itemsize / CPU.read_one)
     return K
+
+
+def reflect_rows(K, rows):
+    """Copy rows of the lower triangle of a NumPy array to the upper one."""
+    K[: rows.start, rows] = K[rows, : rows.start].T
+    square = K[rows, rows]  # a product may be symmetric to rounding alone
+    square[...] = np.tril(square) + np.tril(square, -1).T
 
 
 def _lapack_threads(order):

@@ -1,5 +1,6 @@
 """The rule of a fit by epochs: when they end, and which coefficients are the model."""
 
+import math
 from functools import partial
 
 from ..problems.data import OutOfSample
@@ -179,9 +180,14 @@ class EpochRule(Rule):
     def _note_score(self, coef):
         """Record the score of coefficients, and keep them if it is the best one."""
         score, values = self._score_of(coef)
-        if not self.scores or score > max(self.scores):
+        if self._coef is None or score > self._best_score():
             self._coef, self._values = coef, values
         self.scores.append(score)
+
+    def _best_score(self):
+        """Return the best score so far, one that is a number."""
+        numbers = [score for score in self.scores if not math.isnan(score)]
+        return max(numbers, default=-math.inf)
 
     def _note_values(self, now):
         """Record the values on the spared rows, before the model learns from these."""
@@ -226,7 +232,7 @@ class EpochRule(Rule):
 
     def _best_scored(self):
         """Return those of the best epoch, or of the start, or zero: the best scored."""
-        best, coef = max(self.scores), self._coef
+        best, coef = self._best_score(), self._coef
         for other in (self._start, self._problem.initial_coef()):
             score, values = self._score_of(other)
             if score > best:

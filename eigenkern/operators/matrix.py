@@ -5,9 +5,12 @@ from contextlib import nullcontext
 import numpy as np
 
 from ..backend.array import device_of, namespace, slices
-from ..backend.linalg import large_product
+from ..backend.linalg import large_product, reflect_rows
 from ..backend.machine import CPU
 from ..backend.threads import run_on_threads, single_threaded_blas
+
+# Columns of a panel of a Gram matrix: wide ones are fast.
+_PANEL_WIDTH = 512
 
 
 class Matrix:
@@ -219,8 +222,9 @@ class Matrix:
         if weights is not None and bool(self.xp.all(weights == 1)):
             weights = None
         G, c = self._gram_sums(T, weights, transform)
-        if self.pool is not None:  # `_add_gram` filled the lower triangle
-            _mirror(G)
+        if self.pool is not None:  # `add_gram` filled the lower triangle
+            for rows in slices(len(G), _PANEL_WIDTH):
+                reflect_rows(G, rows)
         return G, c
 
     def _gram_sums(self, T, weights, transform):
@@ -246,25 +250,8 @@ class Matrix:
             if weights is not None:
                 root = xp.sqrt(weights[rows])[:, None]
                 C, T_b = C * root, T_b * root
-            self._add_gram(G, c, C, T_b)
+            add_gram(G, C, self.pool, c, T_b)
         return G, c
-
-    def _add_gram(self, G, c, C, T):
-        """Add C' C to G (with threads only to its lower triangle), and C' T to c."""
-        if self.pool is None:
-            G += C.T @ C
-            c += C.T @ T
-            return
-
-        def task(rows, columns):
-            G[rows, columns] += C[:, rows].T @ C[:, columns]
-            if rows == columns:
-                c[rows, :] += C[:, rows].T @ T
-
-        tasks = lower_panels(len(G), self.n_workers)
-        work = len(C) * len(G) * (0.5 * len(G) + T.shape[1])
-        seconds = CPU.product_seconds(work, 8, 1)
-        run_on_threads(self.pool, task, tasks, seconds)
 
     def normal_product(self, V, targets=None, weights=None):
         """Return K' W (K V - targets) in float64.
@@ -337,15 +324,36 @@ class Matrix:
         return K
 
 
-def lower_panels(n, n_workers):
-    """Return the ranges of rows and columns of tasks that make a lower triangle."""
-    # Wide panels are fast; as many as workers at least, so that they end together.
-    width = max(min(512, -(-n // n_workers)), 64)
-    panels = list(slices(n, width))
+def add_gram(G, A, pool, c=None, T=None):
+    """Add A' A to G, with a pool only to its lower triangle, and A' T to c if given.
+
+    Parameters
+    ----------
+    G : array of shape (p, p)
+    A : array of shape (m, p)
+    pool : Team or None
+        With NumPy alone.
+    c, T : arrays of shape (p, l) and (m, l), default=None
+    """
+    if pool is None:
+        G += A.T @ A
+        if c is not None:
+            c += A.T @ T
+        return
+
+    def task(rows, columns):
+        G[rows, columns] += A[:, rows].T @ A[:, columns]
+        if c is not None and rows == columns:
+            c[rows, :] += A[:, rows].T @ T
+
+    # As many as workers at least, so that they end together.
+    p = len(G)
+    panels = list(slices(p, max(min(_PANEL_WIDTH, -(-p // pool.n_workers)), 64)))
     tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
     # On the diagonal half the work suffices: these fill up at the end.
     tasks += [(a, a) for a in panels]
-    return tasks
+    work = len(A) * p * (0.5 * p + (0 if T is None else T.shape[1]))
+    run_on_threads(pool, task, tasks, CPU.product_seconds(work, A.itemsize, 1))
 
 
 def sum_of(parts):
@@ -364,11 +372,3 @@ def check_finite(values):
             "the kernel matrix has values that are not finite: scale X, or choose "
             "another kernel or bandwidth"
         )
-
-
-def _mirror(G):
-    """Copy the lower triangle of a NumPy array to the upper one, tile by tile."""
-    for rows in slices(len(G), 512):
-        G[: rows.start, rows] = G[rows, : rows.start].T
-        tile = G[rows, rows]
-        tile[...] = np.tril(tile) + np.tril(tile, -1).T

@@ -10,9 +10,8 @@ from ..backend.linalg import (
     shifted_cholesky,
     solve_triangular,
 )
-from ..backend.machine import CPU
-from ..backend.threads import Team, n_blas_threads, run_on_threads
-from ..operators.matrix import lower_panels
+from ..backend.threads import Team, n_blas_threads
+from ..operators.matrix import add_gram
 
 # A factor in single precision has errors of some eps times the largest eigenvalue,
 # which is less than n times the mean of the diagonal: it suffices where the penalty is
@@ -174,22 +173,13 @@ def _normal_equations(F, y, weights, dtype, begun):
         block = F.block(rows.start, rows.stop, dtype=dtype)
         if weights is not None:
             block = block * xp.astype(xp.sqrt(weights[rows, None]), dtype)
-        add_gram(total, block)
+        add_normal_matrix(total, block)
     return total, F.adjoint(y if weights is None else weights[:, None] * y)
 
 
-def add_gram(G, A):
-    """Add A' A to G: on the threads, with NumPy, to its lower triangle alone."""
-    if not is_numpy(namespace(A)):
-        G += A.T @ A
-        return
-
-    def task(rows, columns):
-        G[rows, columns] += A[:, rows].T @ A[:, columns]
-
-    team, p = Team(n_blas_threads()), len(G)
-    seconds = CPU.product_seconds(0.5 * len(A) * p**2, A.itemsize, 1)
-    run_on_threads(team, task, lower_panels(p, team.n_workers), seconds)
+def add_normal_matrix(G, A):
+    """Add A' A to G: on threads, with NumPy, to its lower triangle alone."""
+    add_gram(G, A, Team(n_blas_threads()) if is_numpy(namespace(A)) else None)
 
 
 def _features_left_out(F, residual, w, L, has_mean):

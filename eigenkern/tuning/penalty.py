@@ -8,7 +8,7 @@ from ..backend import memory
 from ..backend.array import device_of, namespace
 from ..backend.linalg import shifted_cholesky, solve_triangular
 from ..operators.linear import CenteredFeatures
-from ..solvers.direct import SINGLE_RANGE, add_gram
+from ..solvers.direct import SINGLE_RANGE, add_normal_matrix
 
 # A quarter of the rows is fitted, at most so many, and at most so many others judge.
 # On 2000 rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with
@@ -225,7 +225,7 @@ def _system(A, b):
     A, b = (A.T, b) if A.shape[0] < A.shape[1] else (A, A.T @ b)
     p = A.shape[1]
     G = namespace(A).zeros((p, p), dtype=A.dtype, device=device_of(A))
-    add_gram(G, A)
+    add_normal_matrix(G, A)
     return G, b
 
 

@@ -1,0 +1,37 @@
+"""The rule of epochs: which coefficients become the model."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from eigenkern.estimators.epochs import EpochRule
+from eigenkern.solvers.guard import EpochState
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [((0.2, 0.5, 0.4), 1), ((np.nan, 0.5, np.nan), 1), ((0.3, np.nan, 0.1), 0)],
+)
+def test_the_best_scored_epoch_is_the_model(scores, best):
+    """A score that is not a number is never the best one."""
+    problem = SimpleNamespace(
+        initial_coef=lambda: -1,
+        validation_values=lambda coef: coef,
+        fitted_attributes=lambda coef: {"coef_": coef},
+    )
+    # Coefficients are the number of the epoch; zero and start have no score.
+    rule = EpochRule(
+        "EigenPro",
+        "",
+        problem,
+        3,
+        1e-4,
+        5,
+        score=lambda epoch: np.nan if epoch < 0 else scores[epoch],
+        scored=(None, None),
+    )
+    for i in range(3):
+        rule.update(EpochState(i, 1.0 / (i + 1), 1.0, 0, False, {}))
+    assert rule.fitted_attributes()["coef_"] == best
+    assert rule.out_of_sample().values == best
