@@ -60,10 +60,6 @@ class LinearSpectral(TopEigenvectors):
         values = xp.astype(values[: q + 1], operator.dtype)
         return cls(V[:, :q], values[:-1], values, damping).truncate(q)
 
-    def n_directions(self, spectrum):
-        """Return what theorem 3 has in the logarithm, over 1 / delta."""
-        return 2.0 * self.vectors.shape[0]
-
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
         return operator.product(self.vectors, start, stop)[0]

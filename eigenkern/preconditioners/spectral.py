@@ -35,10 +35,6 @@ class TopEigenvectors:
         """q, the number of eigenvectors."""
         return self.vectors.shape[1]
 
-    def n_directions(self, spectrum):
-        """Return what theorem 4 of EigenPro 1 has in the logarithm, over 1 / delta."""
-        return 8.0 * spectrum.intrinsic_dimension()
-
     def truncate(self, q):
         """Return the preconditioner of the first `q` eigenvectors."""
         return replace(

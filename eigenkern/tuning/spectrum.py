@@ -5,6 +5,7 @@ import numpy as np
 from ..backend.array import device_of, namespace, to_numpy
 from ..backend.linalg import large_product, largest_eigenvalues
 from ..operators.linear import FeatureKernel
+from ..preconditioners.linear import LinearSpectral
 from ..preconditioners.spectral import rounding_floor
 
 
@@ -137,12 +138,17 @@ class HeldOutSpectrum:
     def bound(self, q, batch_size, probability=0.9):
         """Return an upper bound of the norm of P K_m, m = `batch_size`.
 
-        From theorems 3 and 4 of EigenPro 1: it holds with a `probability` for a batch
-        of m rows if the eigenvectors are exact.
+        It holds with a `probability` for a batch of m rows if the eigenvectors are
+        exact. With delta = 1 - `probability`, the logarithm is that of 2 d / delta for
+        d features (theorem 3 of EigenPro 1), or of 8 d / delta for a kernel, where d is
+        the intrinsic dimension (theorem 4).
         """
         level = float(self._preconditioner.eigenvalues[q])
         largest = float(self._xp.max(self._diagonal * self._root * self._root))
-        directions = max(self._preconditioner.n_directions(self), 1.0)
+        if isinstance(self._preconditioner, LinearSpectral):
+            directions = 2.0 * self._preconditioner.vectors.shape[0]
+        else:
+            directions = 8.0 * self.intrinsic_dimension()
         log = np.log(directions / (1.0 - probability)) / batch_size
         mean_square = (2.0 * level * largest * log) ** 0.5
         return level + 2.0 / 3.0 * (level + largest) * log + mean_square
