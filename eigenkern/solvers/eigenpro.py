@@ -74,11 +74,13 @@ def eigenpro(
     - s m l + 2 s q l in EigenPro 2, whose eigenvectors live on the first s rows,
     - n q l in EigenPro 1, whose eigenvectors live on all of them;
 
-    on a linear model all together 2 m d l + 2 q d l. The batches are slices of the
-    given order of rows and are visited in a new random order every epoch. A last,
-    shorter batch is divided by m too, so that its rows count as much as the others. The
-    model of an epoch is the mean of the iterates of its second half, which has less of
-    the steps' noise than the last iterate.
+    on a linear model all together 2 m d l + 2 q d l. A last, shorter batch is divided
+    by m too, so that its rows count as much as the others.
+
+    The papers sample the rows of every batch. Here the batches are fixed slices of the
+    given order of rows, and an epoch visits each of them once, in a new random order.
+    The papers return the last iterate; here the model of an epoch is the mean of the
+    iterates of its second half, which has less of the steps' noise.
 
     Around the epochs run `Guarded`, which goes back and halves eta when one diverges,
     and `StepSearch`, which in the first epochs tries several steps side by side, as
@@ -199,8 +201,8 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
 
     The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place;
     `rates` (k, l) are their eta / m, `zero_losses` (n,) the losses of f = 0. The
-    numbers are those of algorithm 1 of EigenPro 2, which has alpha for a, blocks t and
-    r for b and s, 2 eta for eta, and in D sigma_q for sigma_{q+1}.
+    numbers in the comments are the steps of algorithm 1 of EigenPro 2, which has alpha
+    for a, blocks t and r for b and s, 2 eta for eta, and in D sigma_q for sigma_{q+1}.
     """
     xp, k = namespace(a), rates.shape[0]
     mean = xp.zeros_like(a)
@@ -208,14 +210,15 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
     for b in batches:  # 1
         F, K_bs = A.product(a, b.start, b.stop, n_columns=P.n_columns)  # 2, 4
         error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
-        g = w[b, None] * error
-        zero_loss = float(xp.sum(zero_losses[b]))
-        if watch.add(xp.sum(g * error, axis=0), zero_loss, b.stop - b.start):
+        weighted = w[b, None] * error
+        losses, zero_loss = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
+        if watch.add(losses, float(zero_loss), b.stop - b.start):
             break
         # An iterate that diverged stays at zero, where it cannot overflow.
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
-        step(A, P, a, b, K_bs, rates * g)  # 3, 5
+        g = rates * weighted
+        step(A, P, a, b, K_bs, g)  # 3, 5
         if alpha > 0:
             a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
         if watch.n_late > 0:

@@ -104,27 +104,34 @@ def projected(
 ):
     """Minimise mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
 
-    In the kernel's space of functions, a step on a batch b of m rows, and every T
-    batches the projection onto the span of K(., Z), are::
+    In the kernel's space of functions, a step on a batch b of m rows is ::
 
         g = (eta / m) W (f(X_b) - y_b)
         f <- f - K(., X_b) g + K(., Z_c) V s_b,   s_b = D V' K(Z_c, X_b) g
-        f <- K(., Z) (a + K(Z, Z)^-1 h),   h = sum of K(Z, Z_c) V s_b - K(Z, X_b) g
 
-    where h is a sum over the T batches. Between projections the rows X_b stay as
-    temporary centers with coefficients -g. The penalty's part of the step is implicit:
-    it solves ``(I + kappa P) f = g`` for the projected function g, with kappa = eta
-    alpha times the rows of the T batches over m. So it needs no shorter step, however
-    large alpha is.
+    and after every T batches f is projected onto the span of K(., Z) ::
+
+        h = - sum of K(Z, X_b) g,   S = sum of s_b
+        f <- K(., Z) (a + K(Z, Z)^-1 (h + K(Z, Z_c) V S))
+
+    where the sums are over the T batches, and a are the coefficients after the last
+    projection; h also has what that one left over. Between projections the rows X_b
+    stay as temporary centers with coefficients -g. The penalty's part of the step is
+    implicit: it solves ``(I + kappa P) f = u`` for the projected function u, with kappa
+    = eta alpha times the rows of the T batches over m. So it needs no shorter step,
+    however large alpha is.
 
     A batch costs m p (d + 2 l) multiply-adds (2 m p l if K(X, Z) is cached), m^2 T (d +
     l) / 2 more on average for temporary centers, and its share of a projection. T = 1
     is EigenPro 3; EigenPro 4 chooses T so that the projections cost little.
 
     EigenPro 3 minimizes a sum over the n rows, not a mean. So its eta is our eta / n,
-    and the factor of its step, (n / m) eta, is our eta / m. In its algorithm 2 the
-    eigenvectors are those of a subsample of the rows, and a run of EigenPro 2 projects;
-    `CenterSpectral` and `InexactProjection` explain why this package does neither.
+    and the factor of its step, (n / m) eta, is our eta / m. Its algorithm 2 projects
+    after every batch and returns the last iterate; here the model is a mean of the
+    iterates after projections (`Iterate.add`), and what a projection leaves over is
+    added to the next h. In algorithm 2 the eigenvectors are those of a subsample of the
+    rows, and a run of EigenPro 2 projects; `CenterSpectral` and `InexactProjection`
+    explain why this package does neither.
 
     Parameters
     ----------
@@ -206,8 +213,8 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
 
     `rates`, an ndarray of shape (l,), is eta / m of every output, and `watch` an
     `EpochWatch`; the other arguments are those of `projected`. Algorithm 2 of EigenPro
-    3, which has T = 1, calls a alpha; its h and theta, times its -(n / m) eta, our -eta
-    / m, are h + K(Z, Z_c) V S and the `change`.
+    3 calls a alpha. Its h and theta, times -(n / m) eta in its notation or -eta / m in
+    ours, correspond to h + K(Z, Z_c) V S and the `change`.
     """
     xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
@@ -221,9 +228,9 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
                 temporary = TiledKernel(centers.kernel, xp.concat(rows))
                 targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
             error, image = batch.operator.gradient(a, targets, batch.weights, rates)
-            g = batch.weights[:, None] * error
+            weighted = batch.weights[:, None] * error
             zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-            losses, m = xp.sum(g * error, axis=0), error.shape[0]
+            losses, m = xp.sum(weighted * error, axis=0), error.shape[0]
             if watch.add(losses, float(xp.sum(zero_losses)), m):
                 return
             s_b = P.coordinates(image[:c, :])
@@ -231,7 +238,7 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
             h, S, n_rows = h - image, S + s_b, n_rows + m
             if interval > 1:
                 rows.append(in_memory(batch.rows))
-                steps.append(rates * g)
+                steps.append(rates * weighted)  # g
         if n_rows == 0:
             return
         change, rest = project(h, S)
@@ -251,8 +258,9 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
         a <- a + K(Z, Z)^-1 K(Z, X) e
 
     The paper's eta is our eta / n. If q > 0 the fixed point is that of lemma 6 in the
-    paper, not least squares. A step costs 2 n p l + 2 n q l multiply-adds, and K(X, Z)
-    is held in memory.
+    paper, not least squares. The lemma's bound of the step lacks a factor: the matrix
+    whose largest eigenvalue limits eta is K(Z, Z)^-1 K(Z, X) (I - Q) K(X, Z). A step
+    costs 2 n p l + 2 n q l multiply-adds, and K(X, Z) is held in memory.
 
     Parameters
     ----------
@@ -273,10 +281,10 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
 
     def epoch():
         error = large_product(K, iterate.coef) - y
-        g = weights[:, None] * error
-        losses = to_numpy(xp.sum(g * error, axis=0)) / n
+        weighted = weights[:, None] * error
+        losses = to_numpy(xp.sum(weighted * error, axis=0)) / n
         if np.isfinite(losses).all():
-            g = guard.factor * step_size / n * g
+            g = guard.factor * step_size / n * weighted
             e = P.correction(rows, g) - g if P.n_components else -g
             iterate.coef += project(large_product(e.T, K).T)[0]
             iterate.n_projections += 1
