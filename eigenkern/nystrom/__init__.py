@@ -1,16 +1,18 @@
 """Nystrom kernel ridge regression and NYTRO: whole paths from one factorization.
 
-Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), weights W
-of the rows with sum N, R R' = K_mm^+. A model is f(x) = phi(x)' b with the features ::
+Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), R R' =
+K_mm^+; the rows have weights W with the sum N (without weights the papers' n). A model
+is f(x) = phi(x)' b with the features ::
 
     phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
 
-so that ``|f|^2 = |b|^2``, and with B = Phi' W Phi / N, q = Phi' W y / N ::
+so that ``|f|^2 = |b|^2``. With B = Phi' W Phi / N and q = Phi' W y / N its coefficients
+are ::
 
     NKRLS  b = (B + lambda I)^-1 q
     NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
 
-With B = V diag(e) V' both are filters g of its eigenvalues, b = V g(e) V' q: one
+With B = V diag(e) V' both apply a filter g to the eigenvalues, b = V g(e) V' q: one
 factorization gives every lambda and every t.
 
 On the full kernel (Z = X: KRLS, early stopping) the two formulas are those of the dual,
@@ -22,7 +24,11 @@ These B and q are not Phi' W Phi / N and Phi' W y / N, and ``|f|^2 = N b' B b`` 
 ``|b|^2``.
 
 Camoriano, Angles, Rudi, Rosasco, "NYTRO: when subsampling meets early stopping",
-AISTATS 2016: equations 15 to 21. Equation 20 lacks a factor R.
+AISTATS 2016: equations 15 to 21. Some of them have misprints. Equations 16 and 17 lack
+the factor n of lambda that 15 and 18 have. Equation 20 lacks an R: K_nm beta must be
+K_nm R beta. Theorem 5 asks for gamma < |K_nm R|^2; it must be gamma <= n / |K_nm R|^2 =
+1 / max(e), as its example, gamma = 1 / max k(x, x), always is. The paper computes R
+from a QR decomposition of K_mm, this package by pivoted Cholesky (see `whitening`).
 
 Read `whitening` (R), then `moments` (B and q), `filters` (the paths g), `selection`
 (their errors) and `descent` (NYTRO step by step); `plan` has the memory they need.

@@ -14,7 +14,12 @@ EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Whitening:
-    """R with R R' = K_mm^+ on the kept centers: R = L^-T.
+    """R = L^-T, with L L' = K_mm of the kept centers.
+
+    Centers in the span of others are left out, so R R' is the inverse of the others'
+    K_mm, and the features span the same functions as with R R' = K_mm^+. The NYTRO
+    paper has R = S T^-1 with K_mm = S D (QR) and T' T = S' K_mm S, which leaves out no
+    center.
 
     Attributes
     ----------

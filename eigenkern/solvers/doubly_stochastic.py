@@ -12,11 +12,18 @@ DSG (algorithm 1 of the paper) takes a new block in every step; UDSG (3) an old 
 drawn at random, in U of G + U steps; CDSG (4) an old one whenever `checked_step` finds
 one that is no worse. `RunningValues` has f(x_i), the paper's algorithm 2. The first G
 of G + U steps of UDSG take new blocks, as in the proof of theorem 4; algorithm 3, which
-counts from i = 1, would begin with G - 1.
+counts from i = 1, would begin with G - 1 new ones: for G = 1 with an old block before
+there is any.
 
-Without mu and the last line these are the steps of the papers. The features' mean
-makes a constant function the top eigenvector of the kernel, with an eigenvalue of some
-ten times the next one: it alone would limit the step.
+Other differences from the papers:
+
+- They have neither mu nor b. But the mean of the features makes a constant function the
+  top eigenvector of the kernel, with an eigenvalue of some ten times the next one: it
+  alone would limit the step.
+- They sample the rows of every step. Here batches are slices of the given order of
+  rows, and an epoch visits all of them equally often.
+- The features of the UAI paper have a factor 2^1/2 more, with which the mean of
+  phi(x)' phi(z) is 2 k(x, z), not k(x, z).
 
 Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for kernel
 methods", UAI 2016; Dai et al., "Scalable kernel methods via doubly stochastic
@@ -277,9 +284,10 @@ def checked_step(sums, mean_gradient, noise, gamma):
         2 |beta_k - eta g|^2 + 2 eta^2 v <= |beta_k|^2 + gamma^2 |g|^2
 
     with the batch's mean gradient g and v = (M sigma)^2 / B, the error that arises
-    because the earlier batches had other rows. (The paper divides by B^2 a sum over the
-    batch. In the last line of its algorithm 4, "beta_k = alpha_k - ...", alpha_k must
-    be beta_k.)
+    because the earlier batches had other rows. (Equation 9 divides by B^2; the variance
+    in the text before it is divided by B. In algorithm 4, which subtracts eta_k as we
+    do, the condition "|eta_j| <= gamma_t" must be "|eta_k| <= gamma_i", and in the last
+    line, "beta_k = alpha_k - ...", alpha_k must be beta_k.)
 
     Parameters
     ----------
