@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import eigenkern
-from eigenkern import EigenProRegressor
+from eigenkern import EigenProClassifier, EigenProRegressor
 
 PACKAGE = Path(eigenkern.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -131,3 +131,14 @@ def test_x_takes_the_documented_path(heading, most, regression):
     path = documented_path(heading)
     assert [name for name in called if name in path] == path
     assert 5 < len(path) <= most
+
+
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "eigenpro2"}, {"algorithm": "eigenpro4", "n_centers": 20}]
+)
+def test_spared_rows_take_the_documented_path(options, three_classes):
+    model = EigenProClassifier(**options, max_iter=4, random_state=0)
+    called = calls_of(lambda: model.fit(*three_classes))
+    path = documented_path("Rows that are spared")
+    found = [name.replace("Learner.gone_on", "gone_on") for name in called]
+    assert [name for name in found if name in path] == path

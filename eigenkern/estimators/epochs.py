@@ -26,8 +26,8 @@ _LAST_PART = 4
 class Stopping:
     """When epochs end: nothing improves, the loss is zero, or there were enough.
 
-    If rows are spared, these end only the epochs without them. Some epochs on all rows
-    follow: a quarter of `max_iter`, or fewer if they do not improve.
+    If rows are spared, these conditions end only the epochs without them. Epochs on all
+    rows follow: a quarter of `max_iter`, or fewer if they do not improve.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Stopping:
     Attributes
     ----------
     on_all_rows : bool
-        Whether the epochs to come take the rows that were spared.
+        Whether the epochs to come visit the spared rows too.
     """
 
     def __init__(self, max_iter, tol, n_iter_no_change, spares):
@@ -101,7 +101,7 @@ class EpochRule(Rule):
     scored : tuple of ndarray, default=None
         Targets and weights of the held-out rows.
     spared : Spared, default=None
-        Held-out rows that are not scored: the last epochs train with them.
+        If rows are spared, they are the held-out rows, and no epoch is scored.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class EpochRule(Rule):
 
     @property
     def on_all_rows(self):
-        """Whether the epochs to come take the rows that were spared."""
+        """That of `Stopping`."""
         return self._stopping.on_all_rows
 
     def save(self):

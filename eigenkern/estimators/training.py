@@ -133,7 +133,7 @@ class Rule:
     """
 
     losses = scores = ()
-    #: Whether a solver that spares rows is to take them all from now on.
+    #: Whether the epochs to come visit the spared rows too.
     on_all_rows = False
 
     def undo(self):

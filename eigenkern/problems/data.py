@@ -37,7 +37,7 @@ class OutOfSample(NamedTuple):
 class Spared:
     """Training rows that the first epochs leave out, to calibrate the model on.
 
-    The last epochs train on them too. A rule says when, and `train` tells the solver.
+    CONTRIBUTING.rst follows them through a fit ("Rows that are spared").
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Spared:
     def states(self, solver, of_all_rows):
         """Return the states of a solver on the visited rows, then of one on all rows.
 
-        The change comes with ``take_all_rows()``.
+        The iterator changes solvers when ``take_all_rows()`` is called.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Spared:
 
 
 class _SparedStates:
-    """The states that `Spared.states` describes."""
+    """The iterator that `Spared.states` returns."""
 
     def __init__(self, solver, of_all_rows):
         self._solver, self._of_all_rows = solver, of_all_rows
