@@ -178,7 +178,8 @@ class Moments:
         return solve_triangular(L, solve_triangular(L, q), transposed=True)
 
 
-# The least pivot of a factor over the size of rounding, where no penalty is needed.
+# The least pivot of a factor, over the size of rounding, with which no penalty is
+# needed: rounding then changes no pivot by more than about 1 %.
 _CLEAR = 100
 
 

@@ -13,6 +13,11 @@ from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
 
+# One row in so many is spared, but no more than so many. Log losses of test rows, 10000
+# training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at most 100; 0.348,
+# 0.372, 0.100 with at most 300; the same to 0.002 with 1000 and with 2000.
+_PART_SPARED, _MOST_SPARED = 10, 1000
+
 
 class OutOfSample(NamedTuple):
     """Values of rows, each from a model that was trained without the row.
@@ -56,7 +61,7 @@ class Spared:
 
     def __init__(self, train, *, at_start=False):
         n = len(train)
-        m = min(max(n // 10, 1), 1000)
+        m = min(max(n // _PART_SPARED, 1), _MOST_SPARED)
         self.rows = train[:m] if at_start else train[n - m :]
         self.visited = slice(m, n) if at_start else slice(0, n - m)
 
@@ -148,7 +153,7 @@ class Data:
         return distinct_rows(self.X)[1]
 
     def distinct(self, rows):
-        """Return indices of the distinct `rows`, by content, and which each row is."""
+        """Return indices of the distinct rows, and which of them each row equals."""
         return np.unique(self.ranks[rows], return_index=True, return_inverse=True)[1:]
 
     def distinct_with_targets(self, rows):
@@ -170,7 +175,7 @@ class Data:
         )
 
     def shuffled(self, rows):
-        """Return some rows in random order, or one in which a file can be read."""
+        """Return some rows in random order; of a file, so that it is read in blocks."""
         if is_lazy(self.X):
             return self.X.shuffled(rows, self.rng)
         return self.rng.permutation(rows)
@@ -189,7 +194,7 @@ class Data:
 
 
 def draw(data, n):
-    """Return the data of `n` rows, or all: a like part of each class, at least 3."""
+    """Return the data of `n` random rows, or all: of each class a like part (>= 3)."""
     n_rows = len(data.targets)
     if n >= n_rows:
         return data

@@ -13,7 +13,9 @@ from .data import Data
 # of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
 _N_RETAINED, _RETAINED_BYTES, _FEWEST_RETAINED = 2000, 16e6, 250
 # Number of judges, the rows that tell whether a model has become worse, and the factor
-# by which the rows so far may grow before judges are drawn again.
+# by which the rows so far may grow before judges are drawn again. Mean losses of 500
+# rows have a standard deviation of 6 % if residuals are normal; two models are compared
+# on the same ones.
 _N_JUDGES, _OUTDATED = 500, 1.25
 
 

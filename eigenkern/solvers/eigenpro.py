@@ -9,7 +9,9 @@ from ..backend.linalg import large_product
 from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
-# Rows at most on which the sides of a race are compared.
+# Rows at most on which the sides of a race are compared. If residuals are normal, the
+# mean loss of 1000 rows has a standard deviation of (2 / 1000)^1/2 = 4 %, and the
+# difference of two similar models, on the same rows, a smaller one.
 _N_RACE_JUDGES = 1000
 
 

@@ -30,13 +30,15 @@ from .conjugate_gradient import conjugate_gradient, last_state
 _FORCING = 0.3
 # Most iterations of a Newton step.
 _MOST_ITERATIONS = 100
-# Most halvings of a step that does not lower the objective.
+# Most halvings of a step that does not lower the objective: 2^-30 = 1e-9 of the step.
 _HALVINGS = 30
-# Fraction of the predicted decrease that a step must reach (Armijo's rule).
+# Fraction of the predicted decrease that a step must reach (Armijo's rule), as Nocedal
+# and Wright advise in section 3.1.
 _ARMIJO = 1e-4
 # Residual at which an intermediate penalty is replaced by the next smaller one.
 _ON_THE_WAY = 0.3
-# Residual that may be rounding, if no step lowers the objective.
+# Residual that may be rounding, if no step lowers the objective: this is then within
+# 1e-10 of its minimum, relatively.
 _STUCK = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
 
