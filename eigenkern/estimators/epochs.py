@@ -83,9 +83,9 @@ class Stopping:
 
 
 class EpochRule(Rule):
-    """The best scored epoch is the model, or the last one; never worse than the mean.
+    """The model is that of the best epoch, or of the last one if none is scored.
 
-    `Stopping` says when epochs end.
+    It is never worse than the mean of the targets. `Stopping` says when epochs end.
 
     Parameters
     ----------

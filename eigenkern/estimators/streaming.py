@@ -26,19 +26,20 @@ from .validation import (
 
 # Least number of rows to learn from after the first piece: fewer wait for more.
 _N_TOGETHER = 32
-# Welch's t of the ranks of a piece's gradients above which it is no fair sample: a fair
-# piece in some ten thousand exceeds it. And the ratio of a model's loss to the best
-# model's, on the same rows, above which it is worse.
+# Welch's t of the ranks of a piece's gradients above which the piece is no fair sample:
+# one fair piece in some ten thousand exceeds it. And the ratio of a model's loss to the
+# best model's, on the same rows, above which the model is worse.
 _UNLIKE, WORSE = 4.0, 1.1
-# That ratio in a stream with unlike pieces: steps are halved until it holds. And the
-# largest loss, over the mean square of the targets, that is rounding.
+# That ratio after a piece of the stream was replaced (`Memory.in_order`), whose steps
+# are halved until it holds. And the largest loss, over the mean square of the targets,
+# that is rounding.
 _WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
 # Epochs over the retained rows when a model begins anew.
 _N_EPOCHS_ANEW = 5
-# When it does so early: by which factors the rows have grown, and its loss since it
-# began. Scores of 20 pieces with and without, 5000 rows: a9a by class 0.837, 0.777
-# (shuffled 0.834), covtype by class 0.696, 0.645 (0.701), cpusmall and kin8nm the same
-# to 0.02.
+# It begins anew early if the rows so far have grown by the first factor, and its loss
+# by the second, since it last began. Scores of 5000 rows in 20 pieces, with and without
+# early ones: a9a sorted by class 0.837, 0.777 (shuffled 0.834), covtype sorted by class
+# 0.696, 0.645 (0.701), cpusmall and kin8nm the same to 0.02.
 _GROWN, _OUTGROWN = 1.25, 2.0
 # Attributes that do not belong to the model.
 _OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
@@ -215,8 +216,9 @@ class Streaming:
     def _tried_in_place(self, n, memory, limit, refused):
         """Return the trial of `n` rows drawn from all, starting from the best model.
 
-        With the first of eight halved steps whose loss is within the limit, or the last
-        one; the first of them is the step of the `refused` trial, if any.
+        Its step is the first whose loss is within the limit, or the last, of eight
+        steps, each half of the one before. They begin with that of the `refused` trial,
+        if there is one.
         """
         halvings = self.n_step_halvings_
         if refused is not None:

@@ -64,7 +64,10 @@ def chosen_algorithm(model):
 
 
 def may_be_direct(model, damping=1):
-    """Whether a model has its defaults, `damping` too, except for `max_iter`."""
+    """Whether the parameters of the iteration, but `max_iter`, have their defaults.
+
+    `damping` is that of its parameter.
+    """
     sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
     auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)
     others = model.damping != damping or stops_early(model) or model.warm_start
@@ -84,7 +87,8 @@ def chosen_ridge(model, problem, K):
 def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
     """Return preconditioner, batch and step for a model, measured on its matrix K.
 
-    With `on_all_rows` eigenvectors are those of EigenPro 1, else of a subsample.
+    With `on_all_rows` the eigenvectors are those of all rows, as in EigenPro 1, else
+    those of a subsample.
     """
     make_preconditioner, m = Spectral.of, model.batch_size
     if on_all_rows:

@@ -34,14 +34,14 @@ class CenterProblem(LeastSquares):
         As for `LeastSquares`.
     n_centers : int or None
         At most that many of the distinct training rows; None if centers are given, or
-        for all distinct rows. These include held-out rows, which changes nothing while
-        their weight is zero.
+        to take all distinct rows. All rows include held-out ones, which change nothing
+        while their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
         MB for the kernel matrix of the training rows.
     n_passes : int, default=1
-        How often that matrix is used in closed form.
+        How often that matrix will be used: if more than once, it may be cached.
     **options
         `kernel` and the others of `LeastSquares`.
 
@@ -270,8 +270,9 @@ class CenterProblem(LeastSquares):
     def weights_of_centers(self, rows=None):
         """Return the weight that each kept center represents.
 
-        It is the weight of the rows equal to the center; or, if the centers are not a
-        uniform sample of the rows and rows have distances, of the rows nearest to it.
+        It is the weight of the rows equal to the center. If the centers are not a
+        uniform sample of the rows, and X is no kernel matrix, it is the weight of the
+        rows that are nearest to the center.
 
         Parameters
         ----------

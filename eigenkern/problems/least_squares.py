@@ -25,9 +25,9 @@ from .problem import Problem, scatter, take
 # 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
 # 0.631; of fashion_mnist with 500 and 2000 rows 0.432 and 0.431.
 _FEWEST_SETS, _MOST_SETS = 300, 500
-# Rows that are held out together, where no factor leaves out single ones.
+# Most rows to hold out together, if there is no factor that leaves out single ones.
 _MOST_HELD_OUT = 2000
-# Rows that are no centers, at least, if only such rows are left out.
+# With fewer rows that are not centers, centers are left out too.
 _FEWEST_NO_CENTERS = 50
 
 
@@ -62,7 +62,7 @@ def standard_error(losses, weights, n_distinct):
 def products(matrix, coefs, width):
     """Yield ranges of rows of a matrix, and their product with coefficients.
 
-    With `width` numbers more a row they fit a block.
+    A range fits into a block, even if each row takes `width` more numbers.
     """
     for block in blocks(matrix.shape[0], matrix.shape[1] + width):
         K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
@@ -134,19 +134,21 @@ class LeastSquares(Problem):
     - ``expand(b)``: the coefficients of the centers (or rows) themselves, and
       ``places(b)``: the rows of `dual_coef_` where they stand, and how many it has;
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
-      ``matrix_of_validation(b)``: that which takes ``expand(b)`` to values;
+      ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` is the
+      values of the validation rows;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
-      these with the rows held out (the same object, where there are none);
-    - ``gradient(matrix, rows, b, Y)``: N (B b - q), q of the targets Y, or for Y None
-      N B b;
+      training and held-out rows together (the same object if none are held out);
+    - ``gradient(matrix, rows, b, Y)``: N (B b - q) with the q of targets Y; N B b if Y
+      is None;
     - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
       training spectrum;
-    - ``orthonormal(width)``: ranges of training rows and their W^1/2 Phi V, columns of
-      norm 1; with `width` numbers more a row they fit a block;
+    - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
+      with its columns scaled to norm 1; a range fits into a block, even if each row
+      takes `width` more numbers;
     - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
       `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
     - ``variance_attributes(factor)``: the attributes that variances of predictions
-      need, of a `Factor` of ``everything``.
+      need, from a `Factor` of ``everything``.
 
     Parameters
     ----------
@@ -158,15 +160,15 @@ class LeastSquares(Problem):
     held_out : ndarray of int or None
         Rows to select by; None: those of `data.validation`, if there are some.
     kernel : str, Kernel or callable
-        Not used where the data are a kernel matrix.
+        Not used if the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
     alpha : float, default=0.0
         Penalty. If the rounding of float32 kernel values would drown it, rows and model
         are in float64.
     n_columns : int, default=None
-        Centers that the kernel matrix has. None: all rows.
+        Columns of the kernel matrix, one for each center. None: all rows are centers.
     centered : bool, default=True
-        Whether targets are less their mean.
+        Whether their mean is subtracted from the targets.
 
     Attributes
     ----------
@@ -177,16 +179,17 @@ class LeastSquares(Problem):
     parts : list of Rows
         `train`, and `validation` if there is one.
     n_centers : int or None
-        None where all rows are centers of their full kernel matrix.
+        None for the full kernel matrix, where all rows are centers.
     center_indices : ndarray of shape (n_centers,) or None
-        Rows of X that are centers; None where centers are no rows, or all of them.
+        Rows of X that are centers; None if all are, or if the centers are no rows.
     n_coefs : int
-        Coefficients of an output: of the rows, or of the centers that are kept.
+        Coefficients of an output: one for each row, or for each center that is kept.
     refits : bool
-        Whether rows are held out, with which the selected model is fitted in the end.
+        Whether rows are held out. If so, the selected model is fitted again in the end,
+        to these rows too.
     intercept : ndarray of shape (l,)
-        Weighted mean of all targets, or zero, on the host. All targets are less it, so
-        that sums of squares are accurate.
+        Weighted mean of all targets, or zero, on the host. It is subtracted from all
+        targets, so that sums of squares are accurate.
     dtype : data type
         Of the kernel's values.
     """
@@ -240,8 +243,9 @@ class LeastSquares(Problem):
     def _kernel(self, kernel, bandwidth, X, train, order):
         """Return the kernel, its bandwidth measured on distinct rows.
 
-        "scale" is measured on all rows, as by scikit-learn. The rows held out tell
-        their distances, but not their targets.
+        "scale" is measured on all rows, as by scikit-learn. The median is of distances
+        of all rows, held-out ones too; "auto" uses targets, so it sees only training
+        rows.
         """
         data, targets, weights = self._data, None, None
         if isinstance(kernel, str) and bandwidth == "median":
@@ -390,12 +394,13 @@ class LeastSquares(Problem):
         return self._data.groups is not None
 
     def left_out(self, alpha, factor=None, *, among=None):
-        """Return the values of a sample of rows, each of ridge regression without it.
+        """Return the values of a sample of rows, each by a model fitted without it.
 
-        Equal rows are left out together: a row that is repeated, or has an integer
-        weight, changes nothing. With the features phi of a set of such rows, its weight
-        w and mean target y, the leverage h = w phi' (Phi' W Phi + lambda N)^-1 phi, the
-        value f, and s that of targets of 1, the value without it is ::
+        The models are of ridge regression. Equal rows are left out together: a row that
+        is repeated, or has an integer weight, changes nothing. Let phi be the features
+        of a set of equal rows, w its weight, y its mean target, f its value in the
+        model of all rows, s its value in the model of targets that are all 1, and h its
+        leverage, w phi' (Phi' W Phi + lambda N)^-1 phi. Its value without it is then ::
 
             y + (f - y + m (1 - s)) / (1 - h),   m = -w y / (N - w),
 
@@ -406,10 +411,11 @@ class LeastSquares(Problem):
         alpha : float
             lambda.
         factor : Factor, default=None
-            ``everything.factor(alpha)``; None: of the least lambda that has one.
+            ``everything.factor(alpha)``; None: that of the least lambda from `alpha` up
+            that has one.
         among : ndarray of bool, shape (n,), default=None
-            Rows of `all` to leave out, where their class has some. None: those that are
-            no centers, if these suffice.
+            Which rows of `all` may be left out; any row of a class that has no such row
+            may be, too. None: rows that are not centers, if there are enough of them.
 
         Returns
         -------
@@ -428,10 +434,10 @@ class LeastSquares(Problem):
         return self._out_of_sample(rows, values[which], sets.stands_for[which])
 
     def _able_to_leave_out(self):
-        """Return which of all rows may be left out: those that are no centers, or all.
+        """Return which rows may be left out: those that are not centers, or all.
 
-        New rows are no centers. A center whose own row is left out is unlike any new
-        row: if the penalty is small, its coefficient is then hardly determined.
+        New rows are not centers. If the row of a center is left out, little determines
+        the center's coefficient where the penalty is small: no new row is like it.
         """
         everything = np.ones(len(self.all.index), dtype=bool)
         if self.center_indices is None:
@@ -463,7 +469,7 @@ class LeastSquares(Problem):
         return Sets(position, which, weights, w, means, stands_for)
 
     def rows_to_hold_out(self):
-        """Return the positions of some training rows, no copies of which are left."""
+        """Return the positions of some training rows together with all their copies."""
         first, which = self._data.distinct(self.train.index)
         chosen = np.zeros(len(first), dtype=bool)
         n_held = min(max(len(first) // 5, 1), _MOST_HELD_OUT)
@@ -471,13 +477,13 @@ class LeastSquares(Problem):
         return np.flatnonzero(chosen[which])
 
     def held_out(self, coef, mean, position=None):
-        """Return the values of b of training rows, less `mean`, on the validation rows.
+        """Return the values on the validation rows of b of the training rows.
 
         Parameters
         ----------
         coef : array of shape (p, l)
         mean : array of shape (l,)
-            Of the targets that b was fitted to.
+            Of the targets that b was fitted to, which is added to the values.
         position : ndarray of int, default=None
             Rows of `all` to take in place of the validation rows.
         """
@@ -498,9 +504,9 @@ class LeastSquares(Problem):
     # Gradient descent
 
     def descent(self, rows, matrix):
-        """Return gradient descent on some rows, which starts at their mean.
+        """Return gradient descent on some rows, from the mean of their targets.
 
-        With their ``matrix_of(rows)``, or an operator that keeps it.
+        `matrix` is ``matrix_of(rows)``, or an operator that keeps its values.
         """
         weight = float(self.xp.sum(rows.weights))
 
@@ -556,9 +562,21 @@ class LeastSquares(Problem):
     def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
         """Return attributes of variances, arrays where X lives.
 
-        Of residuals of rows left out and the factors of their variances, `found`, their
-        k(x, x), M of the centers of an index (of the full kernel W^-1/2 M), and L of
-        the `features` L^-1 K(Z, x), if they are not those of the full kernel.
+        The symbols are those of `eigenkern.nystrom.posterior`.
+
+        Parameters
+        ----------
+        found : tuple
+            What `left_out_of_centers` or `left_out_of_kernel` returned.
+        diagonal : array of shape (m,)
+            k(x, x) of the rows that were left out.
+        factor : Factor
+        L : array of shape (p, p)
+            M; W^-1/2 M on the full kernel.
+        index : ndarray of shape (p,)
+            The centers that it belongs to.
+        features : array of shape (p, p), default=None
+            L of the features L^-1 K(Z, x). None: those of the full kernel.
         """
         largest = float(self.xp.mean(diagonal))
         prior, noise = scales(*found, factor.ridge, largest)

@@ -53,7 +53,7 @@ class LinearProblem(Problem):
     seen : Seen, default=None
         Rows of earlier pieces.
     counts : bool, default=True
-        Whether the training rows count in the means beside them.
+        Whether the training rows count in the means too.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class LinearProblem(Problem):
 
     @property
     def rounding(self):
-        """Mean square, at most, of what rounding leaves of targets less their mean."""
+        """Largest mean square that rounding leaves of targets that equal their mean."""
         eps = float(self.xp.finfo(self.dtype).eps)
         return float(np.max((10 * eps * self._seen.target_mean) ** 2))
 

@@ -112,7 +112,7 @@ class LogisticProblem(Problem):
         return self._matrices[1]
 
     def objective(self, rows):
-        """Return the objective on the training rows, or these and those held out."""
+        """Return the objective on the training rows, or on these and held-out ones."""
         matrices = self._matrices[0]
         several = len(rows.index) > len(self.train.index)
         return Logistic(
@@ -124,7 +124,7 @@ class LogisticProblem(Problem):
         )
 
     def preconditioner(self, objective, rows, *, of_centers=False):
-        """Return what solves for a Newton step, nearly.
+        """Return the preconditioner of Newton steps.
 
         Parameters
         ----------
@@ -132,8 +132,8 @@ class LogisticProblem(Problem):
         rows : Rows
             Those of the objective.
         of_centers : bool, default=False
-            Whether the centers stand for the rows, which where all rows are centers
-            is exact.
+            Whether the centers stand for the rows. If all rows are centers they always
+            do, and that is exact.
         """
         L, R = self._features.whitening.L, self._features.whitening.R
         of_centers = of_centers or self._features.center_of_row is not None

@@ -21,12 +21,12 @@ _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 SINGLE_RANGE = 1e-30, 1e30
 # Relative residual, in units of rounding, that counts as solved; refinements at most.
 _SOLVED, _N_REFINEMENTS = 1000, 5
-# The same for normal equations, by the bytes of a number: through the features, what is
-# left counts up to sqrt(lambda_1 / c) times as much as the residual of the rows.
+# Relative residual of normal equations that counts as solved, by the bytes of a number.
+# It counts up to sqrt(lambda_1 / c) times as much as the same residual of the rows.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which there is no solution: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# An eighth of the rows is left out one by one, but so many at least and at most. With
+# An eighth of the rows is left out one by one, but not fewer or more than so many. With
 # 1000 of 8000 rows the inverse that this needs is cheap beside the factor. They
 # calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
@@ -111,8 +111,8 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
     begun : tuple of int and array of shape (d, d), default=None
-        So many first rows, and F' W F of them in single precision, of which the lower
-        triangle is read; it is overwritten.
+        How many first rows are summed up already, and their F' W F in single precision,
+        in the lower triangle; it is overwritten.
 
     Returns
     -------

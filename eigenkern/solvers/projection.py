@@ -89,12 +89,12 @@ class ExactProjection:
 class InexactProjection:
     """Projection by a few conjugate gradients: O(p) memory.
 
-    Conjugate gradients minimize the error in the norm of the kernel's space. What they
-    return is therefore an orthogonal projection too, onto a part of the span, and never
-    larger than the function that is projected; the result of a stochastic iteration may
-    be. The part of h that they leave is returned as well, for the next projection.
-    Their preconditioner has the eigenvectors U of the Nystrom approximation G G' of
-    K(Z, Z), G = K(Z, Z_c) V.
+    EigenPro 3 projects by a run of EigenPro 2, whose result may be larger than the
+    function that it projects, in the norm of the kernel's space. Conjugate gradients
+    minimize the error in this norm: their result is an orthogonal projection too, onto
+    a part of the span, and never larger than the function. The part of h that they
+    leave is returned as well, for the next projection. Their preconditioner has the
+    eigenvectors U of the Nystrom approximation G G' of K(Z, Z), G = K(Z, Z_c) V.
 
     Parameters
     ----------
