@@ -24,6 +24,11 @@ from .parameters import make_kernel
 from .problem import Problem, take
 from .sample import Sample
 
+# Rows whose loss is computed at a time, on each machine. The loss of 60000 rows took
+# 0.23 s with 256 rows at a time, 0.15 with 1024, 0.11 to 0.13 with 4096 and 0.10 with
+# all of them (2000 centers): larger blocks gain little, and take more memory.
+_LOSS_ROWS = 4096
+
 
 def keeps_rows(K, cache_size, n_epochs, n_features):
     """Whether K = K(X, Z) and X are kept in memory: they fit, and that pays."""
@@ -302,7 +307,7 @@ class GeneralProblem(Problem):
         """Return the weighted mean squared residual of the first rows, or of all."""
         n, total = min(n_rows or self.n_rows, self.n_rows), 0.0
         zero = not bool(self.xp.any(coef != 0))
-        for rows in slices(n, 4096 * self.n_machines):
+        for rows in slices(n, _LOSS_ROWS * self.n_machines):
             residual = self.targets[rows, :]
             if not zero:
                 residual = self._values(coef, rows) - residual
