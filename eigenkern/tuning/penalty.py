@@ -90,6 +90,7 @@ def _ridge_of_features_by_leaving_out(F, y, weights):
     y, w = _first(F, y, weights)
     A = xp.sqrt(w)[:, None] * F
     values, V = xp.linalg.eigh(A.T @ A)
+    # Smaller eigenvalues may be rounding of single precision.
     first = int(xp.sum(xp.astype(values <= 1e-6 * values[-1], xp.int64)))
     if first == values.shape[0]:  # constant features
         return 0.0
