@@ -50,7 +50,7 @@ def gives_centers(model):
 
 
 def has_own_centers(model):
-    """Whether an EigenPro model has centers of its own: it is no kernel machine."""
+    """Whether an EigenPro model has centers of its own, unlike a kernel machine."""
     if is_auto(model.algorithm):
         return model.n_centers is not None or gives_centers(model)
     return model.algorithm in GENERAL

@@ -33,15 +33,15 @@ from .filters import Spectrum
 # these poles, whatever the spectrum is. Measured for n = 1500 and eigenvalues k^-1.2 or
 # k^-2, the relative error in the norm of B^1/2 is at most 2e-5 over all penalties and
 # iterations (1e-9 with 24 solutions; 1e-3 with one s for each factor of 10^4).
-# exp(-e / s), as of early stopping, alone has the error 0.41^j after j solutions with
-# s: 6e-7.
+# For exp(-e / s), as in early stopping, the error is 0.41^j after j solutions with this
+# s alone: 6e-7.
 _RATIO, _N_SOLUTIONS = 1e3, 16
 # No smaller s is needed once all Ritz values are this many times the least penalty that
 # the s so far are for. The error of paths for eigenvalues k^-2 + 1e-5 is then 3e-11,
 # with 1 in place of 3 it is 2e-4; for k^-1.2 + 1e-4, k^-1.2 + 1e-2 and k^-1/2 it is at
 # most 2e-7 with either (n = 1500).
 _ABOVE = 3
-# With at least so many coefficients, and so many for each output, it is faster than all
+# From this many coefficients on, and this many for each output, it is faster than all
 # eigenvectors. Seconds of a path, two cores: 400 rows, one output 0.020 and 0.022; 600
 # rows 0.029 and 0.040; 1000 rows, five outputs 0.084 and 0.090.
 _LEAST_COEFS, _LEAST_PER_OUTPUT = 600, 200

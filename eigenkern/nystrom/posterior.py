@@ -9,8 +9,8 @@ of the data. The target of a new row x then has the variance ::
     s^2 (k(x, x) - |P|^2) + sigma^2 (|U|^2 + 1)
     P = phi(x),   U = M^-1 phi(x),   M M' = Phi' W Phi + lambda N I
 
-which far from all rows is that of the prior. (On the full kernel there is no U, and
-P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
+Far from all rows this is the variance of the prior. (On the full kernel there is no U,
+and P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
 
 Quinonero-Candela and Rasmussen, "A unifying view of sparse approximate Gaussian process
 regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).

@@ -64,7 +64,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
     blocks : iterable of (slice, array of shape (b, r))
         Rows phi(x)' V, block by block.
     Y : array of shape (n, l)
-        Targets less the intercept.
+        Targets minus the intercept.
     weights : array of shape (n,)
     """
     xp = namespace(filters)

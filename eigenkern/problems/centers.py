@@ -271,8 +271,8 @@ class CenterProblem(LeastSquares):
         """Return the weight that each kept center represents.
 
         It is the weight of the rows equal to the center. If the centers are not a
-        uniform sample of the rows, and X is no kernel matrix, it is the weight of the
-        rows that are nearest to the center.
+        uniform sample of the rows, and X is not a kernel matrix, it is the weight of
+        the rows that are nearest to the center.
 
         Parameters
         ----------

@@ -181,7 +181,7 @@ class LeastSquares(Problem):
     n_centers : int or None
         None for the full kernel matrix, where all rows are centers.
     center_indices : ndarray of shape (n_centers,) or None
-        Rows of X that are centers; None if all are, or if the centers are no rows.
+        Rows of X that are centers; None if all are, or if centers are not rows of X.
     n_coefs : int
         Coefficients of an output: one for each row, or for each center that is kept.
     refits : bool
@@ -381,7 +381,7 @@ class LeastSquares(Problem):
         return self.xp.mean(residual**2, axis=1)
 
     def values(self, matrix, coef, n_rows=None):
-        """Return f less the intercept on the first rows of an operator, or on all."""
+        """Return f minus the intercept on the first rows of an operator, or on all."""
         coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
         F, _ = matrix.product(coef, stop=n_rows)
         return self.xp.astype(F, self.xp.float64, copy=False)

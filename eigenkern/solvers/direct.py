@@ -24,11 +24,11 @@ _SOLVED, _N_REFINEMENTS = 1000, 5
 # Relative residual of normal equations that counts as solved, by the bytes of a number.
 # It counts up to sqrt(lambda_1 / c) times as much as the same residual of the rows.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
-# Relative residual above which there is no solution: A is not symmetric, or not finite.
+# Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# An eighth of the rows is left out one by one, but not fewer or more than so many. With
-# 1000 of 8000 rows the inverse that this needs is cheap beside the factor. They
-# calibrate a few numbers, which more rows would hardly change.
+# An eighth of the rows is left out one by one, within the two limits. With 1000 of 8000
+# rows the inverse that this needs is cheap beside the factor. They calibrate a few
+# numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows on which the size of k(x, x) is measured.
 N_DIAGONAL = 1000
@@ -103,7 +103,7 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
     Parameters
     ----------
     F : CenteredFeatures or DaskMatrix
-        Of n rows and d features, less their mean, in random order.
+        Of n rows, in random order, and d features, their mean subtracted.
     y : array of shape (n, l)
     weights : array of shape (n,) or None
         Diagonal of W, positive, with mean 1.
@@ -214,7 +214,7 @@ def _precisions(A, weights, penalty, ridge):
 
 
 def _solved(A, y, weights, penalty, ridge, dtype):
-    """Return the solution, and what is left over |y|: infinite without a factor."""
+    """Return the solution, and its residual over |y|: infinite without a factor."""
     xp = A.xp
     L, scaled_product, c = _factor(A, weights, penalty, ridge, dtype)
     if L is None:
@@ -246,7 +246,7 @@ def _refined(L, b, error_of, enough):
     L : array of shape (n, n)
     b : array of shape (n, l)
     error_of : callable
-        ``error_of(x)`` returns b less the product of the matrix and x.
+        ``error_of(x)`` returns b minus the product of the matrix and x.
     enough : float
         Error, over that of x = 0, at which refining ends.
     """

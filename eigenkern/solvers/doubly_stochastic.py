@@ -245,7 +245,7 @@ class BlockRule:
     n_new, n_old : int
         G and U of "udsg".
     max_blocks : int or None
-        Once there are so many blocks, old ones are drawn at random.
+        Once there are as many blocks as this, old ones are drawn at random.
     """
 
     algorithm: str

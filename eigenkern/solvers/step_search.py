@@ -31,7 +31,7 @@ _RACE_BATCHES = 8
 # A side is not chosen if its residual of an epoch, on all rows, is more than this many
 # times the smallest.
 _MUCH_WORSE = 1.5
-# A side is dropped if its loss is more than so many times that of the best side. Races
+# A side is dropped if its loss is more than this many times that of the best one. Races
 # of six epochs and all sides were recorded on 2000 rows (the cases of
 # benchmarks/robustness.py) and replayed with the rules that drop sides and end the
 # race. The epochs that the chosen step needs for its final loss, over those of the step
