@@ -20,23 +20,26 @@ from .projection import factor_pays, projection_interval, projection_work
 # Rows per center needed to determine all eigenfunctions in the span of the centers.
 # With fewer rows the last eigenfunctions fit the noise of the rows.
 _ROWS_A_CENTER = 40
-# Share of a step's time that its fixed cost may take.
+# Share of a step's time that its fixed cost may take: larger batches save no more.
 _FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed. A
 # preconditioner costs as much as a few hundred rows do.
 MIN_ROWS = 256
 # Rows on which beta and lambda are measured. Steps over those measured on 8000 of 16000
-# rows of california_housing and a9a, laplacian and gaussian, three draws: 0.4 to 1.4
-# with 500 rows, 0.5 to 1.5 with 1000, 0.65 to 1.1 with 2000, 0.9 to 1.05 with 4000 (but
-# california_housing, gaussian: 1.3 to 1.65). Setup and one epoch take 1.6 to 2.1 times
-# as long with 8000 as with 4000.
+# rows, three draws from california_housing and a9a (laplacian, gaussian) and MNIST
+# (laplacian): 0.4 to 1.4 with 500 rows, 0.5 to 1.5 with 1000, 0.65 to 1.1 with 2000,
+# 0.9 to 1.1 with 4000 (but california_housing, gaussian: 1.3 to 1.65). Setup and one
+# epoch take 1.3 to 2.1 times as long with 8000 as with 4000.
 N_MEASURED = 4000
-# Passes over the measured rows, for eigenvalues and trial runs.
+# Passes over the measured rows in the time of eigenvalues, 13 to 20 products in ten
+# fits, and of a trial run: 16 epochs, in which each product has 12 columns.
 MEASURING_PASSES = 60
 # Passes over the subsample of a linear model that take as long as its eigenvectors,
 # measured in fits to 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
 _VECTOR_PASSES = 70
-# Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3.
+# Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3. It predicts 0.1,
+# 0.8 and 6.4 s on two cores for 1000, 2000 and 4000 rows; 100 to 500 eigenvectors take
+# 0.10 to 0.15, 0.34 to 0.78 and 3.5 to 4.7 s (benchmarks/eigenvectors.py).
 EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
