@@ -30,9 +30,9 @@ _N_TOGETHER = 32
 # one fair piece in some ten thousand exceeds it. And the ratio of a model's loss to the
 # best model's, on the same rows, above which the model is worse.
 _UNLIKE, WORSE = 4.0, 1.1
-# That ratio after a piece of the stream was replaced (`Memory.in_order`), whose steps
-# are halved until it holds. And the largest loss, over the mean square of the targets,
-# that is rounding.
+# That ratio once a piece of the stream was replaced (`Memory.in_order`): steps are
+# halved until it holds. And the largest loss, over the mean square of the targets, that
+# is rounding.
 _WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
 # Epochs over the retained rows when a model begins anew.
 _N_EPOCHS_ANEW = 5

@@ -66,7 +66,7 @@ def chosen_algorithm(model):
 def may_be_direct(model, damping=1):
     """Whether the parameters of the iteration, but `max_iter`, have their defaults.
 
-    `damping` is that of its parameter.
+    `damping` is the default of that parameter.
     """
     sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
     auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)

@@ -34,8 +34,8 @@ class CenterProblem(LeastSquares):
         As for `LeastSquares`.
     n_centers : int or None
         At most that many of the distinct training rows; None if centers are given, or
-        to take all distinct rows. All rows include held-out ones, which change nothing
-        while their weight is zero.
+        to take all distinct rows. The latter include held-out rows, which change
+        nothing while their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
