@@ -154,9 +154,16 @@ class _LinearEigenPro(Streaming, Model):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         spared = spare(self, data, train)
         held_out = held_out if spared is None else spared.rows
-        problem = self._problem(data, train, held_out, self.fit_intercept)
+        chooses = is_auto(self.early_stopping)
+        problem = self._problem(
+            data,
+            train,
+            held_out,
+            self.fit_intercept,
+            needs_normal=partial(is_solved_directly, self) if chooses else None,
+        )
         ridge, begun = 0.0, None
-        if is_auto(self.early_stopping):
+        if chooses:
             X, y = problem.operator, problem.targets
             ridge, begun = auto_ridge_of_features(X, y, problem.weights)
         alpha = ridge / len(train)
@@ -165,7 +172,7 @@ class _LinearEigenPro(Streaming, Model):
             if solution is not None:
                 rule = SolutionRule(problem, solution.counts["loss_curve_"])
                 return problem, iter([solution]), solution.counts, rule
-        del begun  # d x d numbers
+        begun = problem.normal = None  # d x d numbers
         tuning = self._tune(problem, alpha)
         coef = self._first_coef(problem)
         start = problem.xp.asarray(coef, copy=True)  # the solver changes its own copy
@@ -200,13 +207,14 @@ class _LinearEigenPro(Streaming, Model):
             alpha * len(train),
             has_mean=self.fit_intercept,
             begun=begun,
+            normal=problem.normal,
         )
         if found is None:
             return None
-        loss = weighted_mean_square(found.residual, problem.weights)
-        if not loss <= weighted_mean_square(problem.targets, problem.weights):
+        if not found.loss <= weighted_mean_square(problem.targets, problem.weights):
             return None
-        counts = solved_attributes(problem, loss) | {
+        problem.normal = None
+        counts = solved_attributes(problem, found.loss) | {
             "alpha_": alpha,
             "components_": None,
             "damping_": float(self.damping),
@@ -216,7 +224,7 @@ class _LinearEigenPro(Streaming, Model):
         out_of_sample = left_out_values(data, rows, found.left_out)
         return State(found.coef, counts, out_of_sample)
 
-    def _problem(self, data, train, held_out, center, seen=None, counts=True):
+    def _problem(self, data, train, held_out, center, seen=None, **options):
         return LinearProblem(
             data,
             train,
@@ -225,7 +233,7 @@ class _LinearEigenPro(Streaming, Model):
             center=center,
             one_dimensional=getattr(self, "_one_dimensional", False),
             seen=seen,
-            counts=counts,
+            **options,
         )
 
     def _solver(self, problem, preconditioner, **options):

@@ -7,6 +7,7 @@ from ..backend.array import joined, namespace, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from ..backend.threads import Team, n_blas_threads
 from .dask import DaskMatrix
 from .matrix import Matrix, sum_of
 
@@ -17,7 +18,7 @@ _SPARSE_SLOWNESS = 10
 # How far the entries of a constant column may be from its value, in units of eps times
 # that value: the rounding of a few operations. Rows that are enough to show that most
 # columns vary.
-_CONSTANT_EPS, _ROWS_AT_FIRST = 10, 8
+_CONSTANT_EPS, ROWS_AT_FIRST = 10, 8
 
 
 class CenteredFeatures(Matrix):
@@ -105,12 +106,16 @@ class CenteredFeatures(Matrix):
         """Return F A - targets and its image, as `Matrix` does; a file is read once."""
         if self.in_core:
             return super().gradient(A, targets, weights, rates)
-        found = [
-            self.rows(X).gradient(A, targets[rows, :], weights[rows], rates)
-            for rows, X in self._read(0, None)
-        ]
-        errors, images = zip(*found, strict=True)
-        return joined(errors), sum_of(images)
+        pool = Team(n_blas_threads())
+        error, images = self.xp.empty_like(targets), [0.0] * self._X.n_parts(pool)
+
+        def add(part, places, X):
+            own = targets[places, :], weights[places], rates
+            error[places, :], image = self.rows(X).gradient(A, *own)
+            images[part] = images[part] + image
+
+        self._X.visit(lambda *first: add, pool)
+        return error, sum_of(images)
 
     def row_gram(self, stop, last):
         """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
@@ -180,7 +185,7 @@ def levels_of(X, zeros):
     array of shape (d,)
     """
     xp, features = namespace(zeros), features_of(X, zeros)
-    few = features.block(0, _ROWS_AT_FIRST)
+    few = features.block(0, ROWS_AT_FIRST)
     first = few[0, :]
     found = np.array(to_numpy(xp.all(near(few, first), axis=0)))
     for rows in slices(X.shape[0], features.gram_rows()):

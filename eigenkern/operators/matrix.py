@@ -10,7 +10,7 @@ from ..backend.machine import CPU
 from ..backend.threads import run_on_threads, single_threaded_blas
 
 # Columns of a panel of a Gram matrix: wide ones are fast.
-_PANEL_WIDTH = 512
+PANEL_WIDTH = 512
 
 
 class Matrix:
@@ -223,7 +223,7 @@ class Matrix:
             weights = None
         G, c = self._gram_sums(T, weights, transform)
         if self.pool is not None:  # `add_gram` filled the lower triangle
-            for rows in slices(len(G), _PANEL_WIDTH):
+            for rows in slices(len(G), PANEL_WIDTH):
                 reflect_rows(G, rows)
         return G, c
 
@@ -348,7 +348,7 @@ def add_gram(G, A, pool, c=None, T=None):
 
     # As many as workers at least, so that they end together.
     p = len(G)
-    panels = list(slices(p, max(min(_PANEL_WIDTH, -(-p // pool.n_workers)), 64)))
+    panels = list(slices(p, max(min(PANEL_WIDTH, -(-p // pool.n_workers)), 64)))
     tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
     # On the diagonal half the work suffices: these fill up at the end.
     tasks += [(a, a) for a in panels]

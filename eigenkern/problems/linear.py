@@ -7,11 +7,12 @@ import numpy as np
 import scipy.sparse
 
 from ..backend.array import move, to_numpy
-from ..backend.lazy import is_lazy
+from ..backend.lazy import StoredRows, is_lazy
 from ..backend.linalg import large_product
 from ..backend.transfer import move_what_fits
+from ..operators.feature_sums import sums_of_features
 from ..operators.linear import features_of, levels_of, near
-from .parameters import check_largest
+from .parameters import check_extremes, check_largest
 from .problem import Problem, take, weighted_mean_square
 
 
@@ -54,6 +55,8 @@ class LinearProblem(Problem):
         Rows of earlier pieces.
     counts : bool, default=True
         Whether the training rows count in the means too.
+    needs_normal : callable, default=None
+        ``needs_normal(operator)`` tells whether `normal` is of use. None: it is not.
 
     Attributes
     ----------
@@ -61,6 +64,8 @@ class LinearProblem(Problem):
         The training rows.
     weights : array of shape (n,) or None
         With mean 1 over all rows seen.
+    normal : tuple of ndarray, (d, d) and (d, l), or None
+        F' W F and F' W y in float64 if the rows are in a file, F the operator.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class LinearProblem(Problem):
         one_dimensional,
         seen=None,
         counts=True,
+        needs_normal=None,
     ):
         X = data.X
         if scipy.sparse.issparse(X):
@@ -93,19 +99,52 @@ class LinearProblem(Problem):
         self._one_dimensional = one_dimensional
         rows = X.in_order(train) if is_lazy(X) else rows_of(train)
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        values = rows.data if scipy.sparse.issparse(rows) else rows
-        check_largest(values, self.xp, self.dtype)
-        levels = levels_of(rows, self.array(np.zeros(X.shape[1]))) if center else None
-        self._seen = seen
-        if counts:
-            self._seen = self._sum_up(rows, data.targets[train], w, levels, seen)
+        self._seen, Y = seen, data.targets[train]
+        if isinstance(X, StoredRows):
+            levels, sums = self._read_once(
+                rows, Y, data.weights, w, center, needs_normal
+            )
+        else:
+            values = rows.data if scipy.sparse.issparse(rows) else rows
+            check_largest(values, self.xp, self.dtype)
+            zeros, sums = self.array(np.zeros(X.shape[1])), None
+            levels = levels_of(rows, zeros) if center else None
+            if counts:
+                self._seen = self._sum_up(rows, Y, w, levels, seen)
         self._mean = self._at_hand(self._seen.mean)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
-        self.targets = self.array(data.targets[train] - self._seen.target_mean)
-        self.operator = features_of(rows, self._mean, self._varying(levels))
+        self.targets = self.array(Y - self._seen.target_mean)
+        varies = self._varying(levels)
+        self.operator = features_of(rows, self._mean, varies)
+        self.normal = self._normal_equations(sums, varies, relative)
         self._held_out = None if held_out is None else rows_of(held_out)
+
+    def _read_once(self, rows, Y, weights, w, center, needs_normal):
+        """Return the levels of the columns of a file, or None, and all sums over it."""
+        zeros = np.zeros(rows.shape[1], dtype=self.dtype)
+        with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
+        mean, target_mean = zeros, np.zeros(Y.shape[1])
+        if center:
+            target_mean = np.average(Y, axis=0, weights=w)
+        weights = None if weights is None else w
+        sums = sums_of_features(
+            rows, Y - target_mean, weights, center=center, with_gram=with_gram
+        )
+        check_extremes(*sums.extremes, self.xp, self.dtype)
+        mean = self.array(sums.mean) if center else zeros
+        self._seen = Seen(len(w), w.sum(), mean, target_mean)
+        return sums.levels if center else None, sums
+
+    def _normal_equations(self, sums, varies, relative):
+        """Return `normal` from sums over a file."""
+        if sums is None or sums.gram is None:
+            return None
+        G, b = (relative * part for part in sums.normal_equations(self._mean))
+        if varies is not None:
+            G, b = G * varies * varies[:, None], b * varies[:, None]
+        return G, b
 
     def _sum_up(self, rows, Y, w, levels, seen):
         """Return what is known of these rows and of those seen before."""

@@ -89,11 +89,14 @@ def check_largest(X, xp, dtype):
     dtype : data type of `xp`
     """
     if is_lazy(X):
-        low, high = X.extremes()
-    elif 0 in X.shape:
-        return
-    else:
+        check_extremes(*X.extremes(), xp, dtype)
+    elif 0 not in X.shape:
         low, high = float(namespace(X).min(X)), float(namespace(X).max(X))
+        check_extremes(low, high, xp, dtype)
+
+
+def check_extremes(low, high, xp, dtype):
+    """Raise the same by the least and the largest number of the rows."""
     limits, largest = xp.finfo(dtype), max(high, -low)
     low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
     if largest and not low <= largest <= high:

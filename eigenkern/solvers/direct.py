@@ -26,6 +26,9 @@ _SOLVED, _N_REFINEMENTS = 1000, 5
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
+# Squares of residuals over those of the targets, at least, where sums in double
+# precision still tell some six digits of them.
+_LEAST_LEFT = 1e-8
 # An eighth of the rows is left out one by one, within the two limits. With 1000 of 8000
 # rows the inverse that this needs is cheap beside the factor. They calibrate a few
 # numbers, which more rows would hardly change.
@@ -42,12 +45,28 @@ class DirectSolution(NamedTuple):
     coef, residual : arrays of shape (n, l)
         a and y - A a.
     left_out : array of shape (m, l)
-        The residual of each of some rows in the model of all rows but that one: the
-        last rows of a kernel machine, the first ones of a linear model.
+        The residual of each of the last rows in the model of all rows but that one.
     """
 
     coef: Any
     residual: Any
+    left_out: Any
+
+
+class FeatureSolution(NamedTuple):
+    """A solution of a linear model.
+
+    Attributes
+    ----------
+    coef : array of shape (d, l)
+    loss : float
+        The weighted mean of (y - F a)^2.
+    left_out : array of shape (m, l)
+        The residual of each of the first rows in the model of all rows but that one.
+    """
+
+    coef: Any
+    loss: float
     left_out: Any
 
 
@@ -91,14 +110,15 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
+def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, normal=None):
     """Return the coefficients of a linear model, or None where that fails.
 
     That is a of ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
     n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two matrices of d x d. The factor
     is in single precision where c is above its rounding, and the solution is refined;
     it fails where c is not above the rounding of double precision. Rows that are not in
-    memory are read once for the factor, and once for each refinement.
+    memory are read once for the factor, unless `normal` is given, and once for each
+    refinement, which sums in double precision over rows in single precision don't need.
 
     Parameters
     ----------
@@ -113,15 +133,21 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
     begun : tuple of int and array of shape (d, d), default=None
         How many first rows are summed up already, and their F' W F in single precision,
         in the lower triangle; it is overwritten.
+    normal : tuple of arrays of shape (d, d) and (d, l), default=None
+        F' W F and F' W y in double precision.
 
     Returns
     -------
-    DirectSolution or None
+    FeatureSolution or None
     """
     xp = F.xp
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     enough = _SOLVED_OF_FEATURES[F.itemsize]
     precisions = _precisions_of_features(F, w, ridge)
+    if precisions and normal is not None and F.dtype == xp.float32:
+        found = _solved_by_sums(F, y, w, ridge, normal, has_mean)
+        if found is not None:
+            return found
     rates, residual = xp.ones_like(y[0, :]), y
 
     def error_of(a):
@@ -131,15 +157,39 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None):
         return -image - ridge * a
 
     for dtype in precisions:
-        G, b = _normal_equations(F, y, weights, dtype, begun)
+        G, b = _normal_equations(F, y, weights, dtype, begun, normal)
         L, _ = shifted_cholesky(G, ridge)
         if L is None:
             continue
         a, _, left = _refined(L, b, error_of, enough)
         if left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
             left_out = _features_left_out(F, residual, w, L, has_mean)
-            return DirectSolution(a, residual, left_out)
+            loss = float(xp.mean(w * xp.mean(residual**2, axis=1)))
+            return FeatureSolution(a, loss, left_out)
     return None
+
+
+def _solved_by_sums(F, y, w, ridge, normal, has_mean):
+    """Return the solution for rows in single precision, of which all sums are known.
+
+    With M = F' W F + c I and b = F' W y, the sum of squares is
+    ``y' W y - b' a - c |a|^2``. None where that cancels, or M has no factor.
+    """
+    xp, (G, b) = F.xp, normal
+    L, _ = shifted_cholesky(xp.asarray(G, copy=True), ridge)
+    if L is None:
+        return None
+    a = solve_triangular(L, solve_triangular(L, b), transposed=True)
+    Y, w_double = (xp.astype(values, xp.float64) for values in (y, w))
+    squares = float(xp.sum(w_double[:, None] * Y**2))
+    left = squares - float(xp.sum(b * a)) - ridge * float(xp.sum(a**2))
+    if not left > _LEAST_LEFT * squares:
+        return None
+    a = xp.astype(a, F.dtype)
+    m = _n_left_out(F.shape[0])
+    residual = y[:m, :] - F.product(a, 0, m)[0]
+    left_out = _features_left_out(F, residual, w, L, has_mean)
+    return FeatureSolution(a, left / (y.shape[0] * y.shape[1]), left_out)
 
 
 def _precisions_of_features(F, w, ridge):
@@ -157,9 +207,11 @@ def _precisions_of_features(F, w, ridge):
     return [xp.float64]
 
 
-def _normal_equations(F, y, weights, dtype, begun):
+def _normal_equations(F, y, weights, dtype, begun, normal):
     """Return F' W F in this data type, and F' W y in that of F."""
     xp, (n, d) = F.xp, F.shape
+    if normal is not None:
+        return normal[0], xp.astype(normal[1], F.dtype, copy=False)
     if not F.in_core:  # one reading for both
         w = None if weights is None else xp.astype(weights, xp.float64)
         G, b = F.gram(xp.astype(y, xp.float64), w)

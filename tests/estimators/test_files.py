@@ -97,6 +97,18 @@ def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch):
         assert_allclose(getattr(model, name), getattr(expected, name), rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype, n_passes", [(np.float32, 1), (np.float64, 2)])
+def test_a_direct_solution_reads_the_file_once(dtype, n_passes, tmp_path, monkeypatch):
+    monkeypatch.setattr(lazy, "_N_FIRST", 2000)
+    monkeypatch.setattr("eigenkern.tuning.penalty._MOST_JUDGES", 1000)
+    file, read = hdf5(X.astype(dtype), tmp_path), []
+    monkeypatch.setattr(lazy, "check_finite_rows", lambda X: read.append(len(X)))
+    model = LinearEigenProRegressor(random_state=0)
+    model.fit(file, Y + 30 * RNG.normal(size=N))
+    assert model.algorithm_ == "direct"
+    assert sum(read) == n_passes * N  # a refinement is in the data type of the rows
+
+
 def test_the_same_probabilities_of_a_linear_model(tmp_path, monkeypatch):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
     model, noisy = LinearEigenProClassifier(random_state=0), Y + 9 * RNG.normal(size=N)
@@ -171,6 +183,7 @@ def test_an_epoch_reads_the_file_once(tmp_path, monkeypatch):
     file, read = hdf5(X, tmp_path), []
     rows, rng = StoredRows(file, float), np.random.RandomState(0)
     order = rows.in_order(rows.shuffled(np.arange(N), rng))
+    assert order[:500, :].shape == (500, 4)  # in memory from now on
 
     def counted(self, block, read_block=StoredRows._read):
         read.append(block not in self._blocks)

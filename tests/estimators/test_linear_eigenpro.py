@@ -157,6 +157,31 @@ def test_a_small_penalty_needs_double_precision(rng):
     assert nothing is None
 
 
+@pytest.mark.parametrize("noise", [1.0, 1e-3])
+def test_a_direct_solution_from_sums(noise, rng, monkeypatch):
+    X = rng.standard_normal((400, 6)).astype(np.float32)
+    y = X @ np.arange(12).reshape(6, 2) + noise * rng.standard_normal((400, 2))
+    y, w = y.astype(np.float32), rng.uniform(0.5, 1.5, 400).astype(np.float32)
+    features = CenteredFeatures(X, np.zeros(6, np.float32))
+    W = w[:, None].astype(float)
+    normal, passes = (X.T @ (W * X), X.T @ (W * y)), []
+    options = {"ridge": 1e-2, "has_mean": False}
+    expected = solve_features_directly(features, y, w, **options)
+
+    def counted(self, *args, gradient=CenteredFeatures.gradient):
+        passes.append(args)
+        return gradient(self, *args)
+
+    monkeypatch.setattr(CenteredFeatures, "gradient", counted)
+    found = solve_features_directly(features, y, w, normal=normal, **options)
+    # With little noise the sums cancel, and the rows tell the loss.
+    assert (len(passes) > 0) == (noise < 1)
+    assert_allclose(found.coef, expected.coef, rtol=1e-5, atol=1e-5)
+    assert_allclose(found.loss, expected.loss, rtol=1e-2 * 1e-3**noise)
+    atol = 1e-5 * np.abs(y).max()  # some units of rounding
+    assert_allclose(found.left_out, expected.left_out, rtol=1e-3, atol=atol)
+
+
 @pytest.mark.parametrize(
     "options",
     [
