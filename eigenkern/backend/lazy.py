@@ -134,6 +134,12 @@ def _last_two(recent, key, read):
     return recent[key]
 
 
+def _follow(index):
+    """Whether each of some indices follows the one before."""
+    n = len(index)
+    return n > 0 and index[-1] - index[0] == n - 1 and bool(np.all(np.diff(index) == 1))
+
+
 def check_finite_rows(X):
     """Raise a ValueError if rows hold NaN or infinity."""
     xp = namespace(X)
@@ -169,6 +175,13 @@ class StoredRows(LazyRows):
         self._section = max(_SECTION_BYTES // row_bytes // block_size, 1) * block_size
         self._blocks, self._lock = {}, threading.Lock()
 
+    def take(self, index):
+        """Return other rows; all of them in their order need no index."""
+        other = super().take(index)
+        if len(other) == self._source.shape[0] and _follow(other._index):
+            other._index = None
+        return other
+
     def in_order(self, order):
         """Return the rows in an order from `shuffled`, to be read in ranges."""
         return _ShuffledRows(self.take(order))
@@ -195,11 +208,15 @@ class StoredRows(LazyRows):
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
-        index = self._places(start, stop)
-        if len(index) and np.all(np.diff(index) == 1):
-            block, start = divmod(int(index[0]), self.block_size)
-            if start + len(index) <= self.block_size:  # no copy is needed
-                return self._read(block)[start : start + len(index), key[1]]
+        few = None if self._index is None else self._index[start:stop]
+        if start < stop and (few is None or _follow(few)):
+            n = stop - start
+            block, first = divmod(
+                start if few is None else int(few[0]), self.block_size
+            )
+            if first + n <= self.block_size:  # no copy is needed
+                return self._read(block)[first : first + n, key[1]]
+        index = np.arange(start, stop) if few is None else few
         out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
         block_of = index // self.block_size
         for block in np.unique(block_of):
@@ -217,6 +234,9 @@ class StoredRows(LazyRows):
             check_finite_rows(rows)
             return rows
 
+        rows = self._blocks.get(block)
+        if rows is not None:  # threads that use it don't wait for one that reads
+            return rows
         with self._lock:
             return _last_two(self._blocks, block, read)
 

@@ -17,7 +17,7 @@ _ROWS_OF_SHIFT = 8000
 
 
 class FeatureSums(NamedTuple):
-    """Sums over rows x with weights w and targets y, which are near zero on average.
+    """Sums over rows x with weights w and targets y, from which a mean is subtracted.
 
     Differences from a shift, the mean of some of the rows: the mean of all is no
     farther from it than they vary, so that little cancels where it is subtracted later.
@@ -35,7 +35,7 @@ class FeatureSums(NamedTuple):
     cross : ndarray of shape (d, 1 + l)
         Sums of w (x - c) and w (x - c) y'.
     gram : ndarray of shape (d, d) or None
-        Sum of w (x - c) (x - c)'.
+        Sum of w (x - c) (x - c)'. None: l is 0 above.
     """
 
     extremes: tuple
@@ -52,20 +52,22 @@ class FeatureSums(NamedTuple):
         return np.where(np.isnan(self.levels), mean, self.levels)
 
     def normal_equations(self, mean):
-        """Return sums of w (x - mean) (x - mean)' and w (x - mean) y'."""
-        d = mean.astype(np.float64) - self.shift
+        """Return sums of w (x - mean) (x - mean)', in `gram`, and w (x - mean) y'."""
+        d, G = mean.astype(np.float64) - self.shift, self.gram
         along = np.outer(self.cross[:, 0], d)
-        G = self.gram - along - along.T + self.totals[0] * np.outer(d, d)
+        G -= along
+        G -= along.T
+        G += np.outer(self.totals[0] * d, d, out=along)
         return G, self.cross[:, 1:] - np.outer(d, self.totals[1:])
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the extremes tell
-def sums_of_features(rows, targets, weights, *, center, with_gram):
+def sums_of_features(rows, targets, weights, target_mean, *, center, with_gram):
     """Return the sums over all rows of a file, which is read once.
 
-    That takes n d^2 / 2 multiply-adds with the Gram matrix, and n d (1 + l) without. In
-    memory are a block of the file and a matrix of d x d for each thread; with wide rows
-    all threads share a product.
+    That takes n d (d / 2 + 1 + l) multiply-adds with the Gram matrix, and n d without.
+    In memory are n (1 + l) numbers, and for each thread a block of the file and a
+    matrix of d x d; with wide rows all threads share a product.
 
     Parameters
     ----------
@@ -73,6 +75,8 @@ def sums_of_features(rows, targets, weights, *, center, with_gram):
     targets : ndarray of shape (n, l)
         In float64.
     weights : ndarray of shape (n,) or None
+    target_mean : ndarray of shape (l,)
+        Subtracted from the targets.
     center : bool
         Whether there is a shift. Without it, no column counts as constant.
     with_gram : bool
@@ -83,7 +87,9 @@ def sums_of_features(rows, targets, weights, *, center, with_gram):
     """
     d = rows.shape[1]
     w = np.ones(len(targets)) if weights is None else weights
-    T = np.concatenate([np.ones_like(targets[:, :1]), targets], axis=1)
+    T = np.ones((len(targets), 1 + (targets.shape[1] if with_gram else 0)))
+    if with_gram:
+        np.subtract(targets, target_mean, out=T[:, 1:])
     team, pool = Team(n_blas_threads()), None
     if d <= PANEL_WIDTH or not with_gram:
         team, pool = None, team

@@ -130,7 +130,7 @@ class LinearProblem(Problem):
             target_mean = np.average(Y, axis=0, weights=w)
         weights = None if weights is None else w
         sums = sums_of_features(
-            rows, Y - target_mean, weights, center=center, with_gram=with_gram
+            rows, Y, weights, target_mean, center=center, with_gram=with_gram
         )
         check_extremes(*sums.extremes, self.xp, self.dtype)
         mean = self.array(sums.mean) if center else zeros
@@ -141,10 +141,11 @@ class LinearProblem(Problem):
         """Return `normal` from sums over a file."""
         if sums is None or sums.gram is None:
             return None
-        G, b = (relative * part for part in sums.normal_equations(self._mean))
-        if varies is not None:
-            G, b = G * varies * varies[:, None], b * varies[:, None]
-        return G, b
+        G, b = sums.normal_equations(self._mean)
+        varies = np.ones_like(self._mean) if varies is None else varies
+        G *= varies
+        G *= relative * varies[:, None]
+        return G, relative * varies[:, None] * b
 
     def _sum_up(self, rows, Y, w, levels, seen):
         """Return what is known of these rows and of those seen before."""

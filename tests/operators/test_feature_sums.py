@@ -29,8 +29,8 @@ def test_sums_are_those_of_all_rows(dtype, weighted, panel, rows, rng, monkeypat
     if not weighted:
         w = np.ones(len(index))
     stored = StoredRows(X, dtype, 64).take(index)
-    given = w if weighted else None
-    found = sums_of_features(stored, y, given, center=True, with_gram=True)
+    given, level = w if weighted else None, np.array([3.0, 3.0])
+    found = sums_of_features(stored, y + 3.0, given, level, center=True, with_gram=True)
     assert found.extremes == (X[index].min(), X[index].max())
     assert_array_equal(np.isnan(found.levels), np.arange(D) != 2)
     assert found.mean[2] == found.levels[2] == X[0, 2]
@@ -46,13 +46,15 @@ def test_sums_are_those_of_all_rows(dtype, weighted, panel, rows, rng, monkeypat
 def test_without_a_mean_nothing_is_subtracted(rows, rng):
     y = rng.standard_normal((N, 1))
     stored = StoredRows(rows, float, 64)
-    found = sums_of_features(stored, y, None, center=False, with_gram=True)
+    found = sums_of_features(stored, y, None, np.zeros(1), center=False, with_gram=True)
     assert np.isnan(found.levels).all()
     G, b = found.normal_equations(np.zeros(D))
     assert_allclose(G, rows.T @ rows, rtol=1e-12)
     assert_allclose(b, rows.T @ y, rtol=1e-12)
-    found = sums_of_features(stored, y, None, center=False, with_gram=False)
-    assert found.gram is None
+    found = sums_of_features(
+        stored, y, None, np.zeros(1), center=False, with_gram=False
+    )
+    assert found.gram is None and found.cross.shape == (D, 1)
 
 
 def test_rows_far_from_the_first_ones(rows, rng, monkeypatch):
@@ -60,7 +62,7 @@ def test_rows_far_from_the_first_ones(rows, rng, monkeypatch):
     rows[10:, 1] += 1e6
     stored = StoredRows(rows, float, 64)
     y = rng.standard_normal((N, 1))
-    found = sums_of_features(stored, y, None, center=True, with_gram=True)
+    found = sums_of_features(stored, y, None, np.zeros(1), center=True, with_gram=True)
     F = rows - rows.mean(axis=0)
     G, _ = found.normal_equations(rows.mean(axis=0))
     size = np.sqrt(np.diag(F.T @ F))
