@@ -160,7 +160,7 @@ class StoredRows(LazyRows):
     dtype : data type
         That of the fetched rows.
     block_size : int, default=None
-        Rows to read at once; None: about 32 MB, in whole chunks of the file.
+        Rows to read at once; None: about 16 MB, in whole chunks of the file.
     """
 
     def __init__(self, source, dtype, block_size=None):

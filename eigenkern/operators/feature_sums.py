@@ -112,7 +112,7 @@ def sums_of_features(rows, targets, weights, target_mean, *, center, with_gram):
                 reflect_rows(gram, panel)
     constant = np.all([part.constant for part in parts], axis=0)
     return FeatureSums(
-        (min(part.low for part in parts), max(part.high for part in parts)),
+        (float(min(p.low for p in parts)), float(max(p.high for p in parts))),
         np.where(constant, row, np.full(d, np.nan, dtype=rows.dtype)),
         shift,
         w @ T,
