@@ -29,6 +29,9 @@ _NARROW_PANEL = 256
 # Rows and columns of a tile of a symmetric matrix, which is read twice, the second time
 # from the cache. Of 256, 512 and 1024 the fastest, with one column and with ten.
 _TILE = 256
+# Rows whose diagonal entries are changed together in a library that can't address a
+# diagonal: 8 MB, and few calls.
+_DIAGONAL_ROWS = 1024
 # Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
 # to make columns orthonormal: to 1e-4, and to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
@@ -302,7 +305,7 @@ def eigh(K):
 
 
 def plus_diagonal(K, value):
-    """Return K + value I, in `K` itself where its library can.
+    """Return K + value I, in `K` itself.
 
     `value` may be an array of shape (n,).
     """
@@ -310,7 +313,11 @@ def plus_diagonal(K, value):
     if is_numpy(xp):
         K.flat[:: len(K) + 1] += value
         return K
-    return K + value * xp.eye(K.shape[0], dtype=K.dtype, device=device_of(K))
+    for rows in slices(K.shape[0], _DIAGONAL_ROWS):
+        own = value[rows] if getattr(value, "ndim", 0) else value
+        size = rows.stop - rows.start
+        K[rows, rows] += own * xp.eye(size, dtype=K.dtype, device=device_of(K))
+    return K
 
 
 def cholesky(K):

@@ -26,7 +26,7 @@ class GivenMatrix(Matrix):
         return super().rows(X) if self._source is None else self._source.rows(X)
 
     def plus_diagonal(self, values):
-        """Return K + diag(values), in the array of K if its library can."""
+        """Return K + diag(values), in the array of K."""
         return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
     def product(self, A, start=0, stop=None, n_columns=0):

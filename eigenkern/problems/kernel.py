@@ -9,7 +9,13 @@ from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .parameters import make_kernel
-from .problem import Problem, scatter, take, weighted_mean_square
+from .problem import (
+    Problem,
+    scatter,
+    take,
+    take_entries,
+    weighted_mean_square,
+)
 
 
 class KernelProblem(Problem):
@@ -46,23 +52,21 @@ class KernelProblem(Problem):
         self._train, self.rng = train, data.rng
         w = None if data.weights is None else data.weights[train]
         self.intercept = np.average(data.targets[train], axis=0, weights=w)
-        rows = take(data.X, train)
-        scored = None if held_out is None else take(data.X, held_out)
         self.kernel = self.validation = None
         if data.precomputed:
-            K = self.to_compute(take(rows, train, axis=1))
-            self.operator = GivenMatrix(K)
+            K = take_entries(data.X, train, train)
+            self.operator = GivenMatrix(self.to_compute(K))
             if held_out is not None:
-                K = self.to_compute(take(scored, train, axis=1))
-                self.validation = GivenMatrix(K)
+                K = take_entries(data.X, held_out, train)
+                self.validation = GivenMatrix(self.to_compute(K))
         else:
-            Y = data.targets[train]
+            rows, Y = take(data.X, train), data.targets[train]
             self.kernel = make_kernel(
                 kernel, bandwidth, rows, self.rng, Y, w, data.every_row
             )
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
-                self.validation = self.operator.rows(scored)
+                self.validation = self.operator.rows(take(data.X, held_out))
         self.dtype = self.operator.dtype
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())

@@ -3,10 +3,13 @@
 import numpy as np
 
 from ..backend import memory
-from ..backend.array import device_of, move, namespace
+from ..backend.array import device_of, move, namespace, slices
 from ..backend.devices import compute_device, compute_devices
 from ..backend.lazy import in_memory, is_lazy
 from ..backend.memory import n_bytes
+
+# Rows whose entries are taken together: 20 MB of 10 000 columns in double precision.
+_TAKEN_ROWS = 256
 
 
 class Problem:
@@ -111,6 +114,18 @@ def take(values, index, axis=0):
         return values.take(index)
     xp = namespace(values)
     return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
+
+
+def take_entries(K, rows, columns):
+    """Return some rows and columns of a matrix, by indices on the host.
+
+    The rows are taken in blocks, so that the result is all the memory it takes.
+    """
+    xp, shape = namespace(K), (len(rows), len(columns))
+    out = xp.empty(shape, dtype=K.dtype, device=device_of(K))
+    for part in slices(len(rows), _TAKEN_ROWS):
+        out[part, :] = take(take(K, rows[part]), columns, axis=1)
+    return out
 
 
 def shuffled(rows):

@@ -13,6 +13,7 @@ from eigenkern.backend.linalg import (
     inverse_diagonal,
     largest_eigenvalues,
     pivoted_cholesky,
+    plus_diagonal,
     right_singular_vectors,
     solve_triangular,
     top_eigh,
@@ -80,6 +81,20 @@ def test_eigh(any_xp, rng):
     values, vectors = (to_numpy(x) for x in eigh(any_xp.asarray(K.copy())))
     assert_allclose(values, np.linalg.eigvalsh(K), atol=1e-14)
     assert_allclose(K @ vectors, vectors * values, atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1024, 7])
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_plus_diagonal_changes_the_matrix(of_rows, size, any_xp, monkeypatch, rng):
+    monkeypatch.setattr(linalg, "_DIAGONAL_ROWS", size)
+    A, values = rng.standard_normal((20, 20)), rng.random(20) if of_rows else 0.5
+    K = any_xp.asarray(A, copy=True)
+    value = any_xp.asarray(values) if of_rows else values
+    assert plus_diagonal(K, value) is K
+    assert_allclose(to_numpy(K), A + values * np.eye(20), rtol=1e-15)
+    part = plus_diagonal(K[2:12, 5:15], 1.0)  # a view
+    assert_allclose(to_numpy(part), (A + values * np.eye(20))[2:12, 5:15] + np.eye(10))
+    assert_allclose(to_numpy(K)[2:12, 5:15], to_numpy(part))
 
 
 def test_cholesky(any_xp, rng):
