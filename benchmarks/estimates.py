@@ -36,6 +36,12 @@ FITS = {
     "Nystrom, 2000 centers": ("Nystrom", {"n_centers": 2000}),
     "Nystrom, path, 1000": ("Nystrom", {"n_centers": 1000, "alpha": "path"}),
     "Falkon, 1000 centers": ("FalkonLike", {"n_centers": 1000}),
+    "Nystrom, log loss": ("Nystrom", {"n_centers": 1000, "loss": "log_loss"}),
+    "Nystrom, log loss, path": (
+        "Nystrom",
+        {"n_centers": 1000, "loss": "log_loss", "alpha": "path"},
+    ),
+    "Falkon, log loss": ("FalkonLike", {"n_centers": 1000, "loss": "log_loss"}),
 }
 
 
@@ -63,7 +69,7 @@ def measured(data, name, dtype, n_rows):
         "took": [
             _megabytes("VmHWM") - before,
             seconds,
-            getattr(model, "n_iter_", 1),
+            getattr(model, "n_iter_", "-" if "loss" in parameters else 1),
         ],
     }
 
@@ -89,7 +95,7 @@ def line(data, name, dtype, n_rows):
         f"{data:18} {n:>6} x {d:<4} {dtype:8} {name:23} {found['method']:10}"
         f" {mb:8.0f} {mb_took:8.0f} {mb_took / mb:6.2f}"
         f" {seconds:8.2f} {seconds_took:8.2f} {seconds_took / seconds:6.2f}"
-        f" {epochs:5} {epochs_took:5}"
+        f" {epochs:5} {epochs_took:>5}"
     )
 
 
@@ -117,6 +123,8 @@ def main():
     print("\n".join(lines))
     for data in filter(available, args.data):
         for name in args.fits:
+            if "loss" in FITS[name][1] and data in TARGETS:
+                continue
             for dtype in args.dtypes:
                 lines.append(line(data, name, dtype, args.rows))
                 print(lines[-1], flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.metrics.pairwise import chi2_kernel
 from sklearn.pipeline import make_pipeline
@@ -17,6 +18,7 @@ from eigenkern import (
     DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
+    FalkonLikeClassifier,
     FalkonLikeRegressor,
     LinearEigenProRegressor,
     NystromClassifier,
@@ -110,6 +112,40 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         tracemalloc.stop()
     # Tiles stay with the process after they were freed, and are not in that peak.
     assert 0.9 * peak < told["total"] < 1.1 * peak + 17
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n_classes", [2, 8])
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromClassifier(loss="log_loss", n_centers=800, alpha=1e-3),
+        NystromClassifier(loss="log_loss", n_centers=800, alpha=1e-3, cache_size=0),
+        NystromClassifier(loss="log_loss", n_centers=800, alpha="path"),
+        FalkonLikeClassifier(loss="log_loss", n_centers=800, alpha=1e-3),
+    ],
+    ids=["nystrom", "uncached", "path", "falkon"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_memory_of_the_log_loss(model, n_classes, dtype, rng):
+    X = rng.standard_normal((8000, 6)).astype(dtype)
+    y = (8 * rng.random(8000) + 3 * np.sin(X[:, 0]) > 4) * 1
+    if n_classes > 2:
+        y = np.argmax(X @ rng.standard_normal((6, 8)), axis=1)
+    model = clone(model).set_params(random_state=0)
+    n_outputs = 1 if n_classes == 2 else n_classes
+    told = estimate(model, *X.shape, n_outputs, dtype=dtype)
+    tracemalloc.start()
+    try:
+        model.fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+    kept = 0 if model.cache_size == 0 else X.itemsize * 8000 * 800 / 1e6
+    assert told.memory["kernel matrix"] == pytest.approx(kept)
+    assert getattr(model, "cache_size_", kept) == pytest.approx(kept)
+    assert told.n_centers == 800
+    assert 0.9 * peak < told.memory["total"] < 1.1 * peak + 17
 
 
 def test_work_grows_as_it_should():

@@ -22,6 +22,7 @@ from ..nystrom.plan import NystromPlan
 from ..nystrom.posterior import n_left_out
 from ..operators.cached import cached_bytes
 from ..tuning.sizes import FALKON_ITERATIONS
+from .logistic import estimate_logistic
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
 # Iterations that fit a Falkon classifier without its calibration rows.
@@ -43,13 +44,17 @@ def estimate_centers(fit):
     if p is not None and centers is None:
         p = min(p, n_train)
     every_row = p is None or (kind == "falkon" and p == n)
-    p = p or n_train
+    logistic = kind.endswith("logistic")
+    p = p or (n if logistic else n_train)  # rows held out are centers without weight
     alpha = getattr(e, "alpha", "path")
     if alpha != "path" and fit.drowns(alpha, p):
         return estimate_centers(replace(fit, dtype="float64"))
     fit.tells_rows()
-    if every_row and not kind.endswith("logistic"):
+    if every_row and not logistic:
         return _estimate_rows(fit, kind)
+    _add_rows(fit, p, holds_out)
+    if logistic:
+        return estimate_logistic(fit, kind, n_train, p, every_row)
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
 
@@ -73,18 +78,26 @@ def _estimate_rows(fit, kind):
     return fit.result("path" if path else "factor", n_centers=n)
 
 
-def _estimate_on_centers(fit, kind, n_train, p, holds_out):
-    """Return the estimate of least squares on p centers."""
-    e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
-    K = fit.matrix(n_train, p)
-    plan = NystromPlan.make(kind, p, n, validated=holds_out)
-    square, falkon = 8 * p * p, kind.startswith("falkon")
+def _add_rows(fit, p, holds_out):
+    """Add rows, targets and p centers, or their columns of a matrix that is given."""
+    n, k, size = fit.n, fit.n_outputs, fit.itemsize
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
         fit.touches(n * fit.d * size)
     # Targets of the data, centered, and beside ones; weights and indices of the rows.
     fit.holds("targets", 8 * n * (3 * k + 4))
-    fit.holds("centers", p * (2 * fit.d + K.row_width) * size)
+    if fit.precomputed:  # the columns of the centers
+        fit.holds("kernel matrix", n * p * size)
+    else:
+        fit.holds("centers", p * (2 * fit.d + fit.matrix(n, p).row_width) * size)
+
+
+def _estimate_on_centers(fit, kind, n_train, p, holds_out):
+    """Return the estimate of least squares on p centers."""
+    e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
+    K = fit.matrix(n_train, p)
+    plan = NystromPlan.make(kind, p, n, validated=holds_out)
+    square, falkon = 8 * p * p, kind == "falkon"
     sizes = n, p, fit.d, k
     iterates = isinstance(e, NYTRO) and not uses_factors(e, fit, plan, sizes, size)
     if not (falkon or iterates):
@@ -96,7 +109,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         return fit.result("factor" if kind == "ridge" else kind, n_centers=p)
     n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else n_iterations(e)
     n_passes = n_epochs
-    if kind == "falkon" and fit.data.groups is not None:
+    if falkon and fit.data.groups is not None:
         n_passes += _N_HELD_OUT
     n_products = 2 * e.max_iter if falkon else n_epochs
     (kept,) = cached_bytes([K], e.cache_size, n_products, fit.d)

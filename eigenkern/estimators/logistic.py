@@ -26,6 +26,10 @@ _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 # Penalties of a path: two in each factor of ten.
 N_ALPHAS = 31
 
+# Products with the kernel matrix that a fit expects, which decides whether to keep it:
+# for every penalty of a path, and for every Newton step.
+_PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
+
 
 def check_loss(estimator, alphas=None):
     """Raise a ValueError unless `loss` is right, and alpha and alphas suit it."""
@@ -62,6 +66,16 @@ def check_log_loss_selection(estimator):
         )
 
 
+def expected_products(estimator, n_alphas=None):
+    """Return about how many products with the kernel matrix a fit takes.
+
+    `n_alphas` is the number of penalties of a Nystrom classifier.
+    """
+    if n_alphas is None:
+        return _PRODUCTS_OF_STEP * estimator.max_iter
+    return _PRODUCTS_OF_ALPHA * n_alphas
+
+
 def prepare_nystrom(estimator, data, alphas):
     """Return problem, solver, chosen attributes and rule of a Nystrom classifier.
 
@@ -73,7 +87,9 @@ def prepare_nystrom(estimator, data, alphas):
         Values of the path, or a single one.
     """
     selects = isinstance(estimator.alpha, str)
-    problem = make_problem(estimator, data, n_passes=20 * len(alphas))
+    problem = make_problem(
+        estimator, data, n_passes=expected_products(estimator, len(alphas))
+    )
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
@@ -163,7 +179,7 @@ def _extrapolated(coefs, done, alphas, k):
 
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
-    problem = make_problem(estimator, data, n_passes=5 * estimator.max_iter)
+    problem = make_problem(estimator, data, n_passes=expected_products(estimator))
     problem.check_memory(problem.plan("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
     chosen = {"n_centers_": problem.n_coefs, "cache_size_": problem.cache_megabytes}

@@ -220,6 +220,13 @@ def check_alphas(alphas, n=100):
     return values
 
 
+def log_loss_alphas(estimator):
+    """Return the values of lambda that a fit with the log loss tries, (k,)."""
+    if isinstance(estimator.alpha, str):
+        return check_alphas(estimator.alphas, N_ALPHAS)
+    return np.asarray([estimator.alpha], dtype=np.float64)
+
+
 class NystromRegressor(RegressionTargets, _Nystrom):
     """Kernel ridge regression on all rows or on Nystrom centers, with its path.
 
@@ -658,7 +665,4 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         """Return problem, solver, chosen attributes and rule of a fit."""
         if self.loss == "squared_error":
             return super()._prepare(data)
-        alphas = [self.alpha]
-        if isinstance(self.alpha, str):
-            alphas = check_alphas(self.alphas, N_ALPHAS)
-        return prepare_nystrom(self, data, np.asarray(alphas, dtype=np.float64))
+        return prepare_nystrom(self, data, log_loss_alphas(self))

@@ -1,0 +1,101 @@
+"""The log loss on centers: Newton steps of Nystrom and Falkon-like classifiers."""
+
+import numpy as np
+
+from ..backend.machine import CPU
+from ..estimators.logistic import expected_products
+from ..estimators.nystrom import log_loss_alphas
+from ..operators.cached import cached_bytes
+from ..operators.given import GivenMatrix
+from ..solvers.logistic import way_down
+from .parts import FACTOR_CUBES, add_pivoted_factor
+
+# Passes over the rows at alpha = 1, and minus the power of alpha that they grow with;
+# those of a path; and how many times as many they are with more than two classes. They
+# depend on the data: with 1000 centers and alpha = 1e-6, a9a, coil2000 and ijcnn1 took
+# 36 to 62 (Falkon 53 to 105, a path 34 to 142), MNIST, Fashion-MNIST and Covtype 63 to
+# 366 (Falkon 183 to 843, a path 252 to 312); with 1e-4 these were 12 to 19 and 45 to 57
+# (Falkon 13 to 17, and 65).
+_PASSES = {"logistic": (1.6, 0.25), "falkon logistic": (0.32, 0.4)}
+_PASSES_OF_PATH, _OF_CLASSES = 90, 2.5
+# Newton steps beside one for each penalty on the way down, and those of a path.
+_MORE_STEPS, _STEPS_OF_PATH = 2, 20
+# Sums over the rows for preconditioners: for one penalty, and of a path.
+_SUMS, _SUMS_OF_PATH = 2, 4
+# A multiply-add of a pass over the log loss of blocks that fit a core's cache takes as
+# long as so many in large products: MNIST, ten columns, 0.15 s for 1.2e9 of them.
+_NARROW = 6
+# Numbers in float64 for every row and output, and for every row, beside the targets:
+# gradients, and curvatures of two points; losses and weights.
+_STORED, _STORED_OF_ROW = 4, 3
+
+
+def estimate_logistic(fit, kind, n_train, p, every_row):
+    """Return the estimate of Newton steps on p centers.
+
+    Memory of rows, targets and centers is in the planned fit already.
+    """
+    e, n, k = fit.estimator, fit.n, fit.n_outputs
+    falkon, path = kind.startswith("falkon"), isinstance(e.alpha, str)
+    square = 8 * p * p
+    n_products = expected_products(e, None if falkon else len(log_loss_alphas(e)))
+    parts = [fit.matrix(n_rows, p) for n_rows in (n_train, n - n_train) if n_rows]
+    sizes = cached_bytes(parts, e.cache_size, n_products, fit.d)
+    kept = fit.precomputed or all(sizes)
+    fit.holds("targets", 8 * n * (_STORED * k + _STORED_OF_ROW))
+    fit.holds("preconditioner", square)
+    if any(sizes):
+        fit.keeps(sum(n_bytes or 0 for n_bytes in sizes))
+    n_passes, n_steps = _newton_steps(fit, kind, path)
+    _add_passes(fit, n_passes * n * p, kept)
+    fit.entries(p * p / 2)
+    add_pivoted_factor(fit, p)
+    fit.products(n_steps * FACTOR_CUBES * p**3)
+    # Of the centers or of the rows, while the last sums and their factor are kept.
+    if falkon or every_row:
+        fit.products(n_steps * p**3)
+        fit.uses(6 * square)
+    else:
+        n_sums = _SUMS_OF_PATH if path else _SUMS
+        _add_sums(fit, n_sums, parts, kept)
+    fit.holds("preconditioner", 2 * square)
+    method = "iterations" if falkon else kind
+    return fit.result(method, n_centers=p, n_epochs=n_steps)
+
+
+def _newton_steps(fit, kind, path):
+    """Return the passes over the rows and the Newton steps that are usual."""
+    e, factor = fit.estimator, _OF_CLASSES if fit.n_outputs > 1 else 1.0
+    if path:
+        return factor * _PASSES_OF_PATH, _STEPS_OF_PATH
+    first, power = _PASSES[kind]
+    usual = len(way_down(e.alpha)) + _MORE_STEPS
+    steps = min(usual, getattr(e, "max_iter", usual))
+    passes = factor * first * max(1 / e.alpha, 1.0) ** power * steps / usual
+    return max(passes, 2 * steps), steps
+
+
+def _add_passes(fit, count, kept):
+    """Add products with so many entries in all, and with their transpose."""
+    if not kept:
+        fit.entries(count, 2 * fit.n_outputs)
+        return
+    fit.reads(count, 2 * fit.n_outputs, 8, slower=_NARROW)
+    if fit.itemsize == 4:
+        fit.seconds += count * CPU.convert / fit.n_threads
+
+
+def _add_sums(fit, n_sums, parts, kept):
+    """Add sums over the rows of some matrices, beside the last ones and a factor."""
+    K, p = parts[0], parts[0].shape[1]
+    if kept:
+        K = GivenMatrix(np.broadcast_to(np.zeros((), fit.dtype), K.shape))
+    else:
+        fit.entries(n_sums * fit.n * p)
+    work = 1.0 if kept else 0.5  # without threads of its own the whole is computed
+    fit.products(n_sums * (work * fit.n * p**2 + 2 * p**3))
+    square, n_sets = 8 * p * p, len(parts)
+    # A block with weights, and the one before, unless it is a part of K.
+    n_blocks = 1 if kept and fit.itemsize == 8 else 2
+    fit.uses(n_blocks * 8 * p * K.gram_rows() + (2 + n_sets) * square)
+    fit.uses((4 + n_sets) * square)
