@@ -157,15 +157,27 @@ def test_a_small_penalty_needs_double_precision(rng):
     assert nothing is None
 
 
-@pytest.mark.parametrize("noise", [1.0, 1e-3])
-def test_a_direct_solution_from_sums(noise, rng, monkeypatch):
-    X = rng.standard_normal((400, 6)).astype(np.float32)
+@pytest.mark.parametrize(
+    "dtype, noise, difference, refined",
+    [
+        (np.float32, 1.0, 1.0, False),
+        (np.float64, 1.0, 1.0, False),
+        (np.float32, 1e-3, 1.0, True),  # the sum of squares cancels
+        (np.float64, 1e-3, 1.0, True),
+        (np.float64, 1e3, 1e-3, True),  # rounding of the sums shows
+    ],
+)
+def test_a_direct_solution_from_sums(
+    dtype, noise, difference, refined, rng, monkeypatch
+):
+    X = rng.standard_normal((400, 6))
+    X[:, 5] = X[:, 4] + difference * X[:, 5]
     y = X @ np.arange(12).reshape(6, 2) + noise * rng.standard_normal((400, 2))
-    y, w = y.astype(np.float32), rng.uniform(0.5, 1.5, 400).astype(np.float32)
-    features = CenteredFeatures(X, np.zeros(6, np.float32))
-    W = w[:, None].astype(float)
+    X, y = X.astype(dtype), y.astype(dtype)
+    w = rng.uniform(0.5, 1.5, 400).astype(dtype)
+    features, W = CenteredFeatures(X, np.zeros(6, dtype)), w[:, None].astype(float)
     normal, passes = (X.T @ (W * X), X.T @ (W * y)), []
-    options = {"ridge": 1e-2, "has_mean": False}
+    options = {"ridge": 1e-2 * difference, "has_mean": False}
     expected = solve_features_directly(features, y, w, **options)
 
     def counted(self, *args, gradient=CenteredFeatures.gradient):
@@ -174,12 +186,12 @@ def test_a_direct_solution_from_sums(noise, rng, monkeypatch):
 
     monkeypatch.setattr(CenteredFeatures, "gradient", counted)
     found = solve_features_directly(features, y, w, normal=normal, **options)
-    # With little noise the sums cancel, and the rows tell the loss.
-    assert (len(passes) > 0) == (noise < 1)
-    assert_allclose(found.coef, expected.coef, rtol=1e-5, atol=1e-5)
-    assert_allclose(found.loss, expected.loss, rtol=1e-2 * 1e-3**noise)
-    atol = 1e-5 * np.abs(y).max()  # some units of rounding
-    assert_allclose(found.left_out, expected.left_out, rtol=1e-3, atol=atol)
+    assert (len(passes) > 0) == refined
+    rtol = 1e-5 if dtype == np.float32 else 1e-9
+    atol = rtol * np.abs(y).max()
+    assert_allclose(found.coef, expected.coef, rtol=rtol / difference, atol=atol)
+    assert_allclose(found.loss, expected.loss, rtol=1e3 * rtol if noise < 1 else rtol)
+    assert_allclose(found.left_out, expected.left_out, rtol=100 * rtol, atol=atol)
 
 
 @pytest.mark.parametrize(
