@@ -487,7 +487,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     loss : {"squared_error", "log_loss"}, default="squared_error"
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
-        need no calibration; see Notes.
+        need no calibration; it iterates, with the kernel matrix in memory if
+        `cache_size` allows; see Notes.
     alpha : float or "path", default=1e-6
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of

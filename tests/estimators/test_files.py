@@ -11,6 +11,7 @@ from sklearn.base import clone
 from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
+    FalkonLikeClassifier,
     FalkonLikeRegressor,
     LinearEigenProClassifier,
     LinearEigenProRegressor,
@@ -80,6 +81,16 @@ def test_the_same_model_in_closed_form(model, store, tmp_path):
     file = store(X, tmp_path)
     expected = model.fit(X, Y).predict(X)
     assert_allclose(model.fit(file, Y).predict(file), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("cache_size", ["auto", 0])
+@pytest.mark.parametrize("cls", [NystromClassifier, FalkonLikeClassifier])
+def test_the_same_model_with_the_log_loss(cls, cache_size, tmp_path):
+    model = cls(loss="log_loss", n_centers=80, alpha=1e-3, cache_size=cache_size)
+    model.set_params(random_state=0)
+    expected = clone(model).fit(X, LABELS).predict_proba(X)
+    file = hdf5(X, tmp_path)
+    assert_allclose(model.fit(file, LABELS).predict_proba(file), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
