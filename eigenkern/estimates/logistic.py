@@ -16,15 +16,16 @@ from .parts import FACTOR_CUBES, add_pivoted_factor
 # 36 to 62 (Falkon 53 to 105, a path 34 to 142), MNIST, Fashion-MNIST and Covtype 63 to
 # 366 (Falkon 183 to 843, a path 252 to 312); with 1e-4 these were 12 to 19 and 45 to 57
 # (Falkon 13 to 17, and 65).
-_PASSES = {"logistic": (1.6, 0.25), "falkon logistic": (0.32, 0.4)}
+_PASSES = {"logistic": (1.4, 0.25), "falkon logistic": (0.32, 0.4)}
 _PASSES_OF_PATH, _OF_CLASSES = 90, 2.5
 # Newton steps beside one for each penalty on the way down, and those of a path.
 _MORE_STEPS, _STEPS_OF_PATH = 2, 20
 # Sums over the rows for preconditioners: for one penalty, and of a path.
 _SUMS, _SUMS_OF_PATH = 2, 4
-# A multiply-add of a pass over the log loss of blocks that fit a core's cache takes as
-# long as so many in large products: MNIST, ten columns, 0.15 s for 1.2e9 of them.
-_NARROW = 6
+# A multiply-add with the few columns of the log loss, in blocks that fit a core's
+# cache, takes as long as so many of the machine's model: MNIST, ten columns, 0.15 s for
+# 1.2e9 of them on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
+_NARROW = 5
 # Numbers in float64 for every row and output, and for every row, beside the targets:
 # gradients, and curvatures of two points; losses and weights.
 _STORED, _STORED_OF_ROW = 4, 3
@@ -80,7 +81,10 @@ def _add_passes(fit, count, kept):
     if not kept:
         fit.entries(count, 2 * fit.n_outputs)
         return
-    fit.reads(count, 2 * fit.n_outputs, 8, slower=_NARROW)
+    work = 2 * count * fit.n_outputs
+    fit.flops += 2.0 * work
+    product = _NARROW * CPU.product_seconds(work, 8, fit.n_threads)
+    fit.seconds += max(8 * count / CPU.read, product)
     if fit.itemsize == 4:
         fit.seconds += count * CPU.convert / fit.n_threads
 

@@ -131,13 +131,10 @@ class PlannedFit:
         self.seconds += count * self._entry_seconds
         self.products(count * n_columns, self.itemsize)
 
-    def reads(self, count, n_columns=0, itemsize=None, *, slower=1.0):
-        """Add the reading of a matrix, or a product with it if that takes longer.
-
-        The product is so many times slower than a large one.
-        """
+    def reads(self, count, n_columns=0, itemsize=None):
+        """Add the reading of a matrix, or a product with it if that takes longer."""
         itemsize = self.itemsize if itemsize is None else itemsize
-        product = slower * count * n_columns * _product_seconds() * itemsize / 8
+        product = count * n_columns * _product_seconds() * itemsize / 8
         self.flops += 2.0 * count * n_columns
         self.seconds += max(count * itemsize / CPU.read, product)
 

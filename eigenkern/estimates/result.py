@@ -16,14 +16,14 @@ class Estimate:
     dtype : str
     method : str
         How the model is computed: "direct", the name of an algorithm, "factor", "path",
-        "iterations".
+        "logistic" (Newton steps), "iterations".
     n_centers : int or None
         Centers of the model; None if it has features instead.
     batch_size : int or None
         Rows per step; None if there are no steps.
     n_epochs : int
-        Epochs or iterations assumed: as many as allowed, or usual; 1 for a solution in
-        closed form.
+        Epochs, iterations or Newton steps assumed: as many as allowed, or usual; 1 for
+        a solution in closed form.
     memory : dict of float
         MB in use when memory use peaks: "data copy", "centers", "kernel matrix",
         "preconditioner", "workspace", and their "total".
