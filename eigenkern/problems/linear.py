@@ -122,7 +122,11 @@ class LinearProblem(Problem):
         self._held_out = None if held_out is None else rows_of(held_out)
 
     def _read_once(self, rows, Y, weights, w, center, needs_normal):
-        """Return the levels of the columns of a file, or None, and all sums over it."""
+        """Return the levels of the columns of a file, or None, and all sums over it.
+
+        A file is never a piece of a stream, whose rows are in memory: there are no
+        rows of earlier pieces.
+        """
         zeros = np.zeros(rows.shape[1], dtype=self.dtype)
         with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
         mean, target_mean = zeros, np.zeros(Y.shape[1])

@@ -96,7 +96,7 @@ def check_largest(X, xp, dtype):
 
 
 def check_extremes(low, high, xp, dtype):
-    """Raise the same by the least and the largest number of the rows."""
+    """Raise the ValueError of `check_largest`, from the least and largest entry."""
     limits, largest = xp.finfo(dtype), max(high, -low)
     low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
     if largest and not low <= largest <= high:

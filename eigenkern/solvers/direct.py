@@ -137,7 +137,8 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
         How many first rows are summed up already, and their F' W F in single precision,
         in the lower triangle; it is overwritten.
     normal : tuple of arrays of shape (d, d) and (d, l), default=None
-        F' W F and F' W y in double precision.
+        F' W F and F' W y in double precision, of rows in a file; the first may be
+        overwritten.
 
     Returns
     -------
@@ -216,7 +217,7 @@ def _precisions_of_features(F, w, ridge):
 
 
 def _normal_equations(F, y, weights, dtype, begun, normal):
-    """Return F' W F in this data type, and F' W y in that of F."""
+    """Return F' W F in this data type (`normal` as it is), and F' W y in that of F."""
     xp, (n, d) = F.xp, F.shape
     if normal is not None:
         return normal[0], xp.astype(normal[1], F.dtype, copy=False)
