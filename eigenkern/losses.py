@@ -78,6 +78,10 @@ class Loss:
         """Return the constant to start from, shape (l,), of targets on the host."""
         raise NotImplementedError
 
+    def curvature_at(self, constant):
+        """Return the mean second derivative at one value of f, shape (l,)."""
+        return 1.0
+
     def middle(self, Y, weights):
         """Return what the deviation of the targets is measured from, shape (l,)."""
         return self.baseline(Y, weights)
@@ -283,6 +287,10 @@ class LogLoss(Loss):
             return curvature[:, 0]
         squares = namespace(curvature).sum(curvature**2, axis=1)
         return (1.0 - squares) / (self.n_columns - 1)
+
+    def curvature_at(self, constant):
+        curvature = self.curvature_of(constant[None, :])
+        return float(self.mean_curvature(curvature)[0])
 
     def probabilities(self, F):
         """Return the probabilities of the classes, shape (m, number of classes)."""

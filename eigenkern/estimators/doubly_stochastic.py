@@ -19,7 +19,7 @@ from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
-from ..tuning.doubly_stochastic import ALPHA, auto_alpha, choose_sizes, make_steps
+from ..tuning.doubly_stochastic import ALPHA, choose_sizes, make_steps
 from .base import Model, check_epochs, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .epochs import EpochRule
@@ -132,9 +132,7 @@ class _DoublyStochastic(Streaming, Model):
         problem = self._problem(data, train, held_out, block_size, cache - kept)
         alpha = self._alpha
         if is_auto(self.alpha) and is_auto(self.early_stopping) and held_out is None:
-            rows, targets, weights = problem.rows.X, problem.targets, problem.weights
-            robust = self.loss != "squared_error"
-            alpha = auto_alpha(problem.kernel, rows, targets, weights, robust=robust)
+            alpha = problem.auto_alpha()
         chosen = self._chosen(problem, batch_size, n, alpha)
         chosen["cache_size_"] = kept / 1e6
         solver = self._solver(
@@ -471,7 +469,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     True
     """
 
-    _numbers = True
     _losses = {
         "squared_error": SquaredError,
         "huber": Huber,
@@ -854,7 +851,6 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     (297, 10)
     """
 
-    _numbers = False
     _losses = {"log_loss": LogLoss, "hinge": Hinge, "squared_error": SquaredError}
 
     def __init__(

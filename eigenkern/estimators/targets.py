@@ -21,6 +21,7 @@ class RegressionTargets(RegressorMixin):
 
     #: What scikit-learn is to check y for.
     _checks_of_y = {"multi_output": True, "y_numeric": True}
+    _numbers = True
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, y): float64 targets (n, l), and y, on the host.
@@ -115,6 +116,7 @@ class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column per class."""
 
     _checks_of_y = {}
+    _numbers = False
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, codes): float64 targets (n, l), and codes of the classes.

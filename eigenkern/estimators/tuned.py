@@ -81,7 +81,8 @@ def chosen_ridge(model, problem, K):
     """
     if model.alpha > 0 or not is_auto(model.early_stopping):
         return float(model.alpha) * problem.targets.shape[0]
-    return auto_ridge(K, problem.targets, problem.weights)
+    labels = not model._numbers
+    return auto_ridge(K, problem.targets, problem.weights, labels=labels)
 
 
 def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):

@@ -7,10 +7,10 @@ import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.transfer import move_what_fits
-from ..losses import weighted_median
+from ..losses import SquaredError, weighted_median
 from ..operators.fourier import FourierBlocks
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
-from ..tuning.doubly_stochastic import N_SAMPLED, longest_safe_step
+from ..tuning.doubly_stochastic import N_SAMPLED, auto_alpha, longest_safe_step
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -91,7 +91,7 @@ class FourierProblem(Problem):
     ):
         super().__init__(device, data.X, several=False)
         all_rows = move_what_fits(data.X, self.xp, self.device)
-        self.rng, self.loss_function = data.rng, loss
+        self.rng, self.loss_function, self._labels = data.rng, loss, not numbers
         X, Y = take(all_rows, train), data.targets[train]
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         w = w / w.mean()
@@ -150,6 +150,15 @@ class FourierProblem(Problem):
             [coef[k, :, :] / scale for k in range(coef.shape[0])],
             list(to_numpy(fitted["block_sums_"]).astype(np.float64)),
             n_steps=fitted["t_"],
+        )
+
+    def auto_alpha(self):
+        """Return the lambda that ``alpha="auto"`` means."""
+        curvature = self.loss_function.curvature_at(self._constant)
+        given = self.kernel, self.rows.X, self.targets, self.weights
+        robust = not isinstance(self.loss_function, SquaredError)
+        return auto_alpha(
+            *given, curvature=curvature, robust=robust, labels=self._labels
         )
 
     def longest_step(self, batch_size, n, alpha):

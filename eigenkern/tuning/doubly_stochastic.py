@@ -54,8 +54,11 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     return block_size, min(batch_size, n)
 
 
-def auto_alpha(kernel, X, y, weights, *, robust):
-    """Return the lambda of kernel ridge regression that best predicts new rows.
+def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):
+    """Return the lambda with which kernel ridge regression best predicts new rows.
+
+    Near its constant, a loss of curvature L is the squared loss times L: its lambda is
+    that of the squared loss times L.
 
     Parameters
     ----------
@@ -66,14 +69,19 @@ def auto_alpha(kernel, X, y, weights, *, robust):
         Their targets, in standard deviations.
     weights : array of shape (n,)
         With mean 1.
+    curvature : float
+        L.
     robust : bool
         Whether to clip outliers, for a loss that tolerates them.
+    labels : bool
+        As of `auto_ridge`.
     """
     n = y.shape[0]
     y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
     y = y - weights @ y / n
-    ridge = auto_ridge(TiledKernel(kernel, X[: min(n, _N_RIDGE), :]), y, weights)
-    return max(ridge / n, ALPHA)
+    K = TiledKernel(kernel, X[: min(n, _N_RIDGE), :])
+    ridge = auto_ridge(K, y, weights, labels=labels)
+    return max(curvature * ridge / n, ALPHA)
 
 
 def longest_safe_step(

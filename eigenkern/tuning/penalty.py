@@ -37,11 +37,19 @@ _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
+# Steps to add for each by which the penalty of a quarter of the rows is above that of an
+# eighth, and for labels. On 2000 and 8000 rows of a9a, california_housing, covtype,
+# fashion_mnist and ijcnn1, clean and noisy, three draws each, the error on new rows is
+# then 1.008 times the least that any penalty of the sequence has, and within 2 % of it
+# in 91 % of the cases; 1.015 times and 81 % without that for labels, 1.022 times and
+# 82 % with neither. The most probable label tolerates more variance than a squared
+# error: labels prefer a penalty of about half the size.
+_DRIFT, _FOR_LABELS = 1.0, -0.5
 # By which part a larger penalty must lower the error, and by which rounding may.
 _WORTH, _EQUAL = 1e-3, 1e-5
 
 
-def auto_ridge(K, y, weights=None):
+def auto_ridge(K, y, weights=None, *, labels=False):
     """Return the ridge that predicts held-out rows best.
 
     That is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
@@ -50,7 +58,9 @@ def auto_ridge(K, y, weights=None):
     is fitted to an eighth of the rows for some of a geometric sequence of c, then to a
     quarter, at most 4000, for those near the best. Each c is judged by the squared
     errors on up to 4000 of the other rows, and a parabola through the best three has
-    the minimum. Up to 300 rows are left out one by one instead.
+    the minimum. By what factor it changed from the eighth to the quarter, it is changed
+    once more, because there are more rows still. Up to 300 rows are left out one by one
+    instead.
 
     Parameters
     ----------
@@ -60,6 +70,9 @@ def auto_ridge(K, y, weights=None):
         Targets, centered.
     weights : array of shape (m,), default=None
         w, with mean 1.
+    labels : bool, default=False
+        Whether the targets stand for labels: c is then a little smaller than is best
+        for squared errors.
 
     Returns
     -------
@@ -70,9 +83,11 @@ def auto_ridge(K, y, weights=None):
     if n < _TOO_FEW_ROWS:
         return 0.0
     if n <= _ROWS_LEFT_OUT:
-        return _ridge_by_leaving_out(K.block(), y, weights)
-    s, judges = n_ridge_rows(K)
-    return _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights)
+        ridge = _ridge_by_leaving_out(K.block(), y, weights)
+    else:
+        s, judges = n_ridge_rows(K)
+        ridge = _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights, _DRIFT)
+    return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
 
 
 def _ridge_by_leaving_out(K, y, weights):
@@ -124,7 +139,9 @@ def _left_out(U, values, y, w):
 
     errors = np.array([error(place) for place in range(_N_PENALTIES)])
     place = int(np.argmax(errors <= (1 + _EQUAL) * errors.min()))
-    return size * _least(errors.__getitem__, place)
+    if place == 0:
+        return 0.0
+    return size * _penalty(place + _vertex(errors.__getitem__, place))
 
 
 def n_ridge_rows(K):
@@ -133,12 +150,13 @@ def n_ridge_rows(K):
     return _that_fit(K, s, s)
 
 
-def _auto_ridge(block, y, weights):
+def _auto_ridge(block, y, weights, drift=0.0):
     """Return the ridge from K(X, X_s), (m, s), whose first s rows are fitted."""
     xp, s = namespace(block), block.shape[1]
     y, w = _first(block, y, weights)
     size = float(xp.mean(w[:s] * xp.linalg.diagonal(block[:s, :])))
-    return size * _search(partial(_error_of_rows, block, y, w, size), s // 2, s)
+    error = partial(_error_of_rows, block, y, w, size)
+    return size * _search(error, s // 2, s, drift)
 
 
 def auto_ridge_of_features(F, y, weights=None):
@@ -247,7 +265,7 @@ def _first(block, y, weights):
     return y[:n, :], ones if weights is None else weights[:n]
 
 
-def _search(error, n_few, s):
+def _search(error, n_few, s, drift=0.0):
     """Return the best penalty, 0 if it is the least, by ``error(n_fitted, penalty)``.
 
     Parameters
@@ -255,25 +273,26 @@ def _search(error, n_few, s):
     error : callable
     n_few, s : int
         Rows that are fitted at first, and in the end.
+    drift : float, default=0.0
+        How much to add of the change of its logarithm from the first to the last.
     """
     few, more = (
         cache(lambda place, m=m: error(m, _penalty(place))) for m in (n_few, s)
     )
-    return _least(more, _descend(more, _descend(few, _FIRST_PENALTY)))
+    first = _descend(few, _FIRST_PENALTY)
+    last = _descend(more, first)
+    if last == 0:
+        return 0.0
+    last += _vertex(more, last)
+    if drift:
+        change = last - first - _vertex(few, first)
+        last = max(last + drift * float(np.clip(change, -1.0, 1.0)), 0.0)
+    return _penalty(last)
 
 
 def _penalty(place):
     """Return a penalty of the sequence, or between two of them."""
     return 10.0 ** (_LOG_LEAST + place * _LOG_STEP)
-
-
-def _least(error, place):
-    """Return the penalty near the place of the least error, 0 if that is the first."""
-    if place == 0:
-        return 0.0
-    if place < _N_PENALTIES - 1:
-        place += _vertex(error(place - 1), error(place), error(place + 1))
-    return _penalty(place)
 
 
 def _error_of_rows(block, y, w, size, n_fitted, penalty):
@@ -326,8 +345,11 @@ def _descend(error, place):
     return place
 
 
-def _vertex(before, least, after):
-    """Return where the parabola through values at -1, 0, 1 is least, at most 1/2."""
+def _vertex(error, place):
+    """Return by how much the parabola through the best three errors moves its place."""
+    if not 0 < place < _N_PENALTIES - 1:
+        return 0.0
+    before, least, after = (error(place + i) for i in (-1, 0, 1))
     curvature = before - 2 * least + after
     if not 0 < curvature < np.inf:
         return 0.0
