@@ -13,6 +13,7 @@ from ..estimators.linear_eigenpro import is_solved_directly
 from ..estimators.validation import is_auto
 from ..operators.linear import CenteredFeatures
 from ..operators.plan import cache_budget
+from ..tuning.doubly_stochastic import first_blocks
 from ..tuning.linear import sizes_of_features
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
@@ -78,11 +79,13 @@ def estimate_dsg(fit):
     rows = min(n, 20_000)
     add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
     # Steps of an epoch, and blocks that a batch evaluates: its own, and those changed
-    # since its last visit, or all so far.
+    # since its last visit, or all so far. Of n_1 / t blocks of step t, n_1 log(n_1) are
+    # not the first.
     total = passes_of_epoch(n, m) * -(-n // m) * e.max_iter
     most = (e.max_features or np.inf) // F
     blocks = min(n / m, most) if kept else min(total / 2, most)
-    values = total * m * F * (1 + blocks)
+    first = first_blocks(n, F)
+    values = m * F * (total * (1 + blocks) + first * np.log(first))
     fit.products(values * (d + 2 * k), size)
     fit.seconds += values * CPU.function * size / 4 / fit.n_threads
     fit.flops += 2 * values

@@ -19,7 +19,12 @@ from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
 from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
-from ..tuning.doubly_stochastic import ALPHA, choose_sizes, make_steps
+from ..tuning.doubly_stochastic import (
+    ALPHA,
+    choose_sizes,
+    first_blocks,
+    make_steps,
+)
 from .base import Model, check_epochs, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .epochs import EpochRule
@@ -140,6 +145,7 @@ class _DoublyStochastic(Streaming, Model):
             problem.initial_coef(),
             chosen,
             keep_values=kept > 0,
+            n_first=first_blocks(n, block_size),
             n_passes=passes_of_epoch(n, batch_size),
         )
         calibrated = self.loss == "pinball" and held_out is not None
@@ -206,7 +212,7 @@ class _DoublyStochastic(Streaming, Model):
                 "1 and 2 or a positive integer"
             )
 
-    def _solver(self, problem, expansion, chosen, **options):
+    def _solver(self, problem, expansion, chosen, *, n_first=1.0, **options):
         longest, decay = chosen["step_size_"], chosen["step_decay_"]
         max_blocks = None
         if self.max_features is not None:
@@ -219,7 +225,9 @@ class _DoublyStochastic(Streaming, Model):
             alpha=chosen["alpha_"],
             batch_size=chosen["batch_size_"],
             steps=make_steps(self.step_size, longest, decay),
-            blocks=BlockRule(self.algorithm, self.n_new, self.n_old, max_blocks),
+            blocks=BlockRule(
+                self.algorithm, self.n_new, self.n_old, max_blocks, n_first
+            ),
             rng=problem.rng,
             **options,
         )
@@ -327,8 +335,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         1e-6 in `partial_fit`, or if rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block; larger blocks make better but slower steps. "auto": 32 to
-        128, depending on the number of rows; 256 if no running values are kept.
+        changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
+        blocks make better but slower steps. "auto": 32 to 128, depending on the number
+        of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer need less memory. "auto": all rows, as long as their
         features for one block fit in 128 MB; 4096 if no running values are kept.
@@ -710,12 +719,14 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
-        ridge regression on a quarter of the rows, at most 4000, but at least 1e-6; and
-        1e-6 in `partial_fit`, or if rows are held out or ``early_stopping=False``.
+        ridge regression on a quarter of the rows, at most 4000, times the curvature of
+        "log_loss", but at least 1e-6; and 1e-6 in `partial_fit`, or if rows are held
+        out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block; larger blocks make better but slower steps. "auto": 32 to
-        128, depending on the number of rows; 256 if no running values are kept.
+        changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
+        blocks make better but slower steps. "auto": 32 to 128, depending on the number
+        of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer need less memory. "auto": all rows, as long as their
         features for one block fit in 128 MB; 4096 if no running values are kept.

@@ -20,6 +20,10 @@ Other differences from the papers:
 - They have neither mu nor b. But the mean of the features makes a constant function the
   top eigenvector of the kernel, with an eigenvalue of some ten times the next one: it
   alone would limit the step.
+- There a step changes one block. But a step with few frequencies moves f between the
+  training rows at random, and later steps, whose gradients are those at the rows, do
+  not see that. The longest gradients are the first: if values are kept, step t spreads
+  its change evenly over n_1 / t blocks (`BlockRule.n_first`).
 - They sample the rows of every step. Here batches are slices of the given order of
   rows, and an epoch visits all of them equally often.
 - The features of the UAI paper have a factor 2^1/2 more, with which the mean of
@@ -246,32 +250,37 @@ class BlockRule:
         G and U of "udsg".
     max_blocks : int or None
         Once there are as many blocks as this, old ones are drawn at random.
+    n_first : float
+        Step t changes the rounded ``n_first / t`` blocks, but at least one.
     """
 
     algorithm: str
     n_new: int = 1
     n_old: int = 1
     max_blocks: int | None = None
+    n_first: float = 1.0
 
     def choose(self, expansion, mean_gradient, noise, step, longest, rng):
-        """Return the block of a step, and the step.
+        """Return the blocks of a step, and the step.
 
-        The index of a new block is the number of blocks in `expansion`. The parameters
-        are those of `checked_step`, and the longest step: unlike in the paper, eta is
-        never longer than that.
+        The index of a new block is the number of blocks before it. The parameters are
+        those of `checked_step`, and the longest step: unlike in the paper, eta is never
+        longer than that.
         """
         n_blocks = len(expansion.coef)
         if self.algorithm == "cdsg":
             sums = expansion.block_sums()
             k, longer = checked_step(sums, _host(mean_gradient), noise, step)
             if longer > step:
-                return k, min(longer, longest)
-        full = self.max_blocks is not None and n_blocks >= self.max_blocks
+                return [k], min(longer, longest)
+        n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
+        room = n if self.max_blocks is None else self.max_blocks - n_blocks
         turn = expansion.n_steps % (self.n_new + self.n_old)
         old = self.algorithm == "udsg" and turn >= self.n_new
-        if full or (old and n_blocks):
-            return rng.randint(n_blocks), step
-        return n_blocks, step
+        if room <= 0 or (old and n_blocks):
+            some = [rng.randint(n_blocks)] if n == 1 else rng.permutation(n_blocks)[:n]
+            return list(some), step
+        return list(range(n_blocks, n_blocks + min(n, room))), step
 
 
 def checked_step(sums, mean_gradient, noise, gamma):
@@ -477,7 +486,7 @@ class Iteration:
         # v of `checked_step`, squares / m for M^2. sigma^2: the mean of F cosines has a
         # variance of 1 / (2 F) at most, over the square of a bound, 2, of what varies.
         noise = squares / (8.0 * self.features.block_size * m**2)
-        k, gamma = self.blocks.choose(
+        blocks, gamma = self.blocks.choose(
             expansion,
             mean_gradient,
             noise,
@@ -486,12 +495,13 @@ class Iteration:
             self.rng,
         )
         expansion.scale *= 1.0 - gamma * self.alpha
-        rate = -gamma / expansion.scale
-        phi, sums = self.features.adjoint(self.rows.X[b, :], k, G)
-        mu = sums[:, -1] / total_weight
-        change = rate * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
-        expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
-        self.values.record(k, change, b.start, phi, V)
+        rate = -gamma / expansion.scale / len(blocks)
+        for k in blocks:
+            phi, sums = self.features.adjoint(self.rows.X[b, :], k, G)
+            mu = sums[:, -1] / total_weight
+            change = rate * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
+            expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
+            self.values.record(k, change, b.start, phi, V)
         least = min(_ROWS_OF_CLASS / m, self.loss.curvature)
         # While the constant lags behind, old blocks fail the check. That matters only
         # where they save time: where values are kept, new blocks cost no more.

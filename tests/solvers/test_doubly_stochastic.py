@@ -41,7 +41,7 @@ def solver(
     **options,
 ):
     """Return features, expansion and the solver's generator with simple defaults."""
-    choice = ("n_new", "n_old", "max_blocks")
+    choice = ("n_new", "n_old", "max_blocks", "n_first")
     choice = {name: options.pop(name) for name in choice if name in options}
     features = FourierBlocks(Gaussian(1.5), 5, block_size, X, np.zeros(X.shape[1]))
     expansion = Expansion(np.zeros(Y.shape[1]), np.zeros(Y.shape[1]))
@@ -106,9 +106,10 @@ def test_no_old_block_without_gradient_or_blocks():
     assert checked_step(np.empty(0), np.ones(2), 1.0, 1.0) == (0, 0.0)
 
 
+@pytest.mark.parametrize("n_first", [1.0, 7.3])
 @pytest.mark.parametrize("keep_values", [False, True])
 @pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
-def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, data, rng):
+def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, rng):
     # The batches differ in their means, so that gradients change their signs.
     X, Y = data[0], data[1] + np.repeat([[3.0, 1.0], [0.0, 0.0], [-3.0, 0.0]], 30, 0)
     w = rng.integers(0, 4, len(X)) / 2.0
@@ -121,6 +122,7 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, data, rng):
         alpha=alpha,
         weights=w,
         n_new=2,
+        n_first=n_first,
         keep_values=keep_values,
         rng=np.random.RandomState(7),
         **gamma,
@@ -128,7 +130,8 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, data, rng):
     state = next(islice(states, 3, None))
     rng, starts = np.random.RandomState(7), np.arange(0, 90, 30)
     A, M, sums, t, b = [], [], [], 0, np.zeros(2)
-    phi = [features.features(X, k) for k in range(20)]
+    phi = [features.features(X, k) for k in range(40)]
+    n_of_step = [1] * 12 if n_first == 1.0 else [7, 4, 2, 2] + [1] * 8
     for _ in range(4):
         total = 0.0
         for start in rng.permutation(starts):
@@ -138,33 +141,37 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, data, rng):
                 F += phi[k][rows] @ A[k] - M[k]
             G = w[rows, None] * (F - Y[rows])
             total += (w[rows, None] * (F - Y[rows]) ** 2).sum() / 2
-            t, k = t + 1, len(A)
+            n, t = n_of_step[t], t + 1
+            blocks = range(len(A), len(A) + n)
             step = min(2.0 / (1 + 0.1 * t), longest)
             if algorithm == "udsg" and (t - 1) % 3 == 2:
-                k = rng.randint(len(A))
+                old = rng.permutation(len(A)) if n > 1 else [rng.randint(len(A))]
+                blocks = old[:n]
             if algorithm == "cdsg" and A:
                 noise = (G**2).sum() / 900 / 64
                 old, eta = checked_step(np.array(sums), G.mean(axis=0), noise, step)
-                k, step = (old, min(eta, longest)) if eta > step else (k, step)
-            mu = np.average(phi[k][rows], axis=0, weights=w[rows])
-            if k == len(A):
-                A.append(np.zeros((16, 2)))
-                M.append(np.zeros(2))
-                sums.append(np.zeros(2))
+                if eta > step:
+                    blocks, step = [old], min(eta, longest)
             A, M, sums = (
                 [(1 - step * alpha) * part for part in parts] for parts in (A, M, sums)
             )
-            change = -step * (phi[k][rows] - mu).T @ G / 30
-            A[k] = A[k] + change
-            M[k] = M[k] + mu @ change
-            sums[k] = sums[k] - step * G.mean(axis=0)
+            for k in blocks:
+                if k == len(A):
+                    A.append(np.zeros((16, 2)))
+                    M.append(np.zeros(2))
+                    sums.append(np.zeros(2))
+                mu = np.average(phi[k][rows], axis=0, weights=w[rows])
+                change = -step / len(blocks) * (phi[k][rows] - mu).T @ G / 30
+                A[k] = A[k] + change
+                M[k] = M[k] + mu @ change
+                sums[k] = sums[k] - step / len(blocks) * G.mean(axis=0)
             b = b - 0.2 * step / longest * G.sum(axis=0) / w[rows].sum()
     assert_allclose(np.array(expansion.coef) * expansion.scale, A, atol=1e-12)
     assert_allclose(expansion.intercept, b - np.sum(M, axis=0), atol=1e-12)
     assert_allclose(expansion.block_sums(), sums, atol=1e-12)
     assert_allclose(state.loss, total / 90)
     # The case would not tell the algorithms apart if none re-used a block.
-    assert (len(A) < 12) == (algorithm != "dsg")
+    assert (len(A) < sum(n_of_step)) == (algorithm != "dsg")
 
 
 def test_udsg_without_old_blocks_is_dsg(data):
@@ -274,9 +281,9 @@ def test_guard_shortens_steps_on_old_blocks_too(data, monkeypatch):
     choose, steps = BlockRule.choose, []
 
     def noted(rule, *args):
-        k, step = choose(rule, *args)
-        steps.append((k < len(args[0].coef), step))
-        return k, step
+        blocks, step = choose(rule, *args)
+        steps.append((blocks[0] < len(args[0].coef), step))
+        return blocks, step
 
     monkeypatch.setattr(BlockRule, "choose", noted)
     options = {"algorithm": "cdsg", "longest": 1.9, "n_halvings": 2}

@@ -18,6 +18,7 @@ from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.operators.linear import CenteredFeatures
 from eigenkern.solvers.direct import solve_features_directly
+from eigenkern.tuning import penalty
 from eigenkern.tuning.penalty import auto_ridge, auto_ridge_of_features
 
 REGRESSORS = [
@@ -70,7 +71,8 @@ def test_each_of_few_rows_is_left_out(weighted, rng):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_it_is_the_minimum_of_the_errors(weighted, rng):
+def test_it_is_the_minimum_of_the_errors(weighted, rng, monkeypatch):
+    monkeypatch.setattr(penalty, "_DRIFT", 0.0)
     K, y = problem(rng, 400, 1.0)
     w = rng.uniform(0.2, 2.0, 400) if weighted else None
     w = w / w.mean() if weighted else None
@@ -79,6 +81,28 @@ def test_it_is_the_minimum_of_the_errors(weighted, rng):
     assert errors[1] <= min(errors) * 1.002
     # The unit of the kernel is that of the ridge.
     assert_allclose(auto_ridge(GivenMatrix(7 * K), y, w), 7 * found, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "of_few, of_more, expected",
+    [(0.3, 0.5, 0.7), (0.5, 0.3, 0.1), (0.5, 1.8, 2.3), (-1.2, -2.6, -3.0)],
+)
+def test_a_change_with_the_rows_goes_on(of_few, of_more, expected):
+    def error(n_fitted, c):
+        return (np.log10(c) - {50: of_few, 100: of_more}[n_fitted]) ** 2
+
+    # At most by one step of the sequence, and to its least penalty.
+    found = penalty._search(error, 50, 100, 1.0)
+    assert_allclose(np.log10(found), expected, atol=1e-9)
+    assert_allclose(np.log10(penalty._search(error, 50, 100)), of_more)
+
+
+def test_labels_prefer_less(rng):
+    K, y = problem(rng, 400, 1.0)
+    for n, factor in ((300, 1.0), (400, 10**-0.25)):
+        given = GivenMatrix(K[:n, :n]), y[:n]
+        found = auto_ridge(*given, labels=True)
+        assert_allclose(found, factor * auto_ridge(*given), rtol=1e-9)
 
 
 def test_weights_of_few_rows_are_the_noise_of_few(rng):
@@ -104,7 +128,8 @@ def test_an_indefinite_kernel_has_some_that_makes_it_definite(rng):
 
 
 @pytest.mark.parametrize("n, d", [(250, 5), (250, 300), (1600, 5), (1600, 500)])
-def test_features_are_the_linear_kernel(n, d, rng):
+def test_features_are_the_linear_kernel(n, d, rng, monkeypatch):
+    monkeypatch.setattr(penalty, "_DRIFT", 0.0)  # of other kernels only
     X = rng.standard_normal((n, d))
     y = X @ rng.standard_normal((d, 2)) / d**0.5 + rng.standard_normal((n, 2))
     mean = rng.standard_normal(d)
