@@ -331,8 +331,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
-        ridge regression on a quarter of the rows, at most 4000, but at least 1e-6; and
-        1e-6 in `partial_fit`, or if rows are held out or ``early_stopping=False``.
+        ridge regression on a quarter of the rows, at most 4000, times the curvature of
+        the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
+        rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
@@ -720,8 +721,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
-        "log_loss", but at least 1e-6; and 1e-6 in `partial_fit`, or if rows are held
-        out or ``early_stopping=False``.
+        the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
+        rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
