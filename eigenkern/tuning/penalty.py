@@ -37,14 +37,15 @@ _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
-# Steps of the sequence to add: for each by which the penalty of a quarter of the rows is
-# above that of an eighth, and for labels. On 2000 and 8000 rows of a9a, covtype,
+# Steps of the sequence to add: for each by which the penalty of a quarter of the rows
+# is above that of an eighth, and for labels. On 2000 and 8000 rows of a9a, covtype,
 # california_housing, fashion_mnist and ijcnn1, clean and noisy, three draws each, the
 # error on new rows is then 1.008 times the least that any penalty of the sequence has,
-# and within 2 % of it in 91 % of the cases; 1.015 times and 81 % without that for labels,
-# 1.022 times and 82 % with neither. The most probable label tolerates more variance than
-# a squared error: labels prefer a penalty of about half the size. (Where rows are left
-# out one by one, with 100 and 280 rows, it made no difference, or 1 % for the worse.)
+# and within 2 % of it in 91 % of the cases; 1.015 times and 81 % without that for
+# labels, 1.022 times and 82 % with neither. The most probable label tolerates more
+# variance than a squared error: labels prefer a penalty of about half the size. (Where
+# rows are left out one by one, with 100 and 280 rows, it made no difference, or 1 % for
+# the worse.)
 _DRIFT, _FOR_LABELS = 1.0, -0.5
 # By which part a larger penalty must lower the error, and by which rounding may.
 _WORTH, _EQUAL = 1e-3, 1e-5
