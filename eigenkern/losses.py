@@ -79,7 +79,10 @@ class Loss:
         raise NotImplementedError
 
     def curvature_at(self, constant):
-        """Return the mean second derivative at one value of f, shape (l,)."""
+        """Return the mean second derivative at one value of f, shape (l,).
+
+        1 for losses that have none, or one of 1.
+        """
         return 1.0
 
     def middle(self, Y, weights):

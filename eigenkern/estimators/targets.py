@@ -21,6 +21,7 @@ class RegressionTargets(RegressorMixin):
 
     #: What scikit-learn is to check y for.
     _checks_of_y = {"multi_output": True, "y_numeric": True}
+    #: Whether targets are numbers, rather than labels.
     _numbers = True
 
     def _encode(self, y, dtype, *, reset=True, name=None):

@@ -22,8 +22,8 @@ Other differences from the papers:
   alone would limit the step.
 - There a step changes one block. But a step with few frequencies moves f between the
   training rows at random, and later steps, whose gradients are those at the rows, do
-  not see that. The longest gradients are the first: if values are kept, step t spreads
-  its change evenly over n_1 / t blocks (`BlockRule.n_first`).
+  not see that. The longest gradients are the first: step t spreads its change evenly
+  over n_1 / t blocks (`BlockRule.n_first`).
 - They sample the rows of every step. Here batches are slices of the given order of
   rows, and an epoch visits all of them equally often.
 - The features of the UAI paper have a factor 2^1/2 more, with which the mean of
@@ -278,8 +278,9 @@ class BlockRule:
         turn = expansion.n_steps % (self.n_new + self.n_old)
         old = self.algorithm == "udsg" and turn >= self.n_new
         if room <= 0 or (old and n_blocks):
-            some = [rng.randint(n_blocks)] if n == 1 else rng.permutation(n_blocks)[:n]
-            return list(some), step
+            if n == 1:
+                return [rng.randint(n_blocks)], step
+            return rng.permutation(n_blocks)[:n].tolist(), step
         return list(range(n_blocks, n_blocks + min(n, room))), step
 
 

@@ -18,12 +18,12 @@ _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's
 # calls is as large.
 _STEP_WORK = 2e6
-# Rows times frequencies of the first step with running values, if there are at least so
-# many rows. Errors on new rows (squared loss, laplacian) with 2000 rows and 0.25e6, one
-# block, 8e6, 16e6, 32e6, 64e6: ijcnn1 4.3, 4.3, 4.2, 4.1, 3.9 %, fashion_mnist 17.3,
-# 16.7, 16.7, 16.3, 16.3 %, california_housing 0.262 with all; with 10 000 rows and
-# 1.28e6, one block, 32e6, 160e6: ijcnn1 1.89, 1.67, 1.58 %, california_housing 0.2364,
-# 0.2353, 0.2349. With 64e6 small fits take up to 1.5 times as long.
+# Rows times frequencies of the first step of a fit, if there are at least so many rows.
+# Errors on new rows (squared loss, laplacian) with 2000 rows and 0.25e6 (one block),
+# 8e6, 16e6, 32e6, 64e6: ijcnn1 4.3, 4.3, 4.2, 4.1, 3.9 %, fashion_mnist 17.3, 16.7,
+# 16.7, 16.3, 16.3 %, california_housing 0.262 with all; with 10 000 rows and 1.28e6
+# (one block), 32e6, 160e6: ijcnn1 1.89, 1.67, 1.58 %, california_housing 0.2364,
+# 0.2353, 0.2349. 64e6 takes up to 1.4 times as long as 32e6.
 _FIRST_STEP_WORK, _ROWS_OF_FIRST_STEP = 32e6, 2000
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
