@@ -170,7 +170,16 @@ class _Nytro(Model):
         """Number of models to store."""
         if not self.store_coef_path:
             return 0
-        return len(iterations(LAST if is_auto(self.max_iter) else self.max_iter))
+        return len(self._path(LAST if is_auto(self.max_iter) else self.max_iter))
+
+    def _path(self, last):
+        """Return the t of a path in closed form, up to `last`.
+
+        If `max_iter` or `tol` is given, they are all those of the paper's experiments.
+        """
+        if is_auto(self.max_iter) and self.tol is None:
+            return iterations(last)
+        return iterations(last, all_up_to=_MAX_ITER)
 
     def _solution(self, problem):
         """Yield the model of the best number of iterations, fitted to all rows."""
@@ -216,13 +225,13 @@ class _Nytro(Model):
         """Return t, the iterations of the path, and their errors."""
         if self.selection is None:
             t = n_iterations(self)
-            return t, iterations(t), None
+            return t, self._path(t), None
         end = last_iteration(spectrum, step)
         if is_auto(self.max_iter):
-            steps = iterations(LAST)
+            steps = self._path(LAST)
             steps = steps[: np.searchsorted(steps, end) + 1]
         else:
-            steps = iterations(self.max_iter)
+            steps = self._path(self.max_iter)
         errors = path_errors(self, problem, spectrum, DescentPath(steps, step))
         best = best_iteration(errors, self.tol)
         self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
@@ -340,7 +349,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. Every t up to 500 is tried, then each time a tenth more.
+        nothing is selected. "auto" tries every t up to 20, a number every t up to 500,
+        and then each time a quarter more.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
@@ -394,8 +404,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 500, and then each time a tenth more; every t if
-        it was computed step by step.
+        The t of the path: 0, 1, ..., 20, and then each time a quarter more. If
+        `max_iter` or `tol` is given, it has every t up to 500; if it was computed step
+        by step, every t.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.
@@ -474,7 +485,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. Every t up to 500 is tried, then each time a tenth more.
+        nothing is selected. "auto" tries every t up to 20, a number every t up to 500,
+        and then each time a quarter more.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
@@ -530,8 +542,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 500, and then each time a tenth more; every t if
-        it was computed step by step.
+        The t of the path: 0, 1, ..., 20, and then each time a quarter more. If
+        `max_iter` or `tol` is given, it has every t up to 500; if it was computed step
+        by step, every t.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.

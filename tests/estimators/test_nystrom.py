@@ -497,8 +497,9 @@ def test_noise_is_not_fitted(rng, factorise):
     for _ in range(501):
         errors.append(np.mean((K_val @ a + y.mean() - y_val) ** 2))
         a -= step * (K @ a - (y - y.mean()))
-    assert_array_equal(model.iterations_[:501], np.arange(501))
-    assert_allclose(model.validation_path_[:501], errors, rtol=1e-8)
+    t = model.iterations_[model.iterations_ <= 500]
+    assert_array_equal(t[:21], np.arange(21))
+    assert_allclose(model.validation_path_[: len(t)], np.asarray(errors)[t], rtol=1e-8)
     assert model.n_iter_ == np.argmin(errors) < 10
     # Hardly worse than the mean, where interpolating is far worse.
     assert errors[model.n_iter_] < 1.05 * np.var(y_val) < errors[-1]
@@ -1158,11 +1159,21 @@ def test_filters_of_very_many_iterations():
 
 def test_iterations_of_a_path():
     assert_array_equal(iterations(1), [0, 1])
-    assert_array_equal(iterations(500), np.arange(501))
-    for last in (501, 550, 551, 20_000, 10**16):
-        t = iterations(last)
-        assert t[-1] == last and (np.diff(t) > 0).all()
-        assert (t[501:] <= 1.1 * t[500:-1] + 1).all()
+    assert_array_equal(iterations(20), np.arange(21))
+    assert_array_equal(iterations(500, all_up_to=500), np.arange(501))
+    for first in (20, 500):
+        for last in (first + 1, first * 5 // 4, first * 5 // 4 + 1, 20_000, 10**16):
+            t = iterations(last, all_up_to=first)
+            assert_array_equal(t[: first + 1], np.arange(first + 1))
+            assert t[-1] == last and (np.diff(t) > 0).all()
+            assert (t[first + 1 :] <= 1.25 * t[first:-1] + 1).all()
+
+
+@pytest.mark.parametrize("given", [{"max_iter": 600}, {"tol": 1e-9}])
+def test_a_path_that_is_bounded_has_every_early_iteration(given, regression, factorise):
+    X, y, *_ = regression
+    model = NytroRegressor(bandwidth=SIGMA, random_state=0, **given).fit(X, y)
+    assert_array_equal(model.iterations_[:501], np.arange(501))
 
 
 @pytest.mark.parametrize("options", [FULL, SOME])
