@@ -47,7 +47,7 @@ RESULTS = Path(__file__).parent / "results"
 RECORDS = RESULTS / "noise.csv"
 # The constants of `tuning/penalty.py` were chosen on these, the others are reported on.
 CHOSEN_ON = ("a9a", "covtype_sub93k", "california_housing", "ijcnn1", "fashion_mnist")
-N_ROWS, N_TEST, SEED = (2000, 10_000), 50_000, 7
+N_ROWS, N_TEST, SEED, N_FITS = (2000, 10_000), 50_000, 7, 3
 FLIPS = {"clean": 0.0, "10 % flipped": 0.1, "30 % flipped": 0.3}
 RATIOS = {"clean": np.inf, "s/n 1": 1.0, "s/n 0.1": 0.1}
 EPOCHS = (1, 3, 5, 10, 20)
@@ -117,15 +117,21 @@ def models(family, targets, n):
 
 
 def measured(model, X, y, X_test, y_test, targets):
-    """Return the error on new rows, the seconds to fit, and the penalty."""
-    start = time.perf_counter()
+    """Return the error on new rows, the seconds to fit, and the penalty.
+
+    A fit that takes less than a second is repeated, and the shortest one counts: the
+    first one also waits for memory that nothing has used yet.
+    """
+    seconds = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(X, y)
-    seconds = time.perf_counter() - start
+        while len(seconds) < N_FITS and sum(seconds) < 1:
+            start = time.perf_counter()
+            model.fit(X, y)
+            seconds.append(time.perf_counter() - start)
     predicted = model.predict(X_test)
     wrong = (predicted - y_test) ** 2 if targets else predicted != y_test
-    return np.mean(wrong), seconds, getattr(model, "alpha_", np.nan)
+    return np.mean(wrong), min(seconds), getattr(model, "alpha_", np.nan)
 
 
 def cases():
