@@ -437,6 +437,10 @@ def _told_data(estimator, data):
         told["classes"] = _told(estimator.classes_.tolist())
     if data.weights is not None:
         told["sample_weight"] = _told_array(data.weights)
+    if data.validation is not None:
+        names = "X_val", "y_val", "sample_weight_val"
+        parts = zip(names, data.validation, strict=True)
+        told |= {name: _told_array(a) for name, a in parts if a is not None}
     coef = getattr(estimator, estimator._coef_attribute, None)
     if getattr(estimator, "warm_start", False) and coef is not None:
         told["the model of warm_start=True"] = _told_array(coef)

@@ -1,23 +1,25 @@
 """NYTRO: Nystrom and early stopping."""
 
 import math
+import sys
 from collections.abc import Mapping
 from functools import partial
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.descent import (
-    IndefiniteKernelError,
+    EarlyStopping,
     State,
     best_iteration,
     factorises,
     stable_step,
 )
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
-from ..operators.cached import cached
 from .base import Model, kernel_gradients, kernel_values
+from .checkpoint import Checkpoint
 from .least_squares import (
     check_selection,
     make_problem,
@@ -96,6 +98,8 @@ class _Nytro(Model):
         X_val: ArrayLike | None = None,
         y_val: ArrayLike | None = None,
         sample_weight_val: ArrayLike | None = None,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
     ) -> Self:
         """Fit the model.
 
@@ -116,6 +120,11 @@ class _Nytro(Model):
             only with ``selection="holdout"``.
         sample_weight_val : array, default=None
             Their weights; `class_weight` applies to them too.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says, if it iterates; its epochs are iterations here.
+        resume : bool, default=False
+            Continue bit for bit from what is in that folder; start anew if it is empty.
 
         Returns
         -------
@@ -125,7 +134,10 @@ class _Nytro(Model):
         ------
         ValueError
             If the data or a parameter is wrong, or memory does not suffice; a model
-            fitted before stays usable.
+            fitted before stays usable. If the checkpoint is of another fit, or damaged.
+        OSError
+            If the checkpoint folder cannot be written at the start; later that is a
+            RuntimeWarning.
         MemoryError
             If memory runs out; the message says what needs less.
 
@@ -143,6 +155,8 @@ class _Nytro(Model):
             X_val=X_val,
             y_val=y_val,
             sample_weight_val=sample_weight_val,
+            checkpoint=checkpoint,
+            resume=resume,
         )
 
     @property
@@ -163,7 +177,26 @@ class _Nytro(Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         problem = make_problem(self, data, n_stored=self._n_stored)
-        return problem, self._solution(problem), {}, SolutionRule(problem)
+        plan, n_iter = problem.plan(True, self._n_stored), n_iterations(self)
+        n, n_outputs = problem.all.targets.shape
+        sizes = n, problem.n_centers, problem.n_features, n_outputs
+        itemsize = problem.xp.finfo(problem.dtype).bits // 8
+        if uses_factors(self, problem, plan, sizes, itemsize):
+            solver = self._closed_form(problem, plan)
+            return problem, solver, {}, SolutionRule(problem)
+        if problem.n_centers is not None:
+            problem.check_memory(problem.plan(False, self._n_stored))
+        solver = EarlyStopping(
+            problem,
+            self._step,
+            partial(self._iterated, problem),
+            partial(self._indefinite, problem, plan),
+            n_iter=n_iter,
+            tol=self.tol,
+            cache_size=self.cache_size,
+            n_stored=n_iter if self.store_coef_path else 0,
+        )
+        return problem, solver, {}, EarlyStoppingRule(problem, solver)
 
     @property
     def _n_stored(self):
@@ -181,24 +214,18 @@ class _Nytro(Model):
             return iterations(last)
         return iterations(last, all_up_to=_MAX_ITER)
 
-    def _solution(self, problem):
+    def _closed_form(self, problem, plan):
         """Yield the model of the best number of iterations, fitted to all rows."""
-        plan, found = problem.plan(True, self._n_stored), None
-        n, n_outputs = problem.all.targets.shape
-        sizes = n, problem.n_centers, problem.n_features, n_outputs
-        itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        if not uses_factors(self, problem, plan, sizes, itemsize):
-            try:
-                found = self._iterated(problem)
-            except IndefiniteKernelError:
-                self._say("the kernel has negative eigenvalues: factorizing")
-        if found is None:
-            problem.check_memory(plan)
-            found = self._factorised(problem)
-        yield found
+        yield self._factorised(problem, plan)
 
-    def _factorised(self, problem):
+    def _indefinite(self, problem, plan):
+        """Return the same, where iterating has failed."""
+        self._say("the kernel has negative eigenvalues: factorizing")
+        return self._factorised(problem, plan)
+
+    def _factorised(self, problem, plan):
         """Return the model, by the spectrum of the normal equations."""
+        problem.check_memory(plan)
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
         spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
@@ -239,38 +266,19 @@ class _Nytro(Model):
             self._warn_at_end(steps, errors, best)
         return int(steps[best]), steps, errors
 
-    def _iterated(self, problem):
-        """Return the model, by iterating."""
-        if problem.n_centers is not None:
-            problem.check_memory(problem.plan(False, self._n_stored))
-        n_iter, d = n_iterations(self), problem.n_features
-        matrices = [problem.matrix_of(problem.train)]
+    def _iterated(self, problem, found):
+        """Return the model of an `EarlyStopping` that is over."""
+        steps, held_out, coef_path = np.arange(n_iterations(self) + 1), None, None
         if problem.validation is not None:
-            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        matrices, _ = cached(matrices, self.cache_size, n_iter, d)
-        descent = problem.descent(problem.train, matrices[0])
-        step = self._step(descent.top)
-        self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
-        t, steps = n_iter, np.arange(n_iter + 1)
-        errors = held_out = coef_path = None
-        if problem.validation is not None:
-            mean = problem.mean(problem.train)
-            error_of = partial(problem.validation_error, matrices[1], mean=mean)
-            errors, t, b = descent.stopped(step, error_of, n_iter, self.tol)
-            self._say(f"path of {len(errors) - 1} iterations: t = {t}")
-            self._warn_at_end(steps, errors, t)
+            self._say(f"path of {len(found.errors) - 1} iterations: t = {found.t}")
+            self._warn_at_end(steps, found.errors, found.t)
             if problem.calibrates:
-                held_out = problem.held_out(b, mean)
-        if problem.refits:
-            del descent, matrices, error_of  # free their memory
-            matrices = [problem.matrix_of(problem.all)]
-            (matrix,), _ = cached(matrices, self.cache_size, n_iter, d)
-            descent = problem.descent(problem.all, matrix)
-        step, t = stable_step(step, descent.top, t)
-        b, coefs = descent.followed(step, t, n_iter if self.store_coef_path else 0)
+                mean = problem.mean(problem.train)
+                held_out = problem.held_out(found.best, mean)
         if self.store_coef_path:
-            coef_path = problem.stacked_dual_coefs(coefs)
-        return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
+            coef_path = problem.stacked_dual_coefs(found.path)
+        chosen = found.b, found.n_steps, found.step
+        return self._state(problem, *chosen, steps, found.errors, coef_path, held_out)
 
     def _warn_at_end(self, steps, errors, best):
         """Warn if the last iteration is the best, and the error still falls there."""
@@ -303,6 +311,36 @@ class _Nytro(Model):
             "n_centers_": problem.n_coefs,
         }
         return State(b, counts, held_out)
+
+
+class EarlyStoppingRule(SolutionRule):
+    """The last state of an `EarlyStopping` is the model.
+
+    Parameters
+    ----------
+    problem : CenterProblem or RowProblem
+    solver : EarlyStopping
+    """
+
+    def __init__(self, problem, solver):
+        super().__init__(problem, losses=range(0), max_iter=sys.maxsize)
+        self._solver = solver
+
+    def update(self, state):
+        """Record a state; return whether it is the last one."""
+        self.state, self.losses = state, range(len(self.losses) + 1)
+        return state.coef is not None
+
+    def save(self):
+        """Return what `load` needs: the number of steps, and the solver."""
+        return {"n_done": len(self.losses), "solver": self._solver.save()}
+
+    def load(self, saved):
+        """Take the saved state of another rule for the same problem."""
+        self.losses = range(saved["n_done"])
+        self._solver.load(saved["solver"])
+        if self._solver.is_over:
+            self.state = self._solver.finished()
 
 
 class NytroRegressor(RegressionTargets, _Nytro):

@@ -1,6 +1,6 @@
-"""Gradient descent on the normal equations, step by step."""
+"""Gradient descent on the normal equations, step by step, and when it stops."""
 
-from itertools import islice
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from ..backend.array import device_of, namespace
 from ..backend.devices import on_gpu
 from ..backend.machine import machine_of
 from ..backend.threads import n_blas_threads
+from ..operators.cached import cached
 from ..operators.matrix import check_finite
 from ..operators.plan import cache_budget
 from .krylov import top_eigenvalue
@@ -101,7 +102,7 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    coef : array of shape (p, l)
+    coef : array of shape (p, l) or None
         b.
     counts : dict
         Fitted attributes that were found with them.
@@ -149,11 +150,12 @@ class Descent:
         check_finite(gradient(self.start, targets))
         self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
-    def iterates(self, step_size):
-        """Yield b after 1, 2, ... steps.
+    def walked(self, walk, step_size):
+        """Return the `Walk` after one more step.
 
         Parameters
         ----------
+        walk : Walk
         step_size : float
             gamma < 2 / e_max.
 
@@ -162,54 +164,193 @@ class Descent:
         IndefiniteKernelError
             If the gradient grows: with positive eigenvalues it cannot.
         """
-        xp, b = namespace(self.start), self.start
-        first = previous = None
-        while True:
-            g = self._gradient(b, self._targets)
-            norm = float(xp.linalg.vector_norm(g))
-            first = norm if first is None else first
-            grows = previous is not None and norm > _GROWS * previous
-            if not np.isfinite(norm) or (grows and norm > self._noise * first):
-                raise IndefiniteKernelError
-            previous = norm
-            b = b - step_size * g
-            yield b
+        g = self._gradient(walk.b, self._targets)
+        norm = float(namespace(g).linalg.vector_norm(g))
+        first = norm if walk.first is None else walk.first
+        grows = walk.previous is not None and norm > _GROWS * walk.previous
+        if not np.isfinite(norm) or (grows and norm > self._noise * first):
+            raise IndefiniteKernelError
+        return Walk(walk.b - step_size * g, walk.t + 1, first, norm)
 
-    def stopped(self, step_size, error_of, max_iter, tol):
-        """Return the errors of b_0, b_1, ..., the t to stop at, and b_t.
 
-        That is the t with the least error, or the first where the error falls by less
-        than `tol`.
+class Walk(NamedTuple):
+    """Gradient descent after some steps.
 
-        Parameters
-        ----------
-        step_size : float
-        error_of : callable
-            ``error_of(b)``, on rows held out.
-        max_iter : int
-        tol : float or None
-            Of the relative decrease of the error.
-        """
-        errors, best = [error_of(self.start)], self.start
-        least = errors[0]
-        for b in islice(self.iterates(step_size), max_iter):
-            errors.append(error_of(b))
-            t = len(errors) - 1
-            if tol is not None and decrease(errors, t) < tol:
-                return errors, t, b
-            if errors[t] < least:
-                least, best = errors[t], b
-        return errors, int(np.nanargmin(errors)), best
+    Attributes
+    ----------
+    b : array of shape (p, l)
+    t : int
+        Number of steps.
+    first, previous : float or None
+        Norms of the first gradient, and of the last one.
+    """
 
-    def followed(self, step_size, t, last):
-        """Return b_t, and the list of b_0 to b_k for k = `last`."""
-        found, path = self.start, [self.start]
-        for k, b in enumerate(islice(self.iterates(step_size), max(t, last)), 1):
-            if k == t:
-                found = b
-            if k <= last:
-                path.append(b)
-        return found, path
+    b: Any
+    t: int = 0
+    first: float | None = None
+    previous: float | None = None
+
+
+class EarlyStopping:
+    """Gradient descent until held-out rows say when to stop, then on all rows.
+
+    An iterator of `State`, one for each step, without coefficients until the last one.
+    If the problem has validation rows, t is chosen by descending on the training rows:
+    the t of the least error, or the first where the error falls by less than `tol`.
+    Then t steps are made on all rows.
+
+    Parameters
+    ----------
+    problem : CenterProblem or RowProblem
+    step_of : callable
+        ``step_of(top)`` returns gamma for a largest eigenvalue.
+    finish : callable
+        ``finish(self)`` returns the last state, from the attributes.
+    factorise : callable
+        ``factorise()`` returns the last state if the kernel turns out to have negative
+        eigenvalues.
+    n_iter : int
+        Most steps; as many as are made where nothing is chosen.
+    tol : float or None
+    cache_size : float or "auto"
+        MB for kernel matrices.
+    n_stored : int
+        The first models on all rows to keep, in `path`.
+
+    Attributes
+    ----------
+    walk : Walk or None
+        Of the rows that are descended on now; None before they are.
+    b : array or None
+        The model, after the chosen number of steps on all rows.
+    errors : list of float or None
+        Of 0, 1, ... steps on the validation rows.
+    best : array or None
+        b of the training rows after the chosen number of steps.
+    t : int
+        The chosen number of steps, of length `step` on the training rows.
+    step, n_steps : float, int
+        gamma, and how many such steps are made on all rows.
+    path : list of arrays
+    """
+
+    #: What is saved, besides the walk.
+    _saved = (
+        *("b", "errors", "best", "t", "step", "n_steps", "path"),
+        *("_chosen", "_gave_up"),
+    )
+
+    def __init__(
+        self,
+        problem,
+        step_of,
+        finish,
+        factorise,
+        *,
+        n_iter,
+        tol,
+        cache_size,
+        n_stored,
+    ):
+        self._problem, self._step_of = problem, step_of
+        self._finish, self._factorise = finish, factorise
+        self._n_iter, self._tol = n_iter, tol
+        self._cache_size, self._n_stored = cache_size, n_stored
+        self.walk = self.b = self.errors = self.best = None
+        self.t, self.step, self.n_steps, self.path = n_iter, None, None, []
+        self._chosen, self._gave_up = problem.validation is None, False
+        self._descent = self._error_of = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            if self._descent is None:
+                self._prepare()
+            if self.walk is None:
+                self._start()
+            if not self._chosen:
+                self._select()
+                return State(None, {})
+            if not self.is_over:
+                self.walk = self._descent.walked(self.walk, self.step)
+                self._note()
+            return self.finished() if self.is_over else State(None, {})
+        except IndefiniteKernelError:
+            self._gave_up, self._descent = True, None
+            return self.finished()
+
+    @property
+    def is_over(self):
+        """Whether all steps were made, or it is known that they diverge."""
+        if self._gave_up:
+            return True
+        made = -1 if self.walk is None or self.n_steps is None else self.walk.t
+        return made >= max(self.n_steps or 0, self._n_stored)
+
+    def finished(self):
+        """Return the last state."""
+        return self._factorise() if self._gave_up else self._finish(self)
+
+    def save(self):
+        """Return the state between two steps, for `load`."""
+        saved = {name: getattr(self, name) for name in self._saved}
+        return saved | {"walk": None if self.walk is None else list(self.walk)}
+
+    def load(self, saved):
+        """Go on from where another run on the same problem was."""
+        for name in self._saved:
+            setattr(self, name, saved[name])
+        self.walk = None if saved["walk"] is None else Walk(*saved["walk"])
+
+    def _prepare(self):
+        """Get ready to descend on the training rows, or on all once t is chosen."""
+        problem = self._problem
+        rows = problem.all if self._chosen and problem.refits else problem.train
+        matrices = [problem.matrix_of(rows)]
+        if not self._chosen:
+            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
+        sizes = self._n_iter, problem.n_features
+        matrices, _ = cached(matrices, self._cache_size, *sizes)
+        self._descent = problem.descent(rows, matrices[0])
+        if not self._chosen:
+            mean = problem.mean(rows)
+            self._error_of = partial(problem.validation_error, matrices[1], mean=mean)
+        if self.step is None:
+            self.step = self._step_of(self._descent.top)
+
+    def _start(self):
+        """Start from zero."""
+        start, top = self._descent.start, self._descent.top
+        self.walk = Walk(start)
+        if self._chosen:
+            self.step, self.n_steps = stable_step(self.step, top, self.t)
+            self._note()
+        else:
+            self.errors, self.best = [self._error_of(start)], start
+
+    def _select(self):
+        """Make a step on the training rows; choose t if it is time."""
+        self.walk = self._descent.walked(self.walk, self.step)
+        error, least = self._error_of(self.walk.b), np.fmin.reduce(self.errors)
+        self.errors.append(error)
+        t, tol = self.walk.t, self._tol
+        stops = tol is not None and decrease(self.errors, t) < tol
+        if stops or error < least:
+            self.best = self.walk.b
+        if stops or t == self._n_iter:
+            self.t = t if stops else int(np.nanargmin(self.errors))
+            self._chosen, self.walk, self._error_of = True, None, None
+            if self._problem.refits:  # free the memory before all rows need it
+                self._descent = None
+
+    def _note(self):
+        """Keep a model on all rows if it is the chosen one, or models are stored."""
+        if self.walk.t == self.n_steps:
+            self.b = self.walk.b
+        if self._n_stored and self.walk.t <= self._n_stored:
+            self.path.append(self.walk.b)
 
 
 def best_iteration(errors, tol):

@@ -28,6 +28,8 @@ from eigenkern import (
     LinearEigenProClassifier,
     LinearEigenProRegressor,
     NystromRegressor,
+    NytroClassifier,
+    NytroRegressor,
     RFMRegressor,
 )
 from eigenkern.backend import lazy, memory
@@ -150,6 +152,68 @@ def test_a_fit_goes_on_bit_for_bit(name, data, copies, tmp_path):
         resumed = clone(model)
         resumed.fit(X, y, weights, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
+
+
+def minus_distance(A, B):
+    """A kernel with negative eigenvalues."""
+    return -((A[:, None, :] - B[None, :, :]) ** 2).sum(axis=2)
+
+
+NYTRO = {
+    "centers": NytroRegressor(n_centers=40),
+    "all rows": NytroRegressor(),
+    "path": NytroRegressor(n_centers=40, store_coef_path=True),
+    "first small decrease": NytroRegressor(n_centers=40, tol=0.05),
+    "nothing selected": NytroRegressor(n_centers=40, selection=None),
+    "classes": NytroClassifier(n_centers=40),
+    "indefinite": NytroRegressor(minus_distance),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", NYTRO)
+def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkeypatch):
+    monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
+    X, y, labels = data
+    model = clone(NYTRO[name]).set_params(max_iter=6, random_state=0)
+    y = labels if name == "classes" else y
+    weights = np.linspace(0.5, 2.0, len(y))
+    expected = clone(model).fit(X, y, weights)
+    written = clone(model).fit(X, y, weights, checkpoint=every_epoch(tmp_path / "all"))
+    assert_equal_models(written, expected)
+    assert len(copies) > 4 or name == "indefinite"
+    for copy in list(copies):
+        resumed = clone(model)
+        resumed.fit(X, y, weights, checkpoint=every_epoch(copy), resume=True)
+        assert_equal_models(resumed, expected)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
+    monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
+    X, y, _ = data
+    model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
+    given = {"X_val": X[80:], "y_val": y[80:]}
+    expected = clone(model).fit(X[:80], y[:80], **given)
+    every = every_epoch(tmp_path / "all")
+    assert_equal_models(
+        clone(model).fit(X[:80], y[:80], **given, checkpoint=every), expected
+    )
+    for copy in list(copies):
+        resumed = clone(model)
+        options = given | {"checkpoint": every_epoch(copy), "resume": True}
+        assert_equal_models(resumed.fit(X[:80], y[:80], **options), expected)
+    others = {"X_val": X[80:], "y_val": -y[80:]}
+    assert_refused(model, X[:80], y[:80], copies[1], "another fit: y_val is", **others)
+
+
+def test_early_stopping_in_closed_form_is_solved_again(data, tmp_path):
+    X, y, _ = data
+    model = NytroRegressor(random_state=0)
+    expected = clone(model).fit(X, y, checkpoint=tmp_path)
+    assert_equal_models(
+        clone(model).fit(X, y, checkpoint=tmp_path, resume=True), expected
+    )
 
 
 @pytest.mark.parametrize(
