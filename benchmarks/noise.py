@@ -119,8 +119,8 @@ def models(family, targets, n):
 def measured(model, X, y, X_test, y_test, targets):
     """Return the error on new rows, the seconds to fit, and the penalty.
 
-    A fit that takes less than a second is repeated, and the shortest one counts: the
-    first one also waits for memory that nothing has used yet.
+    Fits are repeated, at most `N_FITS` times, until they have taken a second, and the
+    shortest one counts: the first one also waits for memory that nothing has used yet.
     """
     seconds = []
     with warnings.catch_warnings():

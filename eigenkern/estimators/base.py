@@ -109,8 +109,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
 
         report = Report(problem, callbacks, progress)
         try:
-            if not hasattr(solver, "save"):  # a closed form
-                keeper = None
+            if keeper is not None and not hasattr(solver, "save"):  # a closed form
+                keeper = keeper.set_aside(type(self).__name__)
             fitted = attributes(train(solver, rule, report, keeper))
         except KeyboardInterrupt as interrupt:
             if not rule.undo():

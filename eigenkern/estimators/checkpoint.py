@@ -283,6 +283,14 @@ class Keeper:
         self._problem, self._chosen = prepared[0], chosen
         return prepared
 
+    def set_aside(self, name):
+        """Return None, as a closed form needs no checkpoint; warn if there is one."""
+        if self._state is not None:
+            warn_user(
+                f"{name} does not go on from the checkpoint: with the memory that is "
+                "free now it is solved in closed form, up to rounding the same"
+            )
+
     def resume(self, solver, rule):
         """Bring solver and rule to the state of the checkpoint.
 

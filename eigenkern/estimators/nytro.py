@@ -121,8 +121,8 @@ class _Nytro(Model):
         sample_weight_val : array, default=None
             Their weights; `class_weight` applies to them too.
         checkpoint : str, path or Checkpoint, default=None
-            Folder to write the state of the fit to, once a minute or as often as a
-            `Checkpoint` says, if it iterates; its epochs are iterations here.
+            Folder to write the state of the fit to where it iterates, once a minute or
+            as often as a `Checkpoint` says; epochs are iterations here.
         resume : bool, default=False
             Continue bit for bit from what is in that folder; start anew if it is empty.
 
@@ -185,10 +185,12 @@ class _Nytro(Model):
             solver = self._closed_form(problem, plan)
             return problem, solver, {}, SolutionRule(problem)
         if problem.n_centers is not None:
-            problem.check_memory(problem.plan(False, self._n_stored))
+            stored = n_iter + 1 if self.store_coef_path else 0
+            problem.check_memory(problem.plan(False, stored))
         solver = EarlyStopping(
             problem,
-            self._step,
+            partial(self._iterated_step, problem),
+            self._tell,
             partial(self._iterated, problem),
             partial(self._indefinite, problem, plan),
             n_iter=n_iter,
@@ -208,7 +210,7 @@ class _Nytro(Model):
     def _path(self, last):
         """Return the t of a path in closed form, up to `last`.
 
-        If `max_iter` or `tol` is given, they are all those of the paper's experiments.
+        If `max_iter` or `tol` is given, all those of the paper's experiments are tried.
         """
         if is_auto(self.max_iter) and self.tol is None:
             return iterations(last)
@@ -266,15 +268,22 @@ class _Nytro(Model):
             self._warn_at_end(steps, errors, best)
         return int(steps[best]), steps, errors
 
+    def _iterated_step(self, problem, top):
+        """Return the step for iterating on the training rows."""
+        step = self._step(top)
+        self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
+        return step
+
+    def _tell(self, errors, t):
+        """Tell of the t that was chosen by iterating."""
+        self._say(f"path of {len(errors) - 1} iterations: t = {t}")
+        self._warn_at_end(np.arange(len(errors)), errors, t)
+
     def _iterated(self, problem, found):
         """Return the model of an `EarlyStopping` that is over."""
         steps, held_out, coef_path = np.arange(n_iterations(self) + 1), None, None
-        if problem.validation is not None:
-            self._say(f"path of {len(found.errors) - 1} iterations: t = {found.t}")
-            self._warn_at_end(steps, found.errors, found.t)
-            if problem.calibrates:
-                mean = problem.mean(problem.train)
-                held_out = problem.held_out(found.best, mean)
+        if problem.calibrates and problem.validation is not None:
+            held_out = problem.held_out(found.best, problem.mean(problem.train))
         if self.store_coef_path:
             coef_path = problem.stacked_dual_coefs(found.path)
         chosen = found.b, found.n_steps, found.step
@@ -332,14 +341,15 @@ class EarlyStoppingRule(SolutionRule):
         return state.coef is not None
 
     def save(self):
-        """Return what `load` needs: the number of steps, and the solver."""
-        return {"n_done": len(self.losses), "solver": self._solver.save()}
+        """Return what `load` needs: the number of steps, and a solver that is over."""
+        over = self._solver.save() if self._solver.is_over else None
+        return {"n_done": len(self.losses), "over": over}
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
         self.losses = range(saved["n_done"])
-        self._solver.load(saved["solver"])
-        if self._solver.is_over:
+        if saved["over"] is not None:
+            self._solver.load(saved["over"])
             self.state = self._solver.finished()
 
 
@@ -387,8 +397,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. "auto" tries every t up to 20, a number every t up to 500,
-        and then each time a quarter more.
+        nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
+        is given), then each time a quarter more; every t where it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
@@ -442,9 +452,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 20, and then each time a quarter more. If
-        `max_iter` or `tol` is given, it has every t up to 500; if it was computed step
-        by step, every t.
+        The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
+        then each time a quarter more; every t if it was computed step by step.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.
@@ -523,8 +532,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
-        nothing is selected. "auto" tries every t up to 20, a number every t up to 500,
-        and then each time a quarter more.
+        nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
+        is given), then each time a quarter more; every t where it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
@@ -580,9 +589,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     step_size_ : float
         gamma in use.
     iterations_ : array of shape (n_models,)
-        The t of the path: 0, 1, ..., 20, and then each time a quarter more. If
-        `max_iter` or `tol` is given, it has every t up to 500; if it was computed step
-        by step, every t.
+        The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
+        then each time a quarter more; every t if it was computed step by step.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.

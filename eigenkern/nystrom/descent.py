@@ -98,12 +98,12 @@ class IndefiniteKernelError(ValueError):
 
 
 class State(NamedTuple):
-    """What a solver in closed form yields.
+    """What a closed form, or `EarlyStopping`, yields.
 
     Attributes
     ----------
     coef : array of shape (p, l) or None
-        b.
+        b; None: it is not over yet.
     counts : dict
         Fitted attributes that were found with them.
     out_of_sample : OutOfSample or None
@@ -197,13 +197,15 @@ class EarlyStopping:
     An iterator of `State`, one for each step, without coefficients until the last one.
     If the problem has validation rows, t is chosen by descending on the training rows:
     the t of the least error, or the first where the error falls by less than `tol`.
-    Then t steps are made on all rows.
+    Then as many steps are made on all rows.
 
     Parameters
     ----------
     problem : CenterProblem or RowProblem
     step_of : callable
         ``step_of(top)`` returns gamma for a largest eigenvalue.
+    tell : callable
+        ``tell(errors, t)`` is called when t is chosen.
     finish : callable
         ``finish(self)`` returns the last state, from the attributes.
     factorise : callable
@@ -220,30 +222,33 @@ class EarlyStopping:
     Attributes
     ----------
     walk : Walk or None
-        Of the rows that are descended on now; None before they are.
+        The current descent; None before it starts.
     b : array or None
-        The model, after the chosen number of steps on all rows.
+        The model on all rows; None before it is found.
     errors : list of float or None
         Of 0, 1, ... steps on the validation rows.
     best : array or None
         b of the training rows after the chosen number of steps.
     t : int
-        The chosen number of steps, of length `step` on the training rows.
+        The chosen number of steps on the training rows.
     step, n_steps : float, int
-        gamma, and how many such steps are made on all rows.
+        gamma, and how many such steps give the model; on all rows both may change.
     path : list of arrays
+    is_over : bool
+        Whether all steps were made, or it is known that they diverge.
     """
 
     #: What is saved, besides the walk.
     _saved = (
         *("b", "errors", "best", "t", "step", "n_steps", "path"),
-        *("_chosen", "_gave_up"),
+        *("is_over", "_chosen", "_gave_up"),
     )
 
     def __init__(
         self,
         problem,
         step_of,
+        tell,
         finish,
         factorise,
         *,
@@ -252,13 +257,14 @@ class EarlyStopping:
         cache_size,
         n_stored,
     ):
-        self._problem, self._step_of = problem, step_of
+        self._problem, self._step_of, self._tell = problem, step_of, tell
         self._finish, self._factorise = finish, factorise
         self._n_iter, self._tol = n_iter, tol
         self._cache_size, self._n_stored = cache_size, n_stored
         self.walk = self.b = self.errors = self.best = None
         self.t, self.step, self.n_steps, self.path = n_iter, None, None, []
         self._chosen, self._gave_up = problem.validation is None, False
+        self.is_over = False
         self._descent = self._error_of = None
 
     def __iter__(self):
@@ -266,28 +272,25 @@ class EarlyStopping:
 
     def __next__(self):
         try:
-            if self._descent is None:
-                self._prepare()
-            if self.walk is None:
-                self._start()
-            if not self._chosen:
-                self._select()
-                return State(None, {})
-            if not self.is_over:
-                self.walk = self._descent.walked(self.walk, self.step)
-                self._note()
-            return self.finished() if self.is_over else State(None, {})
+            self._advance()
         except IndefiniteKernelError:
-            self._gave_up, self._descent = True, None
-            return self.finished()
+            self.is_over = self._gave_up = True
+        if self._gave_up:  # free the memory before the factorization needs it
+            self._descent = self._error_of = self.walk = self.best = None
+            self.path = []
+        return self.finished() if self.is_over else State(None, {})
 
-    @property
-    def is_over(self):
-        """Whether all steps were made, or it is known that they diverge."""
-        if self._gave_up:
-            return True
-        made = -1 if self.walk is None or self.n_steps is None else self.walk.t
-        return made >= max(self.n_steps or 0, self._n_stored)
+    def _advance(self):
+        """Make a step, if there is one to make."""
+        if self._descent is None:
+            self._prepare()
+        if self.walk is None:
+            self._start()
+        if not self._chosen:
+            self._select()
+        elif not self.is_over:
+            self.walk = self._descent.walked(self.walk, self.step)
+            self._note()
 
     def finished(self):
         """Return the last state."""
@@ -314,6 +317,12 @@ class EarlyStopping:
         sizes = self._n_iter, problem.n_features
         matrices, _ = cached(matrices, self._cache_size, *sizes)
         self._descent = problem.descent(rows, matrices[0])
+        if self.walk is not None and self.walk.b.shape != self._descent.start.shape:
+            raise ValueError(
+                f"the checkpoint has {self.walk.b.shape[0]} centers and this fit "
+                f"{self._descent.start.shape[0]}: pass their number as n_centers, not "
+                "'auto', or another folder"
+            )
         if not self._chosen:
             mean = problem.mean(rows)
             self._error_of = partial(problem.validation_error, matrices[1], mean=mean)
@@ -341,9 +350,12 @@ class EarlyStopping:
             self.best = self.walk.b
         if stops or t == self._n_iter:
             self.t = t if stops else int(np.nanargmin(self.errors))
+            self._tell(self.errors, self.t)
             self._chosen, self.walk, self._error_of = True, None, None
             if self._problem.refits:  # free the memory before all rows need it
                 self._descent = None
+            elif not self._n_stored:  # the training rows are all
+                self.b, self.n_steps, self.is_over = self.best, self.t, True
 
     def _note(self):
         """Keep a model on all rows if it is the chosen one, or models are stored."""
@@ -351,6 +363,7 @@ class EarlyStopping:
             self.b = self.walk.b
         if self._n_stored and self.walk.t <= self._n_stored:
             self.path.append(self.walk.b)
+        self.is_over = self.walk.t >= max(self.n_steps, self._n_stored)
 
 
 def best_iteration(errors, tol):

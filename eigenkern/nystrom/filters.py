@@ -21,8 +21,8 @@ from .whitening import EPS
 # sets, six kernels, bandwidths from 1/4 to 100 times d^1/2), in double 2e-15.
 _NEGATIVE = 1e-6
 # The first t of a path are all tried, then a quarter more each time: from one t to the
-# next no filter changes by more than 8 % of its limit. Between neighbors of the 100
-# penalties of a path it is 9 %.
+# next no filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
+# neighbors of the 100 penalties of a path it is 9 %.
 _ALL_UP_TO, _LATER = 20, 1.25
 # After this many iterations over gamma e the fraction exp(-20) = 2e-9 of a component is
 # not fitted yet: less than single precision can tell.

@@ -181,7 +181,7 @@ class Moments:
 # The least pivot of a factor, over the size of rounding, with which no penalty is
 # needed: rounding then changes no pivot by more than about 1 %.
 _CLEAR = 100
-# Part of the rows that is factored first, in 1/64 of the time: if they have too small a
+# One in so many rows is factored first, in 1/64 of the time: if these have too small a
 # pivot, so have all rows. On 6000 rows of cpusmall that saves 0.7 s of a path's 4.9.
 _FIRST_PART = 4
 

@@ -207,6 +207,26 @@ def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
     assert_refused(model, X[:80], y[:80], copies[1], "another fit: y_val is", **others)
 
 
+@pytest.mark.filterwarnings("ignore:.*after the last of its iterations")
+def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
+    route = "eigenkern.estimators.nytro.factorises"
+    monkeypatch.setattr(route, lambda *_: False)
+    X, y, _ = data
+    model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
+    expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
+    auto = "eigenkern.estimators.least_squares.default_n_centers"
+    automatic = clone(model).set_params(n_centers="auto")
+    monkeypatch.setattr(auto, lambda *_, **__: 30)
+    automatic.fit(X, y, checkpoint=every_epoch(tmp_path / "auto"))
+    monkeypatch.setattr(auto, lambda *_, **__: 20)
+    with pytest.raises(ValueError, match="has 30 centers and this fit 20: pass"):
+        automatic.fit(X, y, checkpoint=copies[-3], resume=True)
+    monkeypatch.setattr(route, lambda *_: True)
+    with pytest.warns(ConvergenceWarning, match="does not go on from the checkpoint"):
+        model.fit(X, y, checkpoint=copies[2], resume=True)
+    assert_allclose(model.predict(X), expected.predict(X), atol=1e-8)
+
+
 def test_early_stopping_in_closed_form_is_solved_again(data, tmp_path):
     X, y, _ = data
     model = NytroRegressor(random_state=0)
