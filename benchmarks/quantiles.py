@@ -117,7 +117,7 @@ def cases(names):
     """Yield data, seed and method, those first that matter most."""
     for seed in range(N_SEEDS):
         for name in names:
-            for method in tuple(METHODS)[:4]:
+            for method in tuple(METHODS)[:-1]:  # all but "DSG"
                 yield name, seed, method
     for seed in range(N_SEEDS_WITHOUT):
         for name in names:

@@ -287,8 +287,8 @@ class Keeper:
         """Return None, as a closed form needs no checkpoint; warn if there is one."""
         if self._state is not None:
             warn_user(
-                f"{name} does not go on from the checkpoint: with the memory that is "
-                "free now it is solved in closed form, up to rounding the same"
+                f"{name} does not go on from the checkpoint: this machine now solves "
+                "the problem in closed form, without iterations"
             )
 
     def resume(self, solver, rule):
