@@ -6,7 +6,9 @@ Run ``python benchmarks/scaling.py`` on a quiet machine (some 3 minutes on two c
   same fit in one process on one thread;
 - strong scaling: the same rows on one worker and on two; weak scaling: twice the rows
   and twice the batch on two;
-- the time that a step takes beside its products: a step on a tiny model;
+- the processor time of the scheduler, a process of its own, in a step with 10000
+  centers, and the time that a step takes beside its products: a step on a tiny model;
+- such a step with the centers split over the workers instead of the rows;
 - what `step_seconds` says of each of these steps, from rates measured in the same run,
   and for clusters that are not there.
 
@@ -19,6 +21,7 @@ centers and tells the largest memory of the process (some 15 minutes more).
 
 import argparse
 import itertools
+import os
 import platform
 import subprocess
 import sys
@@ -40,7 +43,12 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
 )
-from eigenkern.backend.dask import DaskRows, reuse_freed_memory, rows_of_chunks
+from eigenkern.backend.dask import (
+    DaskRows,
+    Workers,
+    reuse_freed_memory,
+    rows_of_chunks,
+)
 from eigenkern.backend.linalg import solve_triangular
 from eigenkern.backend.machine import GPU
 from eigenkern.kernels import Laplacian
@@ -216,13 +224,22 @@ def step_seconds(rates, *, m, p, n_workers, part, factor, n_levels=0):
 
 
 def with_workers(n_workers):
-    """Return a cluster of worker processes of one thread each."""
-    from distributed import Client, LocalCluster
+    """Return a cluster of a scheduler and workers of one thread, all processes."""
+    from distributed import Client, SubprocessCluster
 
-    cluster = LocalCluster(
-        n_workers=n_workers, threads_per_worker=1, dashboard_address=":0"
+    cluster = SubprocessCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        dashboard_address=":0",
     )
-    return cluster, Client(cluster)
+    client = Client(cluster)
+    client.wait_for_workers(n_workers)
+    return cluster, client
+
+
+def scheduler_seconds(client):
+    """Return the processor seconds of the scheduler so far."""
+    return sum(client.run_on_scheduler(os.times)[:2])
 
 
 def lazily(X, n_chunks=8):
@@ -238,6 +255,8 @@ def measure():
         f"EigenPro 3, {N} rows, {D} features, {P} centers, batches of {M} rows, "
         "float32, one thread a process"
     )
+    from distributed import wait
+
     X, y = data(N)
     steps = {}
     plain, plain_step, _ = fitted(X, y, P, M)
@@ -255,13 +274,28 @@ def measure():
                 yield verdict("one worker over one process", took / plain, "overhead")
             _, *twice = fitted(rows, y, P, 2 * M)
             _, tiny, _ = fitted(lazily(X[:16_000, :1]), y[:16_000], 10, 1000)
-            _, *long = fitted(lazily(X[:40_000]), y[:40_000], 2 * P, M)
+            # Chunks are loaded before the scheduler's time is taken.
+            some, n_steps = client.persist(lazily(X[:80_000])), 80_000 // M
+            wait(some)
+            busy = scheduler_seconds(client)
+            _, *long = fitted(some, y[:80_000], 2 * P, M)
+            busy = (scheduler_seconds(client) - busy) / n_steps
             steps[n_workers], steps["twice"] = first[0], twice[0]
+            label = f"of a step with 10000 centers ({1e3 * long[0]:.0f} ms)"
             yield verdict(
-                f"{here}, a tiny step ({1e3 * tiny:.1f} ms) over one with 10000 "
-                f"centers ({1e3 * long[0]:.0f} ms)",
-                tiny / long[0],
+                f"{here}, the scheduler ({1e3 * busy:.1f} ms of its processor) {label}",
+                busy / long[0],
                 "scheduler",
+            )
+            yield (
+                f"{here}, a tiny step ({1e3 * tiny:.1f} ms) {label}: "
+                f"{tiny / long[0]:.3f}"
+            )
+            with mock.patch.object(Workers, "is_too_large", lambda *_: True):
+                _, split, _ = fitted(some, y[:80_000], 2 * P, M)
+            yield (
+                f"{here}, 10000 centers split over the workers: a step "
+                f"{split:.3f} s, {split / long[0]:.2f} times that with the rows split"
             )
             for label, m, p, found in (
                 ("5000 centers", M, P, first),

@@ -86,6 +86,12 @@ def slices(n, size=4096):
         yield slice(start, min(start + size, n))
 
 
+def equal_slices(n, n_parts):
+    """Return ranges of n rows, as equal as possible."""
+    ends = [n * part // n_parts for part in range(n_parts + 1)]
+    return [slice(*ends[part : part + 2]) for part in range(n_parts)]
+
+
 def joined(parts):
     """Return arrays one below the other; a single one is not copied."""
     parts = list(parts)

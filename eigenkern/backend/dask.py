@@ -6,6 +6,7 @@ products between threads.
 """
 
 import ctypes
+import math
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ _N_PARTS = 2
 # Share of a worker's memory limit that may be in use, including matrices cached there:
 # Dask begins to write data to disk at 0.6 of the limit.
 _PART_OF_LIMIT = 0.5
+# Share of it that centers may take on each worker: the rest is for rows and products.
+_CENTERS_PART_OF_LIMIT = _PART_OF_LIMIT / 2
 # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
 # largest values that glibc reaches by itself if none is set.
 _TRIM, _MMAP = -1, -3
@@ -56,6 +59,12 @@ class Here:
     def n_threads(self, place):
         return 1
 
+    def threads(self):
+        return ["here"]
+
+    def is_too_large(self, n_bytes):
+        return False
+
     def send(self, value):
         return value
 
@@ -63,6 +72,9 @@ class Here:
         return value
 
     def submit(self, function, *args):
+        return function(*args)
+
+    def submit_to(self, place, function, *args):
         return function(*args)
 
     def gather(self, handles):
@@ -89,7 +101,7 @@ class Workers:
     @property
     def n_workers(self):
         """Threads of all workers."""
-        return max(sum(self._client.nthreads().values()), 1)
+        return max(len(self.threads()), 1)
 
     @cached_property
     def message_seconds(self):
@@ -119,6 +131,16 @@ class Workers:
         who_has = self._client.who_has(chunks)
         return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
 
+    def threads(self):
+        """Return the workers, each once for every thread."""
+        threads = self._client.nthreads()
+        return [place for place, n in threads.items() for _ in range(n)]
+
+    def is_too_large(self, n_bytes):
+        """Whether a value takes too much of the memory limit of a worker."""
+        limits = self._client.run(_memory_limit, on_error="ignore").values()
+        return n_bytes > _CENTERS_PART_OF_LIMIT * min(limits, default=math.inf)
+
     def send(self, value):
         """Return a handle of a value; functions receive the value itself.
 
@@ -130,7 +152,7 @@ class Workers:
 
     def send_to(self, place, value):
         """Return a handle of a value for functions that run at a place."""
-        if getattr(value, "nbytes", 0) < _SCATTERED_BYTES:
+        if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
             return value
         known = place in self._client.nthreads()
         return self._client.scatter(value, [place] if known else None, hash=False)
@@ -138,6 +160,10 @@ class Workers:
     def submit(self, function, *args):
         """Return a handle of ``function(*args)``."""
         return self._client.submit(function, *args, pure=False)
+
+    def submit_to(self, place, function, *args):
+        """Return a handle of ``function(*args)`` on a worker."""
+        return self._client.submit(function, *args, pure=False, workers=[place])
 
     def gather(self, handles):
         """Return the values of handles."""
@@ -340,6 +366,10 @@ class DaskRows(LazyRows):
             self._made.forget()
             vars(self).pop("groups", None)
 
+    def grouped(self, values):
+        """Return an array whose rows belong to these, in the order of the groups."""
+        return rows_at(values, np.concatenate([g.position for g in self.groups]))
+
     def arranged(self, parts):
         """Return the arrays of all groups joined into one, in the order of the rows."""
         if not parts:
@@ -462,6 +492,10 @@ def reuse_freed_memory():
     if mallopt is not None:  # musl has none
         mallopt(_MMAP, _MMAP_BYTES)
         mallopt(_TRIM, _TRIM_BYTES)
+
+
+def _memory_limit(dask_worker):
+    return dask_worker.memory_manager.memory_limit or math.inf
 
 
 def _room(dask_worker):

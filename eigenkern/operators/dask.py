@@ -261,14 +261,14 @@ def _pays(matrix, auto, n_products, n_features):
 def _operators(local, by_row, places, chunks):
     """Yield operators of the rows of a group, and the values of these rows."""
     reuse_freed_memory()
-    by_row = _here(local, *by_row)
+    by_row = [on_device_of(local, values) for values in by_row]
     for rows, X in pieces(places, chunks):
         yield local.rows(X), [v if v is None else v[rows, ...] for v in by_row]
 
 
-def _here(local, *values):
+def on_device_of(local, values):
     """Return values, perhaps from the host, on the device of an operator."""
-    return [v if v is None else move(v, local.xp, local.device) for v in values]
+    return None if values is None else move(values, local.xp, local.device)
 
 
 def _block(local, places, *chunks, first, last, dtype):
@@ -277,7 +277,7 @@ def _block(local, places, *chunks, first, last, dtype):
 
 
 def _product(local, A, places, *chunks, n_columns):
-    (A,) = _here(local, A)
+    A = on_device_of(local, A)
     operators = _operators(local, (), places, chunks)
     found = [K.product(A, n_columns=n_columns) for K, _ in operators]
     F, leading = zip(*found, strict=True)
@@ -291,20 +291,20 @@ def _adjoint(local, G, places, *chunks):
 
 
 def _gram(local, transform, T, weights, places, *chunks):
-    (transform,) = _here(local, transform)
+    transform = on_device_of(local, transform)
     operators = _operators(local, (T, weights), places, chunks)
     found = [K.gram(*own, transform=transform) for K, own in operators]
     return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
 
 
 def _normal_product(local, V, targets, weights, places, *chunks):
-    (V,) = _here(local, V)
+    V = on_device_of(local, V)
     operators = _operators(local, (targets, weights), places, chunks)
     return reduce(add, (K.normal_product(V, *own) for K, own in operators))
 
 
 def _gradient(local, A, rates, targets, weights, places, *chunks):
-    A, rates = _here(local, A, rates)
+    A, rates = on_device_of(local, A), on_device_of(local, rates)
     operators = _operators(local, (targets, weights), places, chunks)
     found = [K.gradient(A, *own, rates) for K, own in operators]
     errors, images = zip(*found, strict=True)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from copy import copy
 
-from ..backend.array import is_cupy, move
+from ..backend.array import equal_slices, is_cupy, move
 from ..backend.dask import DaskRows
 from ..backend.machine import SENT_BYTES
 from ..backend.transfer import move_what_fits
@@ -82,7 +82,7 @@ class ShardedKernel(Matrix):
 
     def __init__(self, kernel, centers, devices, rows=None):
         p, n = centers.shape[0], len(devices)
-        self._parts = [slice(p * i // n, p * (i + 1) // n) for i in range(n)]
+        self._parts = equal_slices(p, n)
         self._devices, self._device_threads = devices, ThreadPoolExecutor(n)
         frame = kernel.frame(centers)
         self._shards = []

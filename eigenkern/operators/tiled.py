@@ -18,7 +18,7 @@ from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
 from ..backend.threads import Team, n_blas_threads, run_on_threads
 from ..backend.transfer import StreamedRows
-from .dask import DaskMatrix
+from .dask_shards import matrix_on_workers
 from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import BlockPlan
@@ -87,12 +87,23 @@ class TiledKernel(Matrix):
     def rows(self, X):
         """Return K(X, Z), with the same encoded centers and the same threads."""
         if isinstance(X, DaskRows):
-            return DaskMatrix(self, X)
+            return matrix_on_workers(self, X)
         return self._with_rows(self.encoder(X), X.shape[0])
 
     def without_rows(self):
         """Return K(X, Z) without rows, to send elsewhere and call `rows` there."""
         return self.with_encoded_rows(self._right[:0, :])
+
+    def of_centers(self, part):
+        """Return K(X, Z) without rows, of a range of the centers."""
+        other = copy(self)
+        other._right, other._diagonal, other.symmetric = (
+            self._right[part, :],
+            None,
+            False,
+        )
+        other._set_rows(encoded_slices(self._right[:0, :]), 0)
+        return other
 
     def __copy__(self):
         other = object.__new__(type(self))

@@ -35,17 +35,24 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.backend.array import namespace, to_numpy
-from eigenkern.backend.dask import DaskRows, Here, Workers, reuse_freed_memory
+from eigenkern.backend.dask import (
+    DaskRows,
+    Here,
+    Workers,
+    reuse_freed_memory,
+    rows_of_chunks,
+)
 from eigenkern.backend.lazy import in_memory
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
-from eigenkern.kernels import Gaussian
+from eigenkern.kernels import Gaussian, Laplacian, Linear
 from eigenkern.operators.dask import (
     CachedDaskMatrix,
     DaskMatrix,
     _gradient,
     _normal_product,
 )
+from eigenkern.operators.dask_shards import DaskShards
 from eigenkern.operators.tiled import TiledKernel
 
 dask = pytest.importorskip("dask")
@@ -323,15 +330,67 @@ def test_here():
     assert isinstance(lazy_rows(da.from_array(X)).cluster, Here)
 
 
+@pytest.fixture
+def split_centers(monkeypatch):
+    """Centers are too many for one worker; without a client, split into three."""
+    for cluster in (Here, Workers):
+        monkeypatch.setattr(cluster, "is_too_large", lambda *_: True)
+    monkeypatch.setattr(Here, "threads", lambda _: 3 * ["here"])
+
+
+@pytest.mark.parametrize("kernel", [Laplacian(1.5), Linear()])
+def test_shards_of_centers(kernel, split_centers):
+    rng = np.random.default_rng(1)
+    order, Z = rng.permutation(N), X[::7] + 0.1
+    A, targets = rng.normal(size=(len(Z), 2)), rng.normal(size=(N, 2))
+    weights = rng.random(N)
+    local, rates = TiledKernel(kernel, Z), np.array([0.1, 0.2])
+    K = local.rows(DaskRows(da.from_array(X, chunks=(199, 4)), X.dtype).take(order))
+    assert isinstance(K, DaskShards) and len(K._sent()) == 3
+    for some in (K, K.part(100, 420)):
+        rows = order if some is K else order[100:420]
+        dense, m = local.rows(X[rows]).block(), len(rows)
+        F, leading = some.product(A, 3, 60, n_columns=5)
+        assert_allclose(F, dense[3:60] @ A, rtol=0, atol=1e-12)
+        assert_allclose(leading, dense[3:60, :5], rtol=1e-12)
+        assert_allclose(some.block(3, 60, 2, 80), dense[3:60, 2:80], rtol=1e-12)
+        error, image = some.gradient(A, targets[:m], weights[:m], rates)
+        expected = dense @ A - targets[:m]
+        assert_allclose(error, expected, rtol=0, atol=1e-12)
+        g = rates * weights[:m, None] * expected
+        assert_allclose(image, dense.T @ g, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["eigenpro3", "eigenpro_held_out", "eigenpro_classes"])
+def test_models_whose_centers_are_split(name, client, split_centers):
+    D = da.from_array(X, chunks=(170, 4))
+    assert_same(fitted(name, D), fitted(name, X))
+
+
+def test_centers_are_split_if_a_worker_cannot_hold_them(client):
+    """They may take a quarter of its memory limit."""
+    limit = min(w["memory_limit"] for w in client.scheduler_info()["workers"].values())
+    assert not Workers(client).is_too_large(0.24 * limit)
+    assert Workers(client).is_too_large(0.26 * limit)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "function, when",
-    [(_gradient, 2), (_gradient, 9), (_gradient, 17), (_normal_product, 9)],
+    [
+        (_gradient, 2),
+        (_gradient, 9),
+        (_gradient, 17),
+        (_normal_product, 9),
+        (rows_of_chunks, 9),
+    ],
 )
 def test_a_worker_that_dies_costs_its_chunks(
-    function, when, client, iterates, made, monkeypatch
+    function, when, client, iterates, made, monkeypatch, request
 ):
     """It dies after some of the steps' products were asked for."""
+    if function is rows_of_chunks:
+        request.getfixturevalue("split_centers")
     asked, run = [], DaskRows.run
 
     def kill(rows, asked_for, *args, **options):
@@ -345,7 +404,7 @@ def test_a_worker_that_dies_costs_its_chunks(
     client.wait_for_workers(2, timeout=120)
     monkeypatch.setattr(DaskRows, "run", kill)
     D = da.from_array(X, chunks=(170, 4))
-    if function is _gradient:
+    if function is not _normal_product:
         assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
         assert len(asked) >= 18
     else:
