@@ -49,14 +49,17 @@ class _Waves:
         if alone:
             size = m
         size = max(size, 1)
-        tiles = [slice(i, min(i + size, m)) for i in range(0, m, size)]
-        results = [None] * len(tiles)
+        return self._map(task, [slice(i, min(i + size, m)) for i in range(0, m, size)])
+
+    def _map(self, task, items):
+        """Return ``task(item)`` of all items, in order."""
+        results = [None] * len(items)
 
         def work(i):
-            results[i] = task(tiles[i])
+            results[i] = task(items[i])
 
-        pool = None if alone else self._pool
-        run_on_threads(pool, work, [(i,) for i in range(len(tiles))])
+        pool = self._pool if len(items) > 1 else None
+        run_on_threads(pool, work, [(i,) for i in range(len(items))])
         return results
 
     def write(self, phi, rows, centered, W):
@@ -176,28 +179,46 @@ class FourierBlocks(_Waves):
 
     def features(self, X, k):
         """Return phi_k of the rows of X, shape (m, 2 F)."""
-        return self.adjoint(X, k, X[:, :0])[0]
+        tiles, _ = self.adjoint(X, k, X[:, :0])
+        return self.xp.concat([phi for _, phi in tiles], axis=1).T
 
     def adjoint(self, X, k, G):
-        """Return phi_k(X), shape (m, 2 F), and phi_k(X)' G, shape (2 F, l).
+        """Return phi_k(X), tile by tile, and phi_k(X)' G, shape (2 F, l).
 
         Parameters
         ----------
         X : array of shape (m, d)
         k : int
         G : array of shape (m, l)
+
+        Returns
+        -------
+        tiles : list of (slice, array of shape (2 F, r))
+            Ranges of rows, and their features.
+        product : array of shape (2 F, l)
         """
         W, F = self._half_frequencies(k), self.block_size
-        # One row per feature: the rows of a narrow block would make short loops.
-        phi = self.xp.empty((2 * F, X.shape[0]), **self.array_options)
 
         def task(rows):
+            # One row per feature: the rows of a narrow block would make short loops.
+            # And one array per tile: in rows of all m numbers each feature of a tile
+            # is on pages of its own, and the waves take twice as long.
             T = W.T @ (X[rows, :] - self.offset).T
-            _write_waves(self.xp, T, phi[:F, rows], phi[F:, rows], F**-0.5)
-            return phi[:, rows] @ G[rows, :]
+            phi = self.xp.empty((2 * F, T.shape[1]), **self.array_options)
+            _write_waves(self.xp, T, phi[:F, :], phi[F:, :], F**-0.5)
+            return (rows, phi), phi @ G[rows, :]
 
-        parts = self.map_tiles(task, X.shape[0], F)
-        return phi.T, sum(parts)
+        tiles, parts = zip(*self.map_tiles(task, X.shape[0], F), strict=True)
+        return tiles, sum(parts)
+
+    def add_products(self, tiles, A, out):
+        """Add phi_k(X) A to `out`, in place, of the tiles of `adjoint`."""
+
+        def task(tile):
+            rows, phi = tile
+            out[rows, :] += phi.T @ A
+
+        self._map(task, tiles)
 
     def product(self, X, blocks, coef, n_columns):
         """Return sum_k phi_k(X) A_k over some blocks, shape (m, l).
@@ -218,10 +239,8 @@ class FourierBlocks(_Waves):
         size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
         for start in range(0, len(blocks), size):
             end = min(start + size, len(blocks))
-            slabs = [
-                self._slab(blocks[i : min(i + slab, end)], coef[i : min(i + slab, end)])
-                for i in range(start, end, slab)
-            ]
+            some = [slice(i, min(i + slab, end)) for i in range(start, end, slab)]
+            slabs = self._map(lambda i: self._slab(blocks[i], coef[i]), some)
             constant = -0.5 * sum(xp.sum(A, axis=0) for _, A, _ in slabs)
 
             def task(rows, slabs=slabs, constant=constant):

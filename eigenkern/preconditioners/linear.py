@@ -22,6 +22,11 @@ class LinearSpectral(TopEigenvectors):
 
     n_columns = 0
 
+    @property
+    def n_features(self):
+        """d."""
+        return self.vectors.shape[0]
+
     @classmethod
     def of(
         cls, operator, subsample_size, n_components, *, weights=None, damping=1.0, rng

@@ -29,6 +29,8 @@ class TopEigenvectors:
 
     #: Whether the functions of V have the squared norms n lambda_j, and not 1.
     is_of_rows = False
+    #: d, if the model is linear.
+    n_features = None
 
     @property
     def n_components(self):

@@ -192,16 +192,12 @@ class RunningValues:
             self._seen[key] = self._n_dropped + len(self._log)
         return values
 
-    def record(self, k, change, key, phi, values):
+    def record(self, k, change, key, tiles, values):
         """Note that A_k has changed; bring `values`, of `at`, up to date.
 
-        `phi` is phi_k of that batch.
+        `tiles` has phi_k of that batch.
         """
-
-        def task(rows):
-            values[rows, :] += phi[rows, :] @ change
-
-        self._features.map_tiles(task, values.shape[0], phi.shape[1])
+        self._features.add_products(tiles, change, values)
         if self.keep:
             self._log.append((k, change))
             self._seen[key] = self._n_dropped + len(self._log)
@@ -498,11 +494,11 @@ class Iteration:
         expansion.scale *= 1.0 - gamma * self.alpha
         rate = -gamma / expansion.scale / len(blocks)
         for k in blocks:
-            phi, sums = self.features.adjoint(self.rows.X[b, :], k, G)
+            tiles, sums = self.features.adjoint(self.rows.X[b, :], k, G)
             mu = sums[:, -1] / total_weight
             change = rate * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
             expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
-            self.values.record(k, change, b.start, phi, V)
+            self.values.record(k, change, b.start, tiles, V)
         least = min(_ROWS_OF_CLASS / m, self.loss.curvature)
         # While the constant lags behind, old blocks fail the check. That matters only
         # where they save time: where values are kept, new blocks cost no more.

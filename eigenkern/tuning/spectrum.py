@@ -5,7 +5,6 @@ import numpy as np
 from ..backend.array import device_of, namespace, to_numpy
 from ..backend.linalg import large_product, largest_eigenvalues
 from ..operators.linear import FeatureKernel
-from ..preconditioners.linear import LinearSpectral
 from ..preconditioners.spectral import rounding_floor
 
 
@@ -145,8 +144,9 @@ class HeldOutSpectrum:
         """
         level = float(self._preconditioner.eigenvalues[q])
         largest = float(self._xp.max(self._diagonal * self._root * self._root))
-        if isinstance(self._preconditioner, LinearSpectral):
-            directions = 2.0 * self._preconditioner.vectors.shape[0]
+        n_features = self._preconditioner.n_features
+        if n_features is not None:
+            directions = 2.0 * n_features
         else:
             directions = 8.0 * self.intrinsic_dimension()
         log = np.log(directions / (1.0 - probability)) / batch_size
