@@ -11,6 +11,7 @@ import scipy.stats
 from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.lazy import in_memory
 from ..problems.data import Data
+from ..problems.order import differing_column
 from ..problems.retained import Retained, joined
 from .training import Plateau, Report, Rule, SolutionRule, train
 from .validation import (
@@ -45,6 +46,9 @@ _GROWN, _OUTGROWN = 1.25, 2.0
 _OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
 # Halved steps to try, if rows drawn from all make the model worse.
 _N_SHORTER = 8
+# Pieces in a row that differ from the rows before them in a stream that is in an order.
+# One fair piece in a thousand may differ (`differing_column`).
+_N_DIFFERING = 3
 
 
 class Trial(NamedTuple):
@@ -76,6 +80,9 @@ class Memory(NamedTuple):
         The best model so far; None: the present one.
     least : float or None
         The loss of the best model on ``retained.judges``; None: not known.
+    n_differing : int
+        How many of the last pieces, in a row, differed from the rows before them in a
+        column. It stays at `_N_DIFFERING`.
     """
 
     retained: Retained | None = None
@@ -84,6 +91,12 @@ class Memory(NamedTuple):
     in_order: bool = False
     best: dict | None = None
     least: float | None = None
+    n_differing: int = 0
+
+    @property
+    def is_sorted(self):
+        """Whether so many pieces differed that the stream comes in an order."""
+        return self.n_differing == _N_DIFFERING
 
     @property
     def limit(self):
@@ -161,6 +174,7 @@ class Streaming:
 
     def _learn(self, piece):
         """Learn a piece, or retained rows instead of it; return the loss."""
+        self._note_order(piece)
         memory, unlike = self._memory_with(piece)
         retained = memory.retained
         # A fit retains no rows: the first piece after it may increase the loss.
@@ -175,10 +189,9 @@ class Streaming:
         bad = not trial.loss <= limit
         if memory.is_due(unlike, bad, trial.loss) and not failed:
             memory = memory._replace(n_chose=retained.n_seen)
-            other = self._tried(
-                retained.draw(retained.n_most), retained.judges, anew=True
-            )
-            if other.loss <= (limit if replaced else trial.loss):
+            present = memory.best if bad else trial.model
+            other = self._tried_anew(memory, limit if replaced else trial.loss, present)
+            if other is not None:
                 memory = memory._replace(chosen_loss=other.loss)
                 trial, bad = other, False
         if bad:
@@ -191,6 +204,26 @@ class Streaming:
             least=min(trial.loss, memory.least),
         )
         return trial.state.loss
+
+    def _note_order(self, piece):
+        """Count pieces that differ from the rows before; three in a row warn, once.
+
+        The model is trained as before the warning, but see `_tried_anew`.
+        """
+        memory = self._memory_
+        if memory.retained is None or memory.is_sorted:
+            return
+        column = differing_column(piece, memory.retained.judges)
+        n_differing = 0 if column is None else memory.n_differing + 1
+        self._memory_ = memory._replace(n_differing=n_differing)
+        if self._memory_.is_sorted:
+            what = "the target" if column < 0 else f"feature {column}"
+            warn_user(
+                f"{type(self).__name__} gets pieces in an order: {n_differing} in a "
+                f"row differ from the rows before them, the last one in {what}; it "
+                "learns less from such pieces: shuffle the rows, or pass pieces so "
+                "large that each has rows of all kinds"
+            )
 
     def _memory_with(self, piece):
         """Return the memory with a piece, and whether that is unlike the rows so far.
@@ -230,6 +263,27 @@ class Streaming:
             if trial.loss <= limit:
                 break
         return trial
+
+    def _tried_anew(self, memory, limit, present):
+        """Return the trial of a model begun anew, or None if it is refused.
+
+        Its loss on the judges must be within the limit, which is easy: it has learned
+        them five times. In a sorted stream it must instead be no worse than the present
+        model on retained rows that it has not learned. R2 of DSGRegressor, 4000 rows
+        sorted by target or a feature, in 20 pieces, with the limit and so: synthetic
+        rows 0.75, 0.80 (shuffled 0.79), with noise 0.35, 0.37 (0.39), bike_hour 0.541,
+        0.550 (0.559); EigenProRegressor the same to 0.01.
+        """
+        retained = memory.retained
+        if not memory.is_sorted:
+            rows = retained.draw(retained.n_most)
+            other = self._tried(rows, retained.judges, anew=True)
+            return other if other.loss <= limit else None
+        rows, judges = retained.parted()
+        other = self._tried(rows, judges, anew=True)
+        if not other.loss <= self._loss_with(present, judges):
+            return None
+        return other._replace(loss=self._loss_with(other.model, retained.judges))
 
     def _tried(self, data, judges, anew=False):
         """Learn some rows, and judge the model on others."""

@@ -76,6 +76,13 @@ class Retained:
         """Return the same with judges drawn from all rows so far."""
         return replace(self, judges=self.draw(_N_JUDGES), n_drawn=self.n_seen)
 
+    def parted(self):
+        """Return the rows in two parts; the second has a quarter, at most 500."""
+        n = len(self.data.targets)
+        order = np.random.RandomState(self.n_seen).permutation(n)
+        n_judges = min(_N_JUDGES, n // 4)
+        return self.data.take(order[n_judges:]), self.data.take(order[:n_judges])
+
     def draw(self, n):
         """Return `n` of the rows, or all, in random order."""
         order = np.random.RandomState(self.n_seen).permutation(len(self.data.targets))

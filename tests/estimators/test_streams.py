@@ -42,7 +42,7 @@ def fresh(model):
 
 
 def learned(model, X, y, n_passes=5, size=SIZE, **first):
-    """Return a model after some passes, and whether it has warned."""
+    """Return a model after some passes, and its warnings."""
     model = fresh(model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -51,7 +51,7 @@ def learned(model, X, y, n_passes=5, size=SIZE, **first):
                 model.partial_fit(X[i : i + size], y[i : i + size], **first)
                 first = {}
     assert all(issubclass(one.category, ConvergenceWarning) for one in caught)
-    return model, bool(caught)
+    return model, [str(one.message) for one in caught]
 
 
 def one_pass(model, X, y):
@@ -85,6 +85,39 @@ def test_centers_stay_where_fewer_rows_are_kept(monkeypatch):
     model, _ = learned(REGRESSORS["eigenpro"], X[rows], y[rows])
     assert_array_equal(np.sort(model.centers_, 0), np.sort(X[:SIZE], 0))
     assert model.score(X, y) > 0.85
+
+
+@pytest.mark.parametrize("order", ["y", "-y", "x"])
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_sorted_streams_say_so_once(family, order):
+    X, y = wave(0)
+    _, said = learned(REGRESSORS[family], X, y)
+    assert not said
+    rows = orders(X, y)[order]
+    _, said = learned(REGRESSORS[family], X[rows], y[rows])
+    said = [text for text in said if "gets pieces in an order: 3 in a row" in text]
+    assert len(said) == 1
+    assert order == "x" or "the last one in the target;" in said[0]
+
+
+def test_a_feature_that_the_target_does_not_depend_on():
+    X, y = wave(0)
+    rows = np.argsort(X[:, 2])
+    _, said = learned(REGRESSORS["eigenpro"], X[rows], y[rows], 1)
+    assert len(said) == 1 and "in feature 2;" in said[0]
+
+
+def test_two_pieces_that_differ_are_no_order():
+    X, y = wave(0)
+    other = X + 10.0
+    model, said = learned(REGRESSORS["linear"], X, y, 1)
+    for _ in range(3):
+        for rows in (other[:50], other[50:100], X[:50]):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model.partial_fit(rows, y[:50])
+            assert not [one for one in caught if "in an order" in str(one.message)]
+    assert not said
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
@@ -142,8 +175,8 @@ def test_pieces_that_go_beyond_the_rows_so_far(kernel, least, seed):
     y = np.sin(4 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.randn(5000)
     order = np.argsort(X[:, 0])
     model = EigenProRegressor(kernel, n_centers=200, random_state=0)
-    model, warned = learned(model, X[order], y[order], n_passes=1, size=250)
-    assert not warned
+    model, said = learned(model, X[order], y[order], n_passes=1, size=250)
+    assert len(said) == 1 and "the last one in feature 0" in said[0]
     assert model.score(X, y) > least
 
 
