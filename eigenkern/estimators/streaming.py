@@ -123,6 +123,9 @@ class Streaming:
     chosen (or sooner, see `Memory.is_due`), everything is chosen and learned anew from
     the retained rows.
 
+    Three pieces in a row that differ from the rows before, in X or the targets, are an
+    order, which the user hears of once.
+
     A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
     whose first state is that after the piece, and fitted attributes; if `anew`, it
     chooses what the first piece chooses.
