@@ -56,7 +56,7 @@ def _signs(values, kept):
     """Return the means of the signs and of their squares, of both sets of rows.
 
     The shape is (2, 2, n_columns): means and squares, then sets. The median of a sparse
-    column is taken to be 0.
+    column is taken to be 0, as it is if most of its numbers are.
     """
     if scipy.sparse.issparse(kept):
         signs = [part.sign() for part in (values, kept)]

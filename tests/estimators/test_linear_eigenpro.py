@@ -416,6 +416,7 @@ def test_a_column_of_ones_is_an_intercept(rng):
     assert_allclose(model.coef_, [3.0, 1.0, -1.0], atol=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:.*gets pieces in an order")
 @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
 def test_constant_columns_of_pieces(kind, rng):
     """They are learned once they vary, also where they are constant in a piece."""
@@ -576,8 +577,9 @@ def test_unlucky_pieces_do_not_erase_the_model(data):
     near = np.argsort(np.abs(y - y.mean()))[:20]
     assert model.partial_fit(X[near], y[near]).score(X, y) > 0.9 * before
     model, order = LinearEigenProRegressor(random_state=0), np.argsort(y)
-    for i in range(0, N, 20):
-        model.partial_fit(X[order[i : i + 20]], y[order[i : i + 20]])
+    with pytest.warns(ConvergenceWarning, match="pieces in an order"):
+        for i in range(0, N, 20):
+            model.partial_fit(X[order[i : i + 20]], y[order[i : i + 20]])
     assert model.score(X, y) > 0.5
     labels = y > np.quantile(y, 0.98)
     model = LinearEigenProClassifier(random_state=0)
