@@ -6,15 +6,30 @@ import numpy as np
 
 from ..backend.array import device_of, namespace
 
-# Slope below zero: enough to keep the order of the classes.
+# What follows was varied on leave-one-out values of 32 models (kernels laplacian and
+# gaussian; 200 and 2000 rows of six real sets, and four small sets): the log losses of
+# new rows are given over those with the values here.
+# Slope below zero: enough to keep the order of the classes. 1.000 with 0 to 0.01, up to
+# 1.009 with 0.1.
 _LEAK = 1e-3
 # Initial logarithms of scale and floor, and the weight, in rows, of their squared
-# distance from there: it determines both if only their ratio matters.
+# distance from there: it determines both if only their ratio matters. Scale times or
+# over 2, floor times or over 10: 0.99 to 1.01. Weight 0: up to 1.03 (200 rows), 0.1:
+# 0.97 to 1.01, 1: 0.92 to 1.04, 10: 0.91 to 1.19.
 _LOG_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
-# Weight of squared offsets, in rows: few rows of a class tell little about it.
+# Weight of squared offsets, in rows: few rows of a class tell little about it. 0.1:
+# 0.91 (digits) to 1.01, on average 0.995; 10 and 100: on average 1.02 and 1.03, up to
+# 1.12 and 1.22 (ijcnn1, where one class is rare).
 _OFFSET_PENALTY = 1.0
-# Maximum number of Newton steps, and the step at which to stop.
+# Maximum number of Newton steps, and the step at which to stop. They took 5 to 25
+# steps, with a median of 10; 0.01 would do as well as 1e-9, to 1e-4 of the loss, but
+# near the minimum a step squares the distance: few are saved.
 _MAX_NEWTON_STEPS, _SMALL = 100, 1e-9
+# Damping at first, after a step, after one that would lead up, and then at least. The
+# minimum is the same with all that were tried; the sum of steps is 667, with a first
+# damping of 0 and 1000 720 and 780, with factors of 0.01 and 0.5 703 and 694, with 2
+# and 100 868 and 635.
+_DAMPING, _LESS, _MORE, _LEAST_DAMPING = 1e-3, 0.1, 10, 1e-6
 
 
 @dataclass(frozen=True)
@@ -144,17 +159,17 @@ class _LogLoss:
 @np.errstate(over="ignore", invalid="ignore")  # an overflowing step is refused
 def _minimised(loss, theta):
     """Return the minimum by Newton's method, damped if a step would lead up."""
-    value, damping = loss.value(theta), 1e-3
+    value, damping = loss.value(theta), _DAMPING
     gradient, H = loss.derivatives(theta)
     for _ in range(_MAX_NEWTON_STEPS):
         values, vectors = np.linalg.eigh(H)
         step = -vectors @ (vectors.T @ gradient / (np.abs(values) + damping))
         new = loss.value(theta + step)
         if new <= value + 1e-14 * abs(value):
-            theta, value, damping = theta + step, new, 0.1 * damping
+            theta, value, damping = theta + step, new, _LESS * damping
             gradient, H = loss.derivatives(theta)
         else:
-            damping = max(10 * damping, 1e-6)
+            damping = max(_MORE * damping, _LEAST_DAMPING)
         if np.abs(step).max() < _SMALL:
             break
     return theta

@@ -35,7 +35,11 @@ _UNLIKE, WORSE = 4.0, 1.1
 # halved until it holds. And the largest loss, over the mean square of the targets, that
 # is rounding.
 _WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
-# Epochs over the retained rows when a model begins anew.
+# Epochs over the retained rows when a model begins anew. R2 of 2000 rows in 20 pieces,
+# sorted by the target or by a feature, of four functions of 3 to 10 features: averaged
+# over EigenPro, linear EigenPro and DSG 0.42, 0.45, 0.46, 0.46 and 0.46 with 1, 2, 5, 10
+# and 20 epochs. Not used for the choice, scores of seven real sets sorted by target:
+# 0.658, 0.656, 0.672 and 0.673 with 1 to 10. Single streams differ by up to 0.2.
 _N_EPOCHS_ANEW = 5
 # It begins anew early if the rows so far have grown by the first factor, and its loss
 # by the second, since it last began. Scores of 5000 rows in 20 pieces, with and without
