@@ -24,7 +24,10 @@ _MAX_FULL = 1000
 # Most features for which the Manhattan distance is tried: each takes time. With the 123
 # of a9a a fit took twice as long.
 _MAX_OF_AXES = 50
-# Rounds without a better model after which a kind of metric is given up.
+# Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
+# and no limit the same metric was found on nine of ten data sets (1000 rows of four
+# functions, 1200 of six tables), in 70, 82, 94 and 110 rounds in all; on coil2000 3
+# chose another one, with 1 % more errors.
 _PATIENCE = 2
 # Share of the plain metric in the learned one. It keeps features that matter little to
 # one model from being lost to the next ones. With 0 and 0.02, width 2, bike_hour has

@@ -76,6 +76,10 @@ class Whitening:
     @property
     def rounding(self):
         """The rounding error of B divided by its trace."""
+        # Compared with extended precision, in units of eps / smallest: 0.7 to 46, the
+        # median 8; of whitened rows, in units of eps, 0.03 to 5, the median 1.5 (1000
+        # rows, 40 and 100 centers of california_housing, kin8nm, a9a and cpusmall;
+        # three kernels, 0.5 to 64 median distances).
         return 10 * EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):

@@ -37,6 +37,11 @@ def rounding(xp, dtype, n):
     Errors of the entries are as good as random: their norm grows as n^1/2, that of the
     matrix as n.
     """
+    # Norms of the error over trace n^-1/2 eps, less the multiple of K that is nearest:
+    # 300 and 1000 rows of california_housing, kin8nm, a9a and mnist, bandwidths from
+    # 0.5 to 32 medians, gaussian, laplacian and matern32: in single precision 0.3 to
+    # 27, the median 1.5, nine tenths up to 4.5; in double precision up to 14. Above 10
+    # is only the laplacian on california_housing, with errors of a root.
     return 10 * float(xp.finfo(dtype).eps) / n**0.5
 
 

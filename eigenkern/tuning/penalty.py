@@ -32,7 +32,9 @@ _MOST_NUMBERS = 10_000_000
 # finds a c that is far too small.
 _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 300, 1200
 # Rayleigh quotient of the constant, over the mean eigenvalue, below which the rows are
-# centered.
+# centered. Of 30 to 290 rows of eleven data sets, with and without weights: at most
+# 5e-6 of centered features in single precision, at least 1.0 of kernels that were not
+# centered (gaussian and laplacian, bandwidths of the median and 0.05).
 _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
 # the next, how many there are, and where the search begins.
