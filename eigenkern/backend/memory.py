@@ -16,7 +16,9 @@ except ImportError:  # Windows
     resource = None
 
 _CGROUP = Path("/sys/fs/cgroup")
-# Share of a GPU's free memory to plan with: its libraries need some, too.
+# Share of a GPU's free memory to plan with. The rest is a margin that was not measured:
+# plans count arrays, not the workspaces of cuBLAS and cuSOLVER, nor what a pool loses
+# by rounding blocks up and between them.
 _GPU_SHARE = 0.9
 # Share of the address space left under a limit (ulimit -v) to plan with; a quarter is
 # for threads, the rest for temporary arrays. With 100 MB left, two of 16 fits still ran

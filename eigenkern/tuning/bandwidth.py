@@ -12,9 +12,14 @@ from ..centers import distinct_rows
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 _FACTORS = 2.0 ** np.arange(-2, 5)
-# Most rows of the subsample, and the fewest distinct rows to choose from.
+# Most rows of the subsample, and the fewest distinct rows to choose from. Squared
+# errors on new rows over those with 800, 2000 rows of seven data sets, gaussian and
+# laplacian, 500 centers, two draws: with 100, 200, 400 and 1600 rows 1.02, 1.03, 1.03
+# and 0.98 on average, 0.6 to 1.7 singly; the time grows as their square or cube.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
-# Differences of up to this many standard errors are noise.
+# Differences of up to this many standard errors are noise. With 0, 1 and 4 the errors
+# of these models are 0.98, 0.97 and 1.08 times those with 2; but see `_penalty`: for
+# 6000 rows the errors with 1 are up to 1.1 times those with the median.
 _N_STANDARD_ERRORS = 2.0
 
 

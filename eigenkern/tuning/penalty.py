@@ -37,7 +37,12 @@ _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 300, 1200
 # centered (gaussian and laplacian, bandwidths of the median and 0.05).
 _CENTERED = 1e-3
 # Decimal logarithms of the penalties, over the mean of k(x, x): the least, the step to
-# the next, how many there are, and where the search begins.
+# the next, how many there are, and where the search begins. Squared errors of 200 and
+# 2000 rows of six data sets, clean and noisy, gaussian and laplacian, over those with
+# these values: a step of 0.25 0.999 on average (0.99 to 1.02) for a quarter more fits,
+# of 1 1.006 (up to 1.09); from -2 on 1.004 (up to 1.21), from -4 or -5 the same in 47
+# of 48 cases, and in the last one a penalty in place of none; the search from 0 on
+# 1.011 (up to 1.35), from 6 or 10 the same.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
 # Steps of the sequence to add: for each by which the penalty of a quarter of the rows
 # is above that of an eighth, and for labels. On 2000 and 8000 rows of a9a, covtype,
@@ -49,7 +54,9 @@ _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PENALTY = -3.0, 0.5, 15, 3
 # rows are left out one by one, with 100 and 280 rows, they had 1.5 % fewer to 3 % more
 # errors with it.)
 _DRIFT, _FOR_LABELS = 1.0, -0.5
-# By which part a larger penalty must lower the error, and by which rounding may.
+# By which part a larger penalty must lower the error, and by which rounding may. In the
+# cases above 0 is as good as 0.001, with 0.01 and 0.03 the errors are 1.003 and 1.017
+# times as large on average.
 _WORTH, _EQUAL = 1e-3, 1e-5
 
 
