@@ -518,6 +518,10 @@ class LeastSquares(Problem):
         def gradient(b, Y):
             return self.gradient(matrix, rows, b, Y) / weight
 
+        # Of 192 fits with 400 iterations (600 rows of four data sets; three kernels;
+        # bandwidths from 0.01 to the median; single and double precision) gradients
+        # grew by rounding in 39, all below 0.002 eps^1/2 times the first one. In one
+        # more rounding made an eigenvalue negative: they passed 10 eps^1/2 and grew on.
         noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
         Y = rows.targets - self.mean(rows)
         return Descent(gradient, Y, matrix.shape[1], noise)

@@ -213,6 +213,8 @@ class LinearProblem(Problem):
     @property
     def rounding(self):
         """Largest mean square that rounding leaves of targets that equal their mean."""
+        # To round y and its mean leaves at most eps times the mean; the factor leaves
+        # room for the rounding of a few operations that y was computed by.
         eps = float(self.xp.finfo(self.dtype).eps)
         return float(np.max((10 * eps * self._seen.target_mean) ** 2))
 
