@@ -20,9 +20,14 @@ _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties whose normal matrix has entries that single precision can hold.
 SINGLE_RANGE = 1e-30, 1e30
 # Relative residual, in units of rounding, that counts as solved; refinements at most.
+# 70 models (1500 rows of seven data sets; kernels and linear, with and without penalty,
+# single and double precision) took 2.6 on average; with 10, 100 and 1e5 in place of
+# 1000 3.4, 3.0 and 2.2, which changed squared errors on new rows by up to 2e-5, 2e-5
+# and 6e-4 of them. 1, 2 and 20 refinements at most change them by 8e-4, 4e-4 and 0.
 _SOLVED, _N_REFINEMENTS = 1000, 5
 # Relative residual of normal equations that counts as solved, by the bytes of a number.
-# It counts up to sqrt(lambda_1 / c) times as much as the same residual of the rows.
+# It counts up to sqrt(lambda_1 / c) times as much as the same residual of the rows. A
+# tenth of it, or a hundred times as much, changes no error of these models by 1e-6.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
