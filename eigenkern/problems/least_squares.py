@@ -37,11 +37,9 @@ def rounding(xp, dtype, n):
     Errors of the entries are as good as random: their norm grows as n^1/2, that of the
     matrix as n.
     """
-    # Norms of the error over trace n^-1/2 eps, less the multiple of K that is nearest:
-    # 300 and 1000 rows of california_housing, kin8nm, a9a and mnist, bandwidths from
-    # 0.5 to 32 medians, gaussian, laplacian and matern32: in single precision 0.3 to
-    # 27, the median 1.5, nine tenths up to 4.5; in double precision up to 14. Above 10
-    # is only the laplacian on california_housing, with errors of a root.
+    # In units of eps n^-1/2 0.3 to 27, the median 1.5 (300 and 1000 rows of four data
+    # sets, three kernels, 0.5 to 32 median distances, both precisions); above 10 only
+    # for the laplacian on california_housing. A multiple of K is no error.
     return 10 * float(xp.finfo(dtype).eps) / n**0.5
 
 
@@ -518,10 +516,9 @@ class LeastSquares(Problem):
         def gradient(b, Y):
             return self.gradient(matrix, rows, b, Y) / weight
 
-        # Of 192 fits with 400 iterations (600 rows of four data sets; three kernels;
-        # bandwidths from 0.01 to the median; single and double precision) gradients
-        # grew by rounding in 39, all below 0.002 eps^1/2 times the first one. In one
-        # more rounding made an eigenvalue negative: they passed 10 eps^1/2 and grew on.
+        # In 39 of 192 fits (400 iterations, four data sets) rounding let gradients
+        # grow, all below 0.002 eps^1/2 of the first; in another one an eigenvalue
+        # was negative.
         noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
         Y = rows.targets - self.mean(rows)
         return Descent(gradient, Y, matrix.shape[1], noise)
