@@ -84,16 +84,18 @@ def model(p, m):
     )
 
 
-def fitted(X, y, p, m):
+def fitted(X, y, p, m, note=lambda: None):
     """Return the seconds of a fit on one thread of this process, and of a step.
 
     Of the steps the median: the first one opens connections. With rows on workers also
-    the mean of the largest part of a batch that is on one of them.
+    the mean of the largest part of a batch that is on one of them. ``note()`` is called
+    before the first step and after the last.
     """
     run_epoch, ends, parts = solver.run_epoch, [], []
 
     def timed(batches, *args):
         def marked():
+            note()
             for batch in batches:
                 ends.append(time.perf_counter())
                 yield batch
@@ -103,6 +105,7 @@ def fitted(X, y, p, m):
             ends.append(time.perf_counter())
 
         run_epoch(marked(), *args)
+        note()
 
     start = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
@@ -223,23 +226,39 @@ def step_seconds(rates, *, m, p, n_workers, part, factor, n_levels=0):
     return on_workers, here, on_the_way
 
 
-def with_workers(n_workers):
-    """Return a cluster of a scheduler and workers of one thread, all processes."""
-    from distributed import Client, SubprocessCluster
+def with_workers(n_workers, *, apart=False):
+    """Return a cluster of worker processes of one thread each.
 
-    cluster = SubprocessCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        dashboard_address=":0",
-    )
+    The scheduler is in this process or, if `apart`, a process of its own.
+    """
+    from distributed import Client, LocalCluster, SubprocessCluster
+
+    kind = SubprocessCluster if apart else LocalCluster
+    cluster = kind(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0")
     client = Client(cluster)
     client.wait_for_workers(n_workers)
     return cluster, client
 
 
-def scheduler_seconds(client):
-    """Return the processor seconds of the scheduler so far."""
-    return sum(client.run_on_scheduler(os.times)[:2])
+def scheduler_share(X, y, n_workers):
+    """Return the share of the steps' time in which the scheduler's process computes.
+
+    The batch is that of ``batch_size="auto"``. Also returns the seconds of a step.
+    """
+    cluster, client = with_workers(n_workers, apart=True)
+    try:
+        seen = []
+
+        def note():
+            busy = sum(client.run_on_scheduler(os.times)[:2])
+            seen.append((busy, time.perf_counter()))
+
+        _, seconds, _ = fitted(lazily(X), y, 2 * P, "auto", note)
+        busy, took = np.diff(seen, axis=0)[0]
+        return busy / took, seconds
+    finally:
+        client.close()
+        cluster.close()
 
 
 def lazily(X, n_chunks=8):
@@ -255,8 +274,6 @@ def measure():
         f"EigenPro 3, {N} rows, {D} features, {P} centers, batches of {M} rows, "
         "float32, one thread a process"
     )
-    from distributed import wait
-
     X, y = data(N)
     steps = {}
     plain, plain_step, _ = fitted(X, y, P, M)
@@ -274,25 +291,16 @@ def measure():
                 yield verdict("one worker over one process", took / plain, "overhead")
             _, *twice = fitted(rows, y, P, 2 * M)
             _, tiny, _ = fitted(lazily(X[:16_000, :1]), y[:16_000], 10, 1000)
-            # Chunks are loaded before the scheduler's time is taken.
-            some, n_steps = client.persist(lazily(X[:80_000])), 80_000 // M
-            wait(some)
-            busy = scheduler_seconds(client)
-            _, *long = fitted(some, y[:80_000], 2 * P, M)
-            busy = (scheduler_seconds(client) - busy) / n_steps
+            _, *long = fitted(lazily(X[:40_000]), y[:40_000], 2 * P, M)
             steps[n_workers], steps["twice"] = first[0], twice[0]
-            label = f"of a step with 10000 centers ({1e3 * long[0]:.0f} ms)"
             yield verdict(
-                f"{here}, the scheduler ({1e3 * busy:.1f} ms of its processor) {label}",
-                busy / long[0],
+                f"{here}, a tiny step ({1e3 * tiny:.1f} ms) over one with 10000 "
+                f"centers ({1e3 * long[0]:.0f} ms)",
+                tiny / long[0],
                 "scheduler",
             )
-            yield (
-                f"{here}, a tiny step ({1e3 * tiny:.1f} ms) {label}: "
-                f"{tiny / long[0]:.3f}"
-            )
             with mock.patch.object(Workers, "is_too_large", lambda *_: True):
-                _, split, _ = fitted(some, y[:80_000], 2 * P, M)
+                _, split, _ = fitted(lazily(X[:40_000]), y[:40_000], 2 * P, M)
             yield (
                 f"{here}, 10000 centers split over the workers: a step "
                 f"{split:.3f} s, {split / long[0]:.2f} times that with the rows split"
@@ -308,6 +316,13 @@ def measure():
         finally:
             client.close()
             cluster.close()
+        share, seconds = scheduler_share(X, y, n_workers)
+        yield verdict(
+            f"{here}, processor time of the scheduler, a process of its own, over that "
+            f"of steps with 10000 centers and the automatic batch ({seconds:.3f} s)",
+            share,
+            "scheduler",
+        )
     yield f"strong scaling, a step on one worker over two: {steps[1] / steps[2]:.2f}"
     yield verdict(
         "weak scaling: a step of one worker over one of two with twice the batch",

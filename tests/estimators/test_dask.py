@@ -563,6 +563,16 @@ def test_workers_without_enough_memory(monkeypatch):
         lazy_rows(D)
 
 
+def test_few_chunks_are_spread_evenly(client):
+    """Persisted ones stay."""
+    D = da.from_array(X, chunks=(75, 4))
+    client.wait_for_workers(2, timeout=120)
+    assert [len(g.position) for g in DaskRows(D, X.dtype).groups] == [300, 300]
+    first = min(client.nthreads())
+    kept = D.persist(workers=[first])
+    assert {group.place for group in DaskRows(kept, X.dtype).groups} == {first}
+
+
 def test_sums_by_a_tree(client, monkeypatch):
     monkeypatch.setattr("eigenkern.operators.dask._FEW", 0)
     D = da.from_array(X, chunks=(170, 4))
