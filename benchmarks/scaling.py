@@ -1,6 +1,6 @@
 """Models on centers over the workers of a cluster: overhead, scaling, a cost model.
 
-Run ``python benchmarks/scaling.py`` on a quiet machine (some 3 minutes on two cores):
+Run ``python benchmarks/scaling.py`` on a quiet machine (some 4 minutes on two cores):
 
 - the fit of `EigenProRegressor` on one worker process of one thread, over that of the
   same fit in one process on one thread;
@@ -58,7 +58,14 @@ from eigenkern.solvers import projected as solver
 
 RESULTS = Path(__file__).parent / "results"
 N, D, P, M = 200_000, 100, 5000, 4000
-BARS = {"overhead": 1.15, "weak": 0.85, "scheduler": 0.05, "model": 0.25, "GB": 2.0}
+BARS = {
+    "overhead": 1.15,
+    "weak": 0.85,
+    "messages": 0.05,
+    "scheduler": 0.05,
+    "model": 0.25,
+    "GB": 2.0,
+}
 
 
 def data(n, d=D, seed=0):
@@ -297,7 +304,7 @@ def measure():
                 f"{here}, a tiny step ({1e3 * tiny:.1f} ms) over one with 10000 "
                 f"centers ({1e3 * long[0]:.0f} ms)",
                 tiny / long[0],
-                "scheduler",
+                "messages",
             )
             with mock.patch.object(Workers, "is_too_large", lambda *_: True):
                 _, split, _ = fitted(lazily(X[:40_000]), y[:40_000], 2 * P, M)
@@ -318,8 +325,9 @@ def measure():
             cluster.close()
         share, seconds = scheduler_share(X, y, n_workers)
         yield verdict(
-            f"{here}, processor time of the scheduler, a process of its own, over that "
-            f"of steps with 10000 centers and the automatic batch ({seconds:.3f} s)",
+            f"{here}, processor time of the scheduler, a process of its own, over the "
+            "time of steps with 10000 centers and the automatic batch "
+            f"({seconds:.3f} s)",
             share,
             "scheduler",
         )

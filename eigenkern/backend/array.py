@@ -88,7 +88,7 @@ def slices(n, size=4096):
 
 def equal_slices(n, n_parts):
     """Return ranges of n rows, as equal as possible."""
-    ends = [n * part // n_parts for part in range(n_parts + 1)]
+    ends = [n * part // max(n_parts, 1) for part in range(n_parts + 1)]
     return [slice(*ends[part : part + 2]) for part in range(n_parts)]
 
 

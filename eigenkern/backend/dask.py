@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from . import memory
-from .array import equal_slices, joined, namespace
+from .array import joined, namespace
 from .lazy import LazyRows, check_finite_rows, extremes_of, rows_at
 
 # Bytes from which values are sent to the workers directly and once, not with each task.
@@ -29,8 +29,8 @@ _SCATTERED_BYTES = 2**18
 _TRIALS, _PAUSE = 5, 1.0
 # Number of arrays whose parts are remembered on the workers: targets and weights.
 _N_PARTS = 2
-# Chunks per thread from which on Dask spreads them evenly enough by itself.
-_MANY_CHUNKS = 16
+# Chunks of a thread, over those of the average one, that are no reason to move some.
+_UNEVEN = 1.1
 # Share of a worker's memory limit that may be in use, including matrices cached there:
 # Dask begins to write data to disk at 0.6 of the limit.
 _PART_OF_LIMIT = 0.5
@@ -122,25 +122,46 @@ class Workers:
     def compute_chunks(self, X):
         """Return futures of the chunks of a Dask array, in order.
 
-        Few chunks are spread evenly, in order: as each step waits for the worker with
-        the most rows, 5 of 8 chunks on one of two workers cost a quarter of the speed.
-        Dask may compute a chunk elsewhere, and persisted ones stay where they are.
+        Each step waits for the thread with the most rows, so if Dask has left one with
+        many more chunks than others, some go to these: 5 of 8 chunks on one of two
+        workers cost a quarter of the speed. Persisted chunks stay where they are.
         """
         from distributed import futures_of, wait
 
-        delayed, threads = list(X.to_delayed().reshape(-1)), self.threads()
-        if futures_of(X) or len(delayed) >= _MANY_CHUNKS * max(len(threads), 1):
-            chunks = self._client.compute(delayed)
+        persisted = {future.key: future for future in futures_of(X)}
+        keys = [key for (key,) in X.__dask_keys__()]
+        stay = persisted.keys() >= set(keys)
+        if stay:
+            chunks = [persisted[key] for key in keys]
         else:
-            chunks = []
-            for place, part in zip(
-                threads, equal_slices(len(delayed), len(threads)), strict=True
-            ):
-                chunks += self._client.compute(
-                    delayed[part], workers=[place], allow_other_workers=True
-                )
+            chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
         wait(chunks)
         self.gather([chunk for chunk in chunks if chunk.status == "error"])
+        return chunks if stay else self._spread(chunks)
+
+    def _spread(self, chunks):
+        """Return the chunks, those that a worker has too many of on other workers."""
+        from distributed import wait
+
+        threads = Counter(self.threads())
+        fair = len(chunks) / max(threads.total(), 1)
+        most = max(math.ceil(fair), int(_UNEVEN * fair))
+        free = Counter({place: most * n for place, n in threads.items()})
+        for i, place in enumerate(self.places(chunks)):
+            free[place] -= 1
+            if free[place] < 0:
+                place, room = free.most_common(1)[0]
+                if room <= 0:
+                    break
+                free[place] -= 1
+                chunks[i] = self._client.submit(
+                    _same,
+                    chunks[i],
+                    pure=False,
+                    workers=[place],
+                    allow_other_workers=True,
+                )
+        wait(chunks)
         return chunks
 
     def places(self, chunks):
@@ -149,14 +170,21 @@ class Workers:
         return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
 
     def threads(self):
-        """Return the workers, each once for every thread."""
+        """Return the workers, each once for every thread; wait until there is one."""
+        if not self._client.nthreads():
+            self._client.wait_for_workers(1)
         threads = self._client.nthreads()
         return [place for place, n in threads.items() for _ in range(n)]
 
     def is_too_large(self, n_bytes):
         """Whether a value takes too much of the memory limit of a worker."""
+        return n_bytes > _CENTERS_PART_OF_LIMIT * self._least_limit
+
+    @cached_property
+    def _least_limit(self):
+        """Bytes: the least memory limit of a worker; infinity without limits."""
         limits = self._client.run(_memory_limit, on_error="ignore").values()
-        return n_bytes > _CENTERS_PART_OF_LIMIT * min(limits, default=math.inf)
+        return min(limits, default=math.inf)
 
     def send(self, value):
         """Return a handle of a value; functions receive the value itself.
@@ -518,6 +546,10 @@ def _memory_limit(dask_worker):
 def _room(dask_worker):
     limit = dask_worker.memory_manager.memory_limit or 0
     return _PART_OF_LIMIT * limit - psutil.Process().memory_info().rss
+
+
+def _same(chunk):
+    return chunk
 
 
 def _sum(one, other):

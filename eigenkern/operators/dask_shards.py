@@ -1,5 +1,6 @@
 """Matrices of rows in a Dask array, their centers split over the workers."""
 
+from concurrent.futures import CancelledError
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..backend.array import equal_slices, joined, slices
 from ..backend.dask import reuse_freed_memory, rows_of_chunks
+from ..backend.devices import on_gpu
 from ..backend.machine import SENT_BYTES
 from .dask import DaskMatrix, on_device_of
 from .matrix import Matrix
@@ -17,7 +19,8 @@ def matrix_on_workers(local, rows):
     """Return K(X, Z) of rows X in a Dask array, computed by the workers.
 
     Each computes the rows that it has; or, if all centers are too many for one worker,
-    the columns of its own centers.
+    the columns of its own centers. (On GPUs, whose memory Dask does not know, all
+    centers are on each.)
 
     Parameters
     ----------
@@ -29,8 +32,9 @@ def matrix_on_workers(local, rows):
     DaskMatrix or DaskShards
     """
     n_bytes = local.shape[1] * local.row_width * local.itemsize
-    kind = DaskShards if rows.cluster.is_too_large(n_bytes) else DaskMatrix
-    return kind(local, rows)
+    if not on_gpu(local.xp, local.device) and rows.cluster.is_too_large(n_bytes):
+        return DaskShards(local, rows)
+    return DaskMatrix(local, rows)
 
 
 class Shard(NamedTuple):
@@ -56,8 +60,11 @@ class DaskShards(Matrix):
 
     Like `ShardedKernel`: each worker multiplies its columns of K by its part of A, and
     the partial products are summed, here in a tree. Rows go from worker to worker, not
-    through this process. With S workers, each receives m d + p l / S numbers for m p d
-    / S multiply-adds.
+    through this process. Each of S threads of the workers receives m (d + l) + p l / S
+    numbers for a gradient and does m p (d + 2 l) / S multiply-adds; until the step
+    ends it holds ::
+
+        (p / S) (d + m) + m d numbers
 
     Parameters
     ----------
@@ -120,7 +127,7 @@ class DaskShards(Matrix):
             return self._cluster.gather(self._run(partial(_block, dtype=dtype), rows))
 
         K = rows.arranged([self.xp.concat(self._attempt(block, rows), axis=1)])
-        out[...] = K[:, first:last]
+        out[...] = K[:, first:last]  # solvers do not need blocks
         return out
 
     def gradient(self, A, targets, weights, rates):
@@ -131,12 +138,12 @@ class DaskShards(Matrix):
             evaluated = self._run(_evaluated, rows, A)  # K A, and K, which stays there
             places = [shard.place for shard in self._sent()]
             pairs = list(zip(places, evaluated, strict=True))
-            F = [cluster.submit_to(*at, itemgetter(0), pair) for *at, pair in pairs]
+            F = [cluster.submit_to(at, itemgetter(0), pair) for at, pair in pairs]
             with np.errstate(over="ignore", invalid="ignore"):  # if it diverges
                 error = rows.arranged([rows.total(F)]) - targets
                 G = rows.grouped(rates * (weights[:, None] * error))
             G = cluster.send(G)
-            images = [cluster.submit_to(*at, _adjoint, pair, G) for *at, pair in pairs]
+            images = [cluster.submit_to(at, _adjoint, pair, G) for at, pair in pairs]
             return error, joined(cluster.gather(images))
 
         return self._attempt(step, rows)
@@ -144,12 +151,18 @@ class DaskShards(Matrix):
     def _sent(self):
         """Return the shards: one for each thread of the workers."""
         if not self._shards:
+            local = self._local
             places = self._cluster.threads()[: self.shape[1]]
-            for place, part in zip(
-                places, equal_slices(self.shape[1], len(places)), strict=True
-            ):
-                operator = self._cluster.send_to(place, self._local.of_centers(part))
-                self._shards.append(Shard(place, part, operator))
+            parts = equal_slices(self.shape[1], len(places))
+            sent = [
+                Shard(place, part, self._cluster.send_to(place, local.of_centers(part)))
+                for place, part in zip(places, parts, strict=True)
+            ]
+            # The centers of a worker that is gone are elsewhere, and its tasks would
+            # wait for it.
+            if not set(places) <= set(self._cluster.threads()):
+                raise CancelledError("a worker was lost while centers were sent")
+            self._shards += sent
         return self._shards
 
     def _run(self, function, rows, A=None):

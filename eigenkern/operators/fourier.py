@@ -209,30 +209,28 @@ class FourierBlocks(_Waves):
         xp, W, F = self.xp, self._half_frequencies(k), self.block_size
 
         def task(rows):
-            T, phi = self._buffers(rows)
-            T = matmul(xp, W.T, (X[rows, :] - self.offset).T, T)
+            phi = self._buffer(rows)
+            T = matmul(xp, W.T, (X[rows, :] - self.offset).T, phi[F:, :])
             _write_waves(xp, T, phi[:F, :], phi[F:, :], F**-0.5)
             return (rows, phi), phi @ G[rows, :]
 
         tiles, parts = zip(*self.map_tiles(task, X.shape[0], F), strict=True)
         return tiles, sum(parts)
 
-    def _buffers(self, rows):
-        """Return arrays for the angles and the features of a tile.
+    def _buffer(self, rows):
+        """Return an array for the features of a tile, with one row per feature.
 
-        One row per feature: the rows of a narrow block would make short loops. One pair
-        per tile: in rows of all m numbers every feature of a tile is on pages of its
-        own. The same as in the last call: the C library returns arrays as large as
-        these to the system, and new ones cost a page fault for every 4 kB. Steps of
-        7300 rows take 2.5 ms so, 6.6 with new arrays.
+        The rows of a narrow block would make short loops. Each tile has its own array,
+        because with rows of all m numbers every feature of a tile would be on other
+        pages. The next call uses the same array: the C library returns arrays as large
+        as this to the system, and a new one costs a page fault for every 4 kB. Two
+        products with 128 frequencies on 7300 rows take 3.4 ms, with new arrays 6.6.
+        They are 2 F m numbers for a batch of m rows.
         """
-        key, n_rows = rows.start, rows.stop - rows.start
-        if key not in self._tiles or self._tiles[key][0].shape[1] != n_rows:
-            self._tiles[key] = [
-                self.xp.empty((n * self.block_size, n_rows), **self.array_options)
-                for n in (1, 2)
-            ]
-        return self._tiles[key]
+        shape = 2 * self.block_size, rows.stop - rows.start
+        if rows.start not in self._tiles or self._tiles[rows.start].shape != shape:
+            self._tiles[rows.start] = self.xp.empty(shape, **self.array_options)
+        return self._tiles[rows.start]
 
     def add_products(self, tiles, A, out):
         """Add phi_k(X) A to `out`, in place, of the tiles of `adjoint`."""
@@ -294,16 +292,16 @@ class FourierBlocks(_Waves):
 
 
 def _write_waves(xp, T, cosines, sines, scale):
-    """Write cos(2 T) and sin(2 T), times `scale`; `T` may be overwritten.
+    """Write cos(2 T) and sin(2 T), times `scale`; `T` may be `sines`.
 
     They are 2 cos(T)^2 - 1 and 2 sin(T) cos(T), as in `_half_waves`.
     """
     if has_vector_math(xp):
         np.tan(T, out=sines)
-        np.multiply(sines, sines, out=T)
-        T += 1.0
-        np.divide(2.0 * scale, T, out=cosines)
-        np.multiply(sines, cosines, out=sines)
+        np.multiply(sines, sines, out=cosines)
+        cosines += 1.0
+        np.divide(2.0 * scale, cosines, out=cosines)
+        sines *= cosines
         cosines -= scale
         return
     T = 2.0 * T

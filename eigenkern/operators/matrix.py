@@ -24,8 +24,8 @@ class Matrix:
     - `ShardedKernel` has its columns on several devices, and keeps them there once
       `evaluated`;
     - `CenteredFeatures` is a matrix of features;
-    - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` its entries,
-      `DaskShards` its centers as well.
+    - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` its entries;
+      `DaskShards` also has its centers split over them.
 
     Each calls `_describe` or `_describe_as` and sets `shape` in its constructor, and
     defines `product` and `block`; kernel matrices also define `rows`, those that a

@@ -97,11 +97,9 @@ class TiledKernel(Matrix):
     def of_centers(self, part):
         """Return K(X, Z) without rows, of a range of the centers."""
         other = copy(self)
-        other._right, other._diagonal, other.symmetric = (
-            self._right[part, :],
-            None,
-            False,
-        )
+        other._right = self._right[part, :]
+        other._diagonal = other._added = None
+        other.symmetric = False
         other._set_rows(encoded_slices(self._right[:0, :]), 0)
         return other
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import joblib
 import numpy as np
@@ -563,14 +564,23 @@ def test_workers_without_enough_memory(monkeypatch):
         lazy_rows(D)
 
 
-def test_few_chunks_are_spread_evenly(client):
-    """Persisted ones stay."""
-    D = da.from_array(X, chunks=(75, 4))
+def test_chunks_are_spread_evenly(client, monkeypatch):
+    """Also if they share a task; persisted ones stay where they are."""
     client.wait_for_workers(2, timeout=120)
-    assert [len(g.position) for g in DaskRows(D, X.dtype).groups] == [300, 300]
     first = min(client.nthreads())
-    kept = D.persist(workers=[first])
+    D = da.from_array(X, chunks=(75, 4))
+    for lazy in (D, D - D.mean(axis=0)):
+        rows = DaskRows(lazy, X.dtype)
+        assert [len(group.position) for group in rows.groups] == [300, 300]
+    assert_allclose(rows[:, :], X - X.mean(axis=0), rtol=1e-12, atol=1e-12)
+    kept = da.from_array(X + 1, chunks=(75, 4)).persist(workers=[first])
     assert {group.place for group in DaskRows(kept, X.dtype).groups} == {first}
+    # One worker computes all of them, and keeps half.
+    on_first = partial(client.compute, workers=[first])
+    monkeypatch.setattr(client, "compute", on_first)
+    rows = DaskRows(D, X.dtype)
+    assert [len(group.position) for group in rows.groups] == [300, 300]
+    assert_array_equal(rows[:, :], X)
 
 
 def test_sums_by_a_tree(client, monkeypatch):

@@ -46,6 +46,25 @@ def test_kernels_without_a_spectral_law_say_so(rng):
             kernel.frequencies(rng, 3, 4)
 
 
+def test_features_of_a_shorter_batch_in_between(rng):
+    """Arrays are used again."""
+    X, G = rng.standard_normal((5000, 5)), rng.standard_normal((5000, 2))
+    features = blocks_of(KERNELS[0], X)
+    for rows in (slice(0, 5000), slice(4000, 5000), slice(0, 5000)):
+        tiles, product = features.adjoint(X[rows], 1, G[rows])
+        phi = blocks_of(KERNELS[0], X).features(X[rows], 1)
+        assert_allclose(product, phi.T @ G[rows], rtol=0, atol=1e-10)
+        out = np.zeros((len(phi), 2))
+        features.add_products(tiles, product, out)
+        assert_allclose(out, phi @ product, rtol=0, atol=1e-10)
+
+
+def test_no_rows(rng):
+    X = rng.standard_normal((20, 5))
+    features = blocks_of(KERNELS[0], X)
+    assert features.product(X[:0], [0], [np.ones((128, 2))], 2).shape == (0, 2)
+
+
 def test_a_block_drawn_again_is_the_same(rng):
     X = rng.standard_normal((20, 5))
     features = blocks_of(KERNELS[0], X, cache_bytes=3.5 * 8 * 5 * 64)
