@@ -140,7 +140,7 @@ class Workers:
         return chunks if stay else self._spread(chunks)
 
     def _spread(self, chunks):
-        """Return the chunks, those that a worker has too many of on other workers."""
+        """Return the chunks, with a worker's surplus moved to workers with few."""
         from distributed import wait
 
         threads = Counter(self.threads())

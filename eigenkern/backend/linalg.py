@@ -2,13 +2,21 @@
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement
 
 import array_api_compat
 import numpy as np
 import scipy.linalg
 
-from .array import device_of, is_cupy, is_numpy, namespace, slices, to_numpy
+from .array import (
+    device_of,
+    equal_slices,
+    is_cupy,
+    is_numpy,
+    namespace,
+    slices,
+    to_numpy,
+)
 from .machine import CPU, SHARED_SECONDS
 from .threads import (
     Team,
@@ -61,15 +69,15 @@ def large_product(A, B):
     team, out = Team(n_blas_threads()), np.empty((m, n), dtype=dtype)
     # Several for each thread, so that they end together.
     n_pieces = max(min(2 * team.n_workers, max(m, n) // _PIECE_ROWS), 1)
-    bounds = [max(m, n) * i // n_pieces for i in range(n_pieces + 1)]
+    pieces = [(piece,) for piece in equal_slices(max(m, n), n_pieces)]
 
-    def task(start, stop):
+    def task(piece):
         if m >= n:
-            np.matmul(A[start:stop, :], B, out=out[start:stop, :])
+            np.matmul(A[piece, :], B, out=out[piece, :])
         else:
-            np.matmul(A, B[:, start:stop], out=out[:, start:stop])
+            np.matmul(A, B[:, piece], out=out[:, piece])
 
-    run_on_threads(team, task, list(pairwise(bounds)), seconds)
+    run_on_threads(team, task, pieces, seconds)
     return out
 
 

@@ -8,8 +8,8 @@ from .training import Plateau, Rule
 from .validation import warn_user
 
 # Training rows to predict at the end of a fit, to check that it ended well: enough to
-# tell a mean loss to a few percent, (2 / 2000)^1/2 if residuals are normal. If
-# the model is worse than the mean on these, all rows are predicted.
+# tell a mean loss to a few percent, (2 / 2000)^1/2 if residuals are normal. If the
+# model is worse than the mean on these, all rows are predicted.
 _N_CHECKED = 2000
 # If the last loss is above the first times that of predicting the mean, all rows are
 # checked, as an epoch's loss is measured while the model changes. If it is above the

@@ -15,7 +15,30 @@ from .plan import cache_pays
 _FEW = 2e6
 
 
-class DaskMatrix(Matrix):
+class OnWorkers:
+    """What matrices of rows in a Dask array share.
+
+    Attributes
+    ----------
+    lazy_rows : DaskRows
+        X, not fetched.
+    """
+
+    can_be_cached = in_core = False
+
+    def _describe_on_workers(self, local, rows):
+        """Take the attributes of an operator that is here, and the rows."""
+        names = "row_width", "feature_work", "kernel", "factored", "budget"
+        self._describe_as(local, *names)
+        self.shape = rows.shape[0], local.shape[1]
+        self._local, self.lazy_rows = local, rows
+
+    @property
+    def _cluster(self):
+        return self.lazy_rows.cluster
+
+
+class DaskMatrix(OnWorkers, Matrix):
     """K(X, Z), or features, of rows X in a Dask array.
 
     Each worker creates an operator for its own rows and computes with it. The parts of
@@ -29,25 +52,12 @@ class DaskMatrix(Matrix):
     rows : DaskRows
     remote : list, default=None
         The handle of `local`, if it has already been sent.
-
-    Attributes
-    ----------
-    lazy_rows : DaskRows
-        X, not fetched.
     """
 
-    can_be_cached = in_core = False
-
     def __init__(self, local, rows, remote=None):
-        names = "row_width", "feature_work", "kernel", "factored", "budget"
-        self._describe_as(local, *names)
-        self.shape = rows.shape[0], local.shape[1]
-        self._local, self._rows, self.lazy_rows = local, rows, rows
+        self._describe_on_workers(local, rows)
+        self._rows = rows
         self._remote = [] if remote is None else remote
-
-    @property
-    def _cluster(self):
-        return self._rows.cluster
 
     def part(self, start, stop):
         """Return a range of the rows."""

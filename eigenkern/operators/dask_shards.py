@@ -11,7 +11,7 @@ from ..backend.array import equal_slices, joined, slices
 from ..backend.dask import reuse_freed_memory, rows_of_chunks
 from ..backend.devices import on_gpu
 from ..backend.machine import SENT_BYTES
-from .dask import DaskMatrix, on_device_of
+from .dask import DaskMatrix, OnWorkers, on_device_of
 from .matrix import Matrix
 
 
@@ -55,7 +55,7 @@ class Shard(NamedTuple):
     operator: Any
 
 
-class DaskShards(Matrix):
+class DaskShards(OnWorkers, Matrix):
     """K(X, Z) of rows X in a Dask array, with the centers split over the workers.
 
     Like `ShardedKernel`: each worker multiplies its columns of K by its part of A, and
@@ -73,25 +73,11 @@ class DaskShards(Matrix):
     rows : DaskRows
     shards : list of Shard, default=None
         The centers, if they have already been sent.
-
-    Attributes
-    ----------
-    lazy_rows : DaskRows
-        X, not fetched.
     """
 
-    can_be_cached = in_core = False
-
     def __init__(self, local, rows, shards=None):
-        names = "row_width", "feature_work", "kernel", "factored", "budget"
-        self._describe_as(local, *names)
-        self.shape = rows.shape[0], local.shape[1]
-        self._local, self.lazy_rows = local, rows
+        self._describe_on_workers(local, rows)
         self._shards = [] if shards is None else shards
-
-    @property
-    def _cluster(self):
-        return self.lazy_rows.cluster
 
     def rows(self, X):
         """Return the matrix of other rows, on the workers or here."""

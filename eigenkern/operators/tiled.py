@@ -12,7 +12,7 @@ from copy import copy
 
 import numpy as np
 
-from ..backend.array import is_numpy, location_of, slices
+from ..backend.array import equal_slices, is_numpy, location_of, slices
 from ..backend.dask import DaskRows
 from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
@@ -149,12 +149,12 @@ class TiledKernel(Matrix):
         options = {"dtype": self.dtype, "device": self.device}
         leading = self.xp.empty((m, n_columns), **options)
         plan = self.plan(m)
-        bounds = [p * part // plan.n_parts for part in range(plan.n_parts + 1)]
+        centers = equal_slices(p, plan.n_parts)
         parts = [self.xp.zeros((m, A.shape[1]), **options) for _ in range(plan.n_parts)]
 
         def task(part, rows):
-            F, first, last = parts[part], bounds[part], bounds[part + 1]
-            for columns, tile in self._tiles(start, rows, first, last, plan):
+            F, own = parts[part], centers[part]
+            for columns, tile in self._tiles(start, rows, own.start, own.stop, plan):
                 F[rows, :] += tile @ A[columns, :]
                 if columns.start < n_columns:
                     end = min(columns.stop, n_columns)
