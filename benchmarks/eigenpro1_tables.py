@@ -435,7 +435,7 @@ def overhead(write):
     rng = np.random.RandomState(0)
     operator_2 = Spectral.of(operator, SUBSAMPLE, 320)
     V = rng.standard_normal((len(targets), 320)).astype(np.float32)
-    operator_1 = GlobalSpectral(V, V[0], np.ones(321, np.float32), 1.0, V)
+    operator_1 = GlobalSpectral(V, np.ones(321, np.float32), 1.0, V)
     for place in ("computed", "cached"):
         if place == "cached":
             operator = CachedTriangle(operator)

@@ -358,7 +358,7 @@ class _LinearEigenPro(Streaming, Model):
             xp.astype(move(array, xp, problem.device), dtype, copy=False)
             for array in (self.components_, self.eigenvalues_)
         )
-        made = LinearSpectral(vectors.T, values[:-1], values, self.damping_)
+        made = LinearSpectral(vectors.T, values, self.damping_)
         return made.truncate(self.n_components_)
 
     def _expand(self, X):

@@ -66,7 +66,7 @@ class CenterSpectral(TopEigenvectors):
         if not len(places):  # the zero kernel
             vectors = xp.zeros((n_fitted, 0), dtype=dtype, device=centers.device)
             values = xp.zeros(1, dtype=dtype, device=centers.device)
-            return cls(vectors, values[:0], values, damping)
+            return cls(vectors, values, damping)
         C = sample.center_block(0, n_rows, n_fitted, dtype=f64)
         root = xp.full((n_rows, 1), n_rows**-0.5, dtype=f64, device=centers.device)
         if weights is not None:
@@ -84,8 +84,7 @@ class CenterSpectral(TopEigenvectors):
         short = xp.concat([short, xp.zeros_like(short[:1, :])])
         vectors = xp.take(short, xp.asarray(place, device=centers.device), axis=0)
         values = xp.where(values > 0, values, xp.zeros_like(values))[: q + 1]
-        values = xp.astype(values, dtype)
-        return cls(xp.astype(vectors, dtype), values[:-1], values, damping).truncate(q)
+        return cls(xp.astype(vectors, dtype), xp.astype(values, dtype), damping)
 
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""

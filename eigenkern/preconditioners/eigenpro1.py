@@ -79,7 +79,7 @@ class GlobalSpectral(TopEigenvectors):
             V, level = _singular_vectors(operator, *sizes, root, rng)
         if V.shape[1] == 0:
             values = xp.full_like(root[:1, 0], level)
-            return cls(V, values[:0], values, damping, V)
+            return cls(V, values, damping, V)
         V = root * V
         images = operator @ V
         gram = sum(
@@ -103,8 +103,7 @@ class GlobalSpectral(TopEigenvectors):
         levels = xp.minimum(levels, values[max(q - 1, 0) : max(q, 1)])
         R = xp.astype(xp.flip(R, axis=1)[:, :q], dtype)
         values = xp.astype(xp.concat([values[:q], levels]) / n, dtype)
-        V, images = large_product(V, R), large_product(images, R)
-        return cls(V, values[:-1], values, damping, images).truncate(q)
+        return cls(large_product(V, R), values, damping, large_product(images, R))
 
     def truncate(self, q):
         """Return a copy with the first `q` eigenvectors."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ..backend.array import namespace
 from ..backend.linalg import large_product, top_eigh
 from .spectral import TopEigenvectors, n_above_rounding
 
@@ -34,36 +33,26 @@ class Spectral(TopEigenvectors):
 
     @classmethod
     def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
-        """Return the preconditioner of the first rows of K(X, X)."""
-        return cls.from_subsample(
-            operator.block(0, subsample_size, 0, subsample_size),
-            n_components,
-            weights=None if weights is None else weights[:subsample_size],
-            damping=damping,
-        )
-
-    @classmethod
-    def from_subsample(cls, K_s, n_components, *, weights=None, damping=1.0):
         """Return the preconditioner with at most `n_components` eigenvectors.
 
-        Eigenvalues that rounding makes meaningless are left out, so that there may be
-        fewer. Eigenvectors are computed in float64.
+        Eigenvalues that rounding makes meaningless are left out, so there may be fewer.
+        Eigenvectors are computed in float64.
 
         Parameters
         ----------
-        K_s : array of shape (s, s)
-        n_components : int
-            q < s.
-        weights : array of shape (s,), default=None
+        operator : Matrix
+            K(X, X), whose first rows are the subsample.
+        subsample_size, n_components : int
+            s and q < s.
+        weights : array of shape (n,), default=None
         damping : float, default=1.0
             tau.
         """
-        xp = namespace(K_s)
-        s, dtype = K_s.shape[0], K_s.dtype
-        K = xp.astype(K_s, xp.float64)
+        xp, dtype, s = operator.xp, operator.dtype, subsample_size
+        K = xp.astype(operator.block(0, s, 0, s), xp.float64)
         root = None
         if weights is not None:
-            root = xp.sqrt(xp.astype(weights, xp.float64))
+            root = xp.sqrt(xp.astype(weights[:s], xp.float64))
             K = root[:, None] * K * root[None, :]
         sigma, U = top_eigh(K, n_components + 1)
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
@@ -72,7 +61,7 @@ class Spectral(TopEigenvectors):
         # Rounding may leave the last eigenvalue below zero.
         sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
         values = xp.astype(sigma[: q + 1] / s, dtype)
-        return cls(xp.astype(V, dtype), values[:-1], values, damping).truncate(q)
+        return cls(xp.astype(V, dtype), values, damping)
 
     @property
     def subsample_size(self):

@@ -63,7 +63,7 @@ class LinearSpectral(TopEigenvectors):
         q = int(xp.sum(xp.astype(values > floor, xp.int64)))
         q = max(min(q - 1, n_components), 0)
         values = xp.astype(values[: q + 1], operator.dtype)
-        return cls(V[:, :q], values[:-1], values, damping).truncate(q)
+        return cls(V[:, :q], values, damping)
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""

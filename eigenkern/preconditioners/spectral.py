@@ -1,6 +1,7 @@
 """What the spectral preconditioners share."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ..backend.array import namespace
@@ -14,8 +15,6 @@ class TopEigenvectors:
     ----------
     vectors : array of shape (s, q), (n, q), (c, q) or (d, q)
         V, of rows, centers or features.
-    scales : array of shape (q,)
-        The diagonal of D.
     eigenvalues : array of shape (q + 1,)
         lambda_j, decreasing.
     damping : float
@@ -23,11 +22,10 @@ class TopEigenvectors:
     """
 
     vectors: Any
-    scales: Any
     eigenvalues: Any
     damping: float
 
-    #: Whether the functions of V have the squared norms n lambda_j, and not 1.
+    #: Whether the functions p_j have squared norms s lambda_j for V with s rows, not 1.
     is_of_rows = False
     #: d, if the model is linear.
     n_features = None
@@ -37,21 +35,22 @@ class TopEigenvectors:
         """q, the number of eigenvectors."""
         return self.vectors.shape[1]
 
+    @cached_property
+    def scales(self):
+        """The diagonal of D, shape (q,)."""
+        return self.scales_of(self.n_components)
+
     def truncate(self, q):
         """Return the preconditioner of the first `q` eigenvectors."""
-        return replace(
-            self,
-            vectors=self.vectors[:, :q],
-            scales=self.scales_of(q),
-            eigenvalues=self.eigenvalues[: q + 1],
-        )
+        values = self.eigenvalues[: q + 1]
+        return replace(self, vectors=self.vectors[:, :q], eigenvalues=values)
 
     def scales_of(self, q):
         """Return D of the first `q` eigenvectors."""
         xp = namespace(self.vectors)
         values = xp.astype(self.eigenvalues[: q + 1], xp.float64)
         scales = 1.0 - self.damping * values[-1] / values[:-1]
-        if self.is_of_rows:
+        if self.is_of_rows:  # over the squared norms
             scales = scales / (values[:-1] * self.vectors.shape[0])
         return xp.astype(scales, self.vectors.dtype)
 
@@ -64,10 +63,10 @@ def n_above_rounding(sigma, n, entry, dtype):
 
 
 def rounding_floor(n, entry, eps):
-    """Return the size of eigenvalues of K(X, X) that may be rounding.
+    """Return the size below which eigenvalues of K(X, X) may be rounding.
 
-    Along sigma_j coefficients grow like 1 / sigma_j and rounding leaves an error of
-    n eps / sigma_j in predictions: above 1000 n eps, at most one in a thousand. The
-    level of the preconditioned spectrum stays there.
+    Coefficients along u_j grow like 1 / sigma_j, and rounding leaves an error of
+    n eps / sigma_j in predictions: at most one in a thousand if sigma_j is above
+    1000 n eps. The level of the preconditioned spectrum stays above that too.
     """
     return 1000 * n * eps * entry

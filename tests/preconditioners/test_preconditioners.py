@@ -40,6 +40,11 @@ def preconditioned(K_xz, K_xs, K_sz, P):
     return K_xz - K_xs @ P.vectors @ np.diag(P.scales) @ P.vectors.T @ K_sz
 
 
+def spectral(K_s, q, **options):
+    """Return the preconditioner of a whole kernel matrix."""
+    return Spectral.of(GivenMatrix(K_s), K_s.shape[0], q, **options)
+
+
 def root(weights, n):
     return np.sqrt(np.ones(n) if weights is None else weights)[:, None]
 
@@ -48,7 +53,7 @@ def root(weights, n):
 @pytest.mark.parametrize("q", [0, 1, 20, S - 1])
 def test_eigenvalues_are_lowered_to_the_next(q, damping, rows, weights):
     K = Laplacian(2.0)(rows[0])
-    P = Spectral.from_subsample(K, q, weights=weights[0], damping=damping)
+    P = spectral(K, q, weights=weights[0], damping=damping)
     r = root(weights[0], S)
     sigma = np.linalg.eigvalsh(r * K * r.T)[::-1]
     lowered = np.linalg.eigvalsh(r * preconditioned(K, K, K, P) * r.T)[::-1]
@@ -60,7 +65,7 @@ def test_eigenvalues_are_lowered_to_the_next(q, damping, rows, weights):
 
 
 def test_attributes(rows):
-    P = Spectral.from_subsample(Gaussian()(rows[0]), 7)
+    P = spectral(Gaussian()(rows[0]), 7)
     assert P.vectors.shape == (S, 7) and P.scales.shape == (7,)
     assert P.eigenvalues.shape == (8,) and np.all(np.diff(P.eigenvalues) <= 0)
     assert (P.n_components, P.subsample_size, P.damping) == (7, S, 1.0)
@@ -68,7 +73,7 @@ def test_attributes(rows):
 
 def test_correction_is_its_formula(rows, weights, rng):
     X_s, X = rows
-    P = Spectral.from_subsample(Gaussian()(X_s), 12, weights=weights[0], damping=0.9)
+    P = spectral(Gaussian()(X_s), 12, weights=weights[0], damping=0.9)
     K_bs, G = Gaussian()(X, X_s), rng.standard_normal((N, 4))
     expected, a = -G, np.zeros((N, 4))
     expected[:S] += P.vectors @ np.diag(P.scales) @ P.vectors.T @ K_bs.T @ G
@@ -78,7 +83,7 @@ def test_correction_is_its_formula(rows, weights, rng):
 
 def test_scales_are_their_formula(rows):
     K = Laplacian()(rows[0])
-    P = Spectral.from_subsample(K, 12, damping=0.25)
+    P = spectral(K, 12, damping=0.25)
     sigma = np.linalg.eigvalsh(K)[::-1]
     expected = (1 - 0.25 * sigma[12] / sigma[:12]) / sigma[:12]
     assert_allclose(P.scales, expected, rtol=1e-10)
@@ -87,8 +92,8 @@ def test_scales_are_their_formula(rows):
 @pytest.mark.parametrize("q", [0, 5, 12])
 def test_truncate_is_a_smaller_preconditioner(q, rows, weights):
     K = Laplacian()(rows[0])
-    P = Spectral.from_subsample(K, 12, weights=weights[0], damping=0.7).truncate(q)
-    expected = Spectral.from_subsample(K, q, weights=weights[0], damping=0.7)
+    P = spectral(K, 12, weights=weights[0], damping=0.7).truncate(q)
+    expected = spectral(K, q, weights=weights[0], damping=0.7)
     assert P.n_components == q and P.damping == 0.7
     assert_allclose(P.scales, expected.scales, rtol=1e-9)
     assert_allclose(P.eigenvalues, expected.eigenvalues, rtol=1e-9)
@@ -98,18 +103,18 @@ def test_truncate_is_a_smaller_preconditioner(q, rows, weights):
 def test_meaningless_eigenvalues_are_left_out(rng):
     X = rng.standard_normal((50, 3))
     # Rank three: the third eigenvalue is the level of the others.
-    P = Spectral.from_subsample(Linear()(X), 20)
+    P = spectral(Linear()(X), 20)
     assert P.n_components == 2
     assert np.all(np.isfinite(P.scales)) and P.eigenvalues.shape == (3,)
-    assert Spectral.from_subsample(np.zeros((9, 9)), 4).n_components == 0
-    assert Spectral.from_subsample(-np.eye(9), 4).n_components == 0
+    assert spectral(np.zeros((9, 9)), 4).n_components == 0
+    assert spectral(-np.eye(9), 4).n_components == 0
 
 
 def test_float32_stays_and_is_computed_in_float64(rows):
     K = Gaussian(3.0)(rows[0].astype(np.float32))
-    P = Spectral.from_subsample(K, 10)
+    P = spectral(K, 10)
     assert P.vectors.dtype == P.scales.dtype == P.eigenvalues.dtype == np.float32
-    expected = Spectral.from_subsample(K.astype(np.float64), 10)
+    expected = spectral(K.astype(np.float64), 10)
     assert_allclose(P.scales, expected.scales, rtol=1e-6)
 
 
@@ -117,7 +122,7 @@ def test_float32_stays_and_is_computed_in_float64(rows):
 def test_held_out_spectrum_is_its_definition(q, rows, weights):
     X_s, H = rows
     kernel = Laplacian(1.5)
-    P = Spectral.from_subsample(kernel(X_s), 20, weights=weights[0])
+    P = spectral(kernel(X_s), 20, weights=weights[0])
     K_hs = kernel(H, X_s)
     spectrum = HeldOutSpectrum(kernel(H), K_hs @ P.vectors, P, weights[1])
     beta, top = spectrum.measure([3, q])[1]
@@ -132,14 +137,14 @@ def test_held_out_spectrum_is_its_definition(q, rows, weights):
 
 
 def test_beta_of_a_normalised_kernel_is_one(rows):
-    P = Spectral.from_subsample(Gaussian()(rows[0]), 5)
+    P = spectral(Gaussian()(rows[0]), 5)
     K_hs = Gaussian()(*rows[::-1])
     spectrum = HeldOutSpectrum(Gaussian()(rows[1]), K_hs @ P.vectors, P)
     assert_allclose(spectrum.measure([0])[0][0], 1.0, rtol=1e-10)
 
 
 def test_spectrum_of_the_zero_kernel():
-    P = Spectral.from_subsample(np.zeros((5, 5)), 2)
+    P = spectral(np.zeros((5, 5)), 2)
     spectrum = HeldOutSpectrum(np.zeros((9, 9)), np.zeros((9, 0)), P)
     assert spectrum.measure([0])[0] == (0.0, 0.0)
 
@@ -150,7 +155,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
     arrays = kernel(X_s), kernel(H), kernel(H, X_s), *weights
 
     def run(K_ss, K_hh, K_hs, w_s, w_h):
-        P = Spectral.from_subsample(K_ss, 10, weights=w_s)
+        P = spectral(K_ss, 10, weights=w_s)
         a = 0.0 * K_hs[:, :2]
         step_on_rows(None, P, a, slice(0, N), K_hs, K_hs[:, :2])
         return (
@@ -168,7 +173,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
 
 def test_the_edge_of_full_batches_is_that_of_gradient_descent(rng):
     K = Gaussian(2.0)(rng.standard_normal((200, 4)))
-    P = Spectral.from_subsample(K[:80, :80], 10)
+    P = spectral(K[:80, :80], 10)
     spectrum = HeldOutSpectrum(K, K[:, :80] @ P.vectors, P)
     for q in (0, 10):
         truncated = P.truncate(q)
@@ -184,7 +189,7 @@ def test_the_edge_of_one_row_at_a_time(rng):
     """Rows that do not meet are each stable up to 2 / (w k(x, x)); m = 1."""
     K = np.diag(rng.uniform(0.5, 2.0, size=60))
     weights = rng.uniform(0.5, 1.5, size=60)
-    P = Spectral.from_subsample(K[:10, :10], 0)
+    P = spectral(K[:10, :10], 0)
     spectrum = HeldOutSpectrum(K, K[:, :10] @ P.vectors, P, weights)
     edge = 2 / np.max(weights * np.diag(K))
     found = spectrum.largest_stable_step(0, 1, edge)
@@ -193,11 +198,11 @@ def test_the_edge_of_one_row_at_a_time(rng):
 
 def test_the_edge_scales_with_the_kernel(rng):
     K = Gaussian(2.0)(rng.standard_normal((200, 4))).astype(np.float32)
-    P = Spectral.from_subsample(K[:80, :80], 10)
+    P = spectral(K[:80, :80], 10)
     one = HeldOutSpectrum(K, K[:, :80] @ P.vectors, P)
     edge = one.largest_stable_step(10, 25, 100.0)
     scale = np.float32(2.0**80)
-    scaled = Spectral.from_subsample(scale * K[:80, :80], 10)
+    scaled = spectral(scale * K[:80, :80], 10)
     other = HeldOutSpectrum(scale * K, scale * K[:, :80] @ scaled.vectors, scaled)
     assert_allclose(
         float(scale) * other.largest_stable_step(10, 25, 100.0 / float(scale)), edge
@@ -376,7 +381,7 @@ def test_spectrum_of_features_is_that_of_their_kernel(sparse, dtype, weights, rn
 def test_bound_is_the_formula_of_theorem_4(rows, weights):
     H = rows[1]
     K, w = Laplacian(2.0)(H), weights[1]
-    P = Spectral.from_subsample(K, 20, weights=w)
+    P = spectral(K, 20, weights=w)
     spectrum = HeldOutSpectrum(K, K @ P.vectors, P, w)
     level, r = P.eigenvalues[7], root(w, N)
     kappa = np.max(r**2)
@@ -396,7 +401,7 @@ def test_bound_is_the_formula_of_theorem_4(rows, weights):
 @pytest.mark.parametrize("batch_size", [1, 16, 60])
 def test_bound_holds_for_exact_eigenvectors(batch_size, rows, rng):
     K = Gaussian(2.0)(rows[1])
-    P = Spectral.from_subsample(K, 10)
+    P = spectral(K, 10)
     spectrum = HeldOutSpectrum(K, K @ P.vectors, P)
     lowered = preconditioned(K, K, K, P)
     for _ in range(50):

@@ -34,6 +34,11 @@ def data(rng):
     return X, Y - Y.mean(axis=0)
 
 
+def spectral(K_s, q, **options):
+    """Return the preconditioner of a whole kernel matrix."""
+    return Spectral.of(GivenMatrix(K_s), K_s.shape[0], q, **options)
+
+
 def solve(
     K,
     Y,
@@ -105,7 +110,7 @@ def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
     K = Laplacian(2.0)(X)
     weights = rng.uniform(0.5, 1.5, size=N) if weighted else None
     w_s = None if weights is None else weights[:40]
-    P = Spectral.from_subsample(K[:40, :40], q, weights=w_s, damping=0.9)
+    P = spectral(K[:40, :40], q, weights=w_s, damping=0.9)
     options = {"weights": weights, "batch_size": batch_size, "step_size": 0.8}
     expected, losses = naive(K, Y, P, 3, **options)
     states = solve(TiledKernel(Laplacian(2.0), X), Y, P, 3, **options)
@@ -177,7 +182,7 @@ def test_no_components_is_plain_sgd(data):
         a[b] -= 0.5 / len(Y[:M]) * (K[b] @ a - Y[b])
         iterates.append(a.copy())
     a = np.mean(iterates[2:], axis=0)  # of 5
-    P = Spectral.from_subsample(K[:30, :30], 0)
+    P = spectral(K[:30, :30], 0)
     (state,) = solve(K, Y, P, 1, step_size=0.5)
     assert_allclose(state.coef, a, atol=1e-12)
 
@@ -226,7 +231,7 @@ def test_an_absurd_step_is_halved(factor, q, dtype, data):
 def test_a_step_beyond_repair_fails_with_the_last_good_coefficients(data):
     X, Y = data
     K = Laplacian(2.0)(X)
-    P = Spectral.from_subsample(K[:40, :40], 5)
+    P = spectral(K[:40, :40], 5)
     start = 1e-3 * np.ones_like(Y)
     states = solve(K, Y, P, 9, step_size=1e30, coef=start.copy())
     assert len(states) == 1 and states[0].failed
@@ -238,7 +243,7 @@ def test_a_negative_definite_kernel_stays_bounded(data):
     X, Y = data
     kernel = CallableKernel(lambda A, B: -1e3 * Laplacian(2.0)(A, B))
     operator = TiledKernel(kernel, X)
-    P = Spectral.from_subsample(operator.block(0, 40, 0, 40), 10)
+    P = Spectral.of(operator, 40, 10)
     assert P.n_components == 0
     states = solve(operator, Y, P, 40, step_size=1.0)
     assert states[-1].n_step_halvings > 0
@@ -250,7 +255,7 @@ def test_rows_without_weight_change_nothing(data):
     X, Y = data
     weights = np.where(np.arange(N) % 5 == 2, 0.0, 1.25)
     K = Laplacian(2.0)(X)
-    P = Spectral.from_subsample(K[:40, :40], 5, weights=weights[:40])
+    P = spectral(K[:40, :40], 5, weights=weights[:40])
     wrong = np.where(weights[:, None] == 0, 1e3, Y)
     first = solve(K, Y, P, 5, weights=weights)[-1].coef
     second = solve(K, wrong, P, 5, weights=weights)[-1].coef
@@ -261,7 +266,7 @@ def test_rows_without_weight_change_nothing(data):
 def test_equal_weights_are_none(data):
     X, Y = data
     K = Laplacian(2.0)(X)
-    P = Spectral.from_subsample(K[:40, :40], 5)
+    P = spectral(K[:40, :40], 5)
     first = solve(K, Y, P, 2)[-1].coef
     second = solve(K, Y, P, 2, weights=np.ones(N))[-1].coef
     assert_array_equal(first, second)
@@ -371,7 +376,7 @@ def test_the_winners_of_a_race_are_known_where_the_rows_come_in_pairs(seed):
     same = np.tile(3 * rng.standard_normal(n // 2), 2)
     opposed = np.repeat([1.0, -1.0], n // 2)
     Y = np.stack([same, opposed], axis=1)
-    P = Spectral.from_subsample(np.eye(10), 0)
+    P = spectral(np.eye(10), 0)
     options = {"batch_size": m, "step_size": 0.5 * m}
     race = solve(K, Y, P, 9, trials=True, **options)
     for epoch, state in enumerate(race[:7]):
@@ -386,7 +391,7 @@ def test_a_side_that_diverges_never_wins_a_race(rng):
     """All models are worse than zero, and the measured step itself diverges."""
     for _ in range(10):
         Y = rng.standard_normal((200, 1))
-        P = Spectral.from_subsample(np.ones((10, 10)), 0)
+        P = spectral(np.ones((10, 10)), 0)
         options = {"batch_size": 20, "step_size": 2.6, "trials": True}
         states = solve(np.ones((200, 200)), Y - Y.mean(), P, 8, **options)
         assert all(np.isfinite(state.loss) for state in states)
@@ -397,7 +402,7 @@ def test_a_longer_step_that_diverges_after_the_race_is_given_up():
     n, m = 100, 10
     K, Y = np.diag(np.full(n, 0.2)), np.ones((n, 1))
     K[0, 0], Y[0] = 1.9, 1e-7
-    P = Spectral.from_subsample(np.eye(10), 0)
+    P = spectral(np.eye(10), 0)
     options = {"batch_size": m, "step_size": float(m)}
     states = solve(K, Y, P, 40, trials=True, **options)
     fast = solve(K, Y, P, 7, batch_size=m, step_size=4.0 * m)
@@ -617,6 +622,6 @@ def test_the_mean_of_many_iterates_is_exact_at_a_fixed_point(dtype):
     """One row a step: thousands of iterates that are all the same."""
     n, value = 4000, 1 / 3
     K, Y = np.eye(n, dtype=dtype), np.full((n, 1), value, dtype=dtype)
-    P = Spectral.from_subsample(K[:10, :10], 0)
+    P = spectral(K[:10, :10], 0)
     states = solve(K, Y, P, 2, batch_size=1, step_size=1.0)
     assert_array_equal(states[-1].coef, Y)

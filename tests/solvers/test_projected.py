@@ -165,7 +165,7 @@ def test_algorithm_1_converges_to_the_fixed_point_of_lemma_6(case, start):
     weighted = case.K.T @ (np.eye(n) - Q)
     expected = np.linalg.solve(weighted @ case.K, weighted @ case.Y)
     values = values[: q + 1] / n
-    made = GlobalSpectral(E, values[:-1], values, 1.0, K_xx @ E).truncate(q)
+    made = GlobalSpectral(E, values, 1.0, K_xx @ E)
     solver = projected_exactly(
         case.K,
         case.Y,
