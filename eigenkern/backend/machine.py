@@ -29,10 +29,6 @@ class Machine:
         first time, unless that is measured (`memory.touch_rate`).
     tile_bytes : float
         Bytes that the tiles of one thread may take.
-    row_tile, center_tile : int
-        Rows and centers of a tile.
-    core_cache_bytes : float
-        What stays in a thread's cache.
     narrow_product_work : float
         A multiply-add of a product with few columns takes as long as this many of a
         large one, because each number of the matrix is read for only a few columns.
@@ -45,9 +41,6 @@ class Machine:
     read_one: float
     touch: float
     tile_bytes: float
-    row_tile: int
-    center_tile: int
-    core_cache_bytes: float
     narrow_product_work: float
 
     def product_seconds(self, n_multiply_adds, itemsize, n_threads):
@@ -86,9 +79,7 @@ def machine_of(operator):
 
 # Two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy 2.4 with
 # OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns, its square root and division the
-# same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s. Tiles of 1024 x 512 are
-# fast for any number of features; tall ones reuse the packed centers; tiles too small
-# for BLAS cost a factor of two (benchmarks/kernel_product.py).
+# same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s.
 CPU = Machine(
     product=80e9,
     function=1.25e-9,
@@ -97,9 +88,6 @@ CPU = Machine(
     read_one=5.3e9,
     touch=1.5e9,
     tile_bytes=32e6,
-    row_tile=1024,
-    center_tile=512,
-    core_cache_bytes=2e6,
     narrow_product_work=20,
 )
 # From data sheets of an A100, not measured. A tile takes one library call each for the
@@ -113,12 +101,15 @@ GPU = Machine(
     read_one=4e12,
     touch=4e12,
     tile_bytes=512e6,
-    row_tile=0,
-    center_tile=0,
-    core_cache_bytes=0.0,
     narrow_product_work=20,
 )
 
+# Rows and centers of a tile on the CPU. This shape is fast for any number of features;
+# tall tiles reuse the packed centers; tiles too small for BLAS cost a factor of two
+# (benchmarks/kernel_product.py).
+ROW_TILE, CENTER_TILE = 1024, 512
+# Bytes that stay in a core's cache.
+CORE_CACHE_BYTES = 2e6
 # Seconds of one thread's work for each thread that shares it. Waking a thread and
 # waiting for it takes 0.05 ms, and next to another process 3 ms, a slice of the
 # scheduler.

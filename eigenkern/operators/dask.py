@@ -8,7 +8,7 @@ from ..backend.array import joined, move
 from ..backend.dask import DaskRows, MadeRows, pieces, reuse_freed_memory
 from ..backend.devices import on_gpu
 from .given import GivenMatrix
-from .matrix import Matrix
+from .matrix import KERNEL_ATTRIBUTES, Matrix
 from .plan import cache_pays
 
 # Most numbers to gather from all workers at once and add here: about 10 ms.
@@ -28,8 +28,7 @@ class OnWorkers:
 
     def _describe_on_workers(self, local, rows):
         """Take the attributes of an operator that is here, and the rows."""
-        names = "row_width", "feature_work", "kernel", "factored", "budget"
-        self._describe_as(local, *names)
+        self._describe_as(local, *KERNEL_ATTRIBUTES)
         self.shape = rows.shape[0], local.shape[1]
         self._local, self.lazy_rows = local, rows
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import slices
 from ..backend.linalg import reflect_rows
-from ..backend.machine import CPU
+from ..backend.machine import CORE_CACHE_BYTES, CPU
 from ..backend.threads import Team, n_blas_threads
 from .linear import ROWS_AT_FIRST, near
 from .matrix import PANEL_WIDTH, add_gram
@@ -142,7 +142,7 @@ class _Part:
         self.cross = np.zeros((d, targets.shape[1]))
         self.gram = np.zeros((d, d)) if with_gram else None
         # What stays in a core's cache from one use to the next; more for a team.
-        n_bytes = CPU.core_cache_bytes / 4 if team is None else CPU.tile_bytes
+        n_bytes = CORE_CACHE_BYTES / 4 if team is None else CPU.tile_bytes
         self._size = max(int(n_bytes) // (8 * d), 16)
         self._buffer = None
 

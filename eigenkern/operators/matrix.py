@@ -6,11 +6,13 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, slices
 from ..backend.linalg import large_product, reflect_rows
-from ..backend.machine import CPU
+from ..backend.machine import CORE_CACHE_BYTES, CPU
 from ..backend.threads import run_on_threads, single_threaded_blas
 
 # Columns of a panel of a Gram matrix: wide ones are fast.
 PANEL_WIDTH = 512
+# What operators that compute a kernel matrix elsewhere take from the one that does.
+KERNEL_ATTRIBUTES = "row_width", "feature_work", "kernel", "factored", "budget"
 
 
 class Matrix:
@@ -293,7 +295,7 @@ class Matrix:
         xp, (m, p) = self.xp, self.shape
         n_rows = max(-(-m // self.n_workers), 1)
         if self.pool is not None:  # what stays in a core's cache between the products
-            most = CPU.core_cache_bytes // (8 * p)
+            most = CORE_CACHE_BYTES // (8 * p)
         else:
             most = 0.5 * self.budget // (8 * p + 5 * self.row_width * self.itemsize)
         n_rows = min(n_rows, max(int(most), 16))

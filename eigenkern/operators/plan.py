@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from ..backend import memory
 from ..backend.array import is_numpy
 from ..backend.devices import on_gpu
-from ..backend.machine import CPU, MEASURED_TOUCH_BYTES, machine_of
+from ..backend.machine import (
+    CENTER_TILE,
+    MEASURED_TOUCH_BYTES,
+    ROW_TILE,
+    machine_of,
+)
 from ..backend.threads import n_blas_threads, n_cores
 
 # Share of the free memory that kernel caches may take. The rest is for the arrays of
@@ -49,7 +54,7 @@ class BlockPlan:
 
         Tiles are those of the machine, or lower ones where few rows are to be shared.
         """
-        row_tile, center_tile = min(m, CPU.row_tile), min(p, CPU.center_tile)
+        row_tile, center_tile = min(m, ROW_TILE), min(p, CENTER_TILE)
         n_row_tiles = -(-m // row_tile)
         if n_row_tiles < n_workers <= 2 * m:
             row_tile = max(-(-m // n_workers), min(m, 256))

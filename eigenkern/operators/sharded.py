@@ -10,7 +10,7 @@ from ..backend.machine import SENT_BYTES
 from ..backend.transfer import move_what_fits
 from .dask import DaskMatrix
 from .given import GivenMatrix
-from .matrix import Matrix
+from .matrix import KERNEL_ATTRIBUTES, Matrix
 from .tiled import TiledKernel
 
 
@@ -91,8 +91,7 @@ class ShardedKernel(Matrix):
                 own = _moved(frame, location)
                 Z = move_what_fits(centers[part, :], *location)
                 self._shards.append(TiledKernel(kernel, Z, frame=own))
-        names = "row_width", "feature_work", "kernel", "factored", "budget"
-        self._describe_as(self._shards[0], *names)
+        self._describe_as(self._shards[0], *KERNEL_ATTRIBUTES)
         self.symmetric, self.shape = rows is None, (p, p)
         self.encoded_rows = self._encoded_centers
         if rows is not None:

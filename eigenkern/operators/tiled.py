@@ -23,6 +23,9 @@ from .given import GivenMatrix
 from .matrix import Matrix, sum_of
 from .plan import BlockPlan
 
+# Columns of a tile that `write_rows` computes and then copies.
+_WRITTEN_COLUMNS = 1024
+
 
 class TiledKernel(Matrix):
     """The kernel matrix K(X, Z), computed tile by tile in every product.
@@ -96,11 +99,10 @@ class TiledKernel(Matrix):
 
     def of_centers(self, part):
         """Return K(X, Z) without rows, of a range of the centers."""
-        other = copy(self)
+        other = self.without_rows()
         other._right = self._right[part, :]
         other._diagonal = other._added = None
-        other.symmetric = False
-        other._set_rows(encoded_slices(self._right[:0, :]), 0)
+        other.shape = 0, other._right.shape[0]
         return other
 
     def __copy__(self):
@@ -154,7 +156,8 @@ class TiledKernel(Matrix):
 
         def task(part, rows):
             F, own = parts[part], centers[part]
-            for columns, tile in self._tiles(start, rows, own.start, own.stop, plan):
+            tiles = self._tiles(start, rows, own.start, own.stop, plan.center_tile)
+            for columns, tile in tiles:
                 F[rows, :] += tile @ A[columns, :]
                 if columns.start < n_columns:
                     end = min(columns.stop, n_columns)
@@ -194,16 +197,17 @@ class TiledKernel(Matrix):
         """
         stop, last, K = self._target(start, stop, first, last, dtype, out)
         m, plan = stop - start, self.plan(stop - start)
+        width = plan.center_tile
         halved = self.symmetric and (start, stop) == (first, last)
 
         def task(rows):
             end = first + rows.stop if halved else last
-            for columns, tile in self._tiles(start, rows, first, end, plan):
+            for columns, tile in self._tiles(start, rows, first, end, width):
                 target = slice(columns.start - first, columns.stop - first)
                 K[rows, target] = self.xp.astype(tile, K.dtype, copy=False)
 
         def reflect(rows):
-            for columns in slices(rows.start, plan.center_tile):
+            for columns in slices(rows.start, width):
                 K[columns, rows] = K[rows, columns].T
 
         tasks = [(rows,) for rows in slices(m, plan.row_tile)]
@@ -219,10 +223,12 @@ class TiledKernel(Matrix):
     def write_rows(self, K, start):
         """Write rows from `start` on, and as many columns as K has, in this thread."""
         rows = slice(0, K.shape[0])
-        plan = self.plan(K.shape[0]) if self.pool is None else None
+        width = _WRITTEN_COLUMNS
+        if self.pool is None:
+            width = self.plan(K.shape[0]).center_tile
         # Finished in a compact tile, then copied: a fifth faster than in place, where
         # every row of the tile is on a different page.
-        for columns, tile in self._tiles(start, rows, 0, K.shape[1], plan):
+        for columns, tile in self._tiles(start, rows, 0, K.shape[1], width):
             K[:, columns] = tile
 
     def plan(self, m):
@@ -237,13 +243,12 @@ class TiledKernel(Matrix):
         width = self.feature_work * self.row_width + n_columns
         return n_entries * CPU.kernel_seconds(width, self.itemsize, 1)
 
-    def _tiles(self, start, rows, first, last, plan):
-        """Yield ranges of centers in [first:last], and the tile of K of each.
+    def _tiles(self, start, rows, first, last, width):
+        """Yield ranges of `width` centers in [first:last], and the tile of K of each.
 
         The tile's rows are `rows`, counted from `start`; the next tile overwrites it.
         """
         start += rows.start
-        width = CPU.row_tile if plan is None else plan.center_tile
         left = self.kernel.left(
             self.encoded_rows(start, start + rows.stop - rows.start)
         )
