@@ -92,6 +92,12 @@ def equal_slices(n, n_parts):
     return [slice(*ends[part : part + 2]) for part in range(n_parts)]
 
 
+def take(x, index, axis=0):
+    """Return some rows (or columns) of an array, by indices on the host."""
+    xp = namespace(x)
+    return xp.take(x, xp.asarray(index, device=device_of(x)), axis=axis)
+
+
 def joined(parts):
     """Return arrays one below the other; a single one is not copied."""
     parts = list(parts)

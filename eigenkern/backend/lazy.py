@@ -7,7 +7,7 @@ from functools import cached_property
 import array_api_compat
 import numpy as np
 
-from .array import namespace, slices
+from .array import namespace, slices, take
 from .threads import run_on_threads
 
 # Bytes of a block of rows that is read at once: about 15 ms from a disk, much more than
@@ -108,11 +108,9 @@ def rows_at(X, index):
     """Return some rows as an array in memory, by indices on the host."""
     if is_lazy(X):
         return X.take(index)[:, :]
-    xp = namespace(X)
-    index = xp.asarray(index, device=array_api_compat.device(X))
     if isinstance(X, np.ndarray) and not X.flags.aligned:
         return X[index]  # take would copy all of X; chunks sent by Dask may be such
-    return xp.take(X, index, axis=0)
+    return take(X, index)
 
 
 def extremes_of(blocks):

@@ -15,6 +15,7 @@ from .array import (
     is_numpy,
     namespace,
     slices,
+    take,
     to_numpy,
 )
 from .machine import CPU, SHARED_SECONDS
@@ -348,6 +349,19 @@ def cholesky(K):
     return L
 
 
+def first_cholesky(K, shifts):
+    """Return the lower Cholesky factor of K + c I for the first c that has one.
+
+    None if none has. `shifts` holds numbers c, or arrays of shape (n,) for other
+    diagonals. `K` is kept.
+    """
+    for shift in shifts:
+        L = cholesky(plus_diagonal(namespace(K).asarray(K, copy=True), shift))
+        if L is not None:
+            return L
+    return None
+
+
 def _library_cholesky(K):
     """Return the factor that the array library finds, or None where it fails."""
     xp, errors = namespace(K), nullcontext()
@@ -494,8 +508,7 @@ def inverse_squares(L, index, column, values):
         B = solve_triangular(L[start:stop, start:stop], B)
         V[start:stop, :k] = B
         total[:k] += xp.sum(B * B, axis=0)
-    place = xp.asarray(np.argsort(order), device=device_of(L))
-    return xp.take(total, place, axis=0)
+    return take(total, np.argsort(order))
 
 
 def inverse_diagonal(L):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.array import as_random_state, device_of, floating, namespace, to_numpy
+from ..backend.array import as_random_state, floating, namespace, take, to_numpy
 from ..backend.hints import AnyGenerator, ArrayLike
 from ..kernels import Kernel
 from .choice import METHODS as METHODS
@@ -233,7 +233,6 @@ def _chosen(method, kernel, X, n_centers, weights, random_state):
                 f"row of X; got shape {weights.shape}, of which {right.sum()} are right"
             )
     first, which = distinct_rows(X)
-    rows = xp.take(X, xp.asarray(first, device=device_of(X)), axis=0)
     totals, rng = np.bincount(which, weights=weights), as_random_state(random_state)
-    centers, indices = choose(method, kernel, rows, n_centers, rng, totals)
+    centers, indices = choose(method, kernel, take(X, first), n_centers, rng, totals)
     return centers, None if indices is None else first[indices]

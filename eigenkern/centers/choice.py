@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend import memory
-from ..backend.array import device_of, namespace
+from ..backend.array import device_of, namespace, take
 from ..operators.tiled import TiledKernel
 from .clusters import cluster_means
 from .sampling import leverage_indices, pilot_size, pivot_indices, uniform_indices
@@ -46,14 +46,14 @@ def choose(method, kernel, X, n_centers, rng, weights=None):
     if method not in METHODS:
         names = ", ".join(repr(name) for name in METHODS)
         raise ValueError(f"method must be one of {names}; got {method!r}")
-    xp, n_centers = namespace(X), min(n_centers, X.shape[0])
+    n_centers = min(n_centers, X.shape[0])
     if method == "kmeans":
         return cluster_means(X, n_centers, rng, weights), None
     if method == "uniform":
         indices = uniform_indices(X.shape[0], n_centers, rng)
     else:
         indices = _by_kernel_matrix(method, kernel, X, n_centers, rng, weights)
-    return xp.take(X, xp.asarray(indices, device=device_of(X)), axis=0), indices
+    return take(X, indices), indices
 
 
 def _by_kernel_matrix(method, kernel, X, n_centers, rng, weights):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import brentq
 
-from ..backend.array import device_of, namespace, slices, to_numpy
+from ..backend.array import device_of, namespace, slices, take, to_numpy
 from ..backend.linalg import eigh, large_product, solve_triangular
 
 
@@ -65,8 +65,7 @@ def pivot_indices(diagonal, columns, n_centers, rng):
         if not len(accepted):
             continue
         L = xp.asarray(np.linalg.cholesky(H[np.ix_(accepted, accepted)]), device=device)
-        new = xp.take(G, xp.asarray(accepted, device=device), axis=1)
-        new = solve_triangular(L, new.T).T
+        new = solve_triangular(L, take(G, accepted, axis=1).T).T
         F[:, k : k + len(accepted)] = new
         chosen = np.concatenate([chosen, proposed[accepted]])
         left = np.maximum(left - to_numpy(xp.sum(new**2, axis=1)), 0.0)

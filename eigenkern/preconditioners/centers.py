@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..backend.array import take
 from ..backend.linalg import (
     large_gram,
     large_product,
@@ -72,8 +73,7 @@ class CenterSpectral(TopEigenvectors):
         if weights is not None:
             w = xp.astype(weights[:n_rows, None], f64)
             root = xp.sqrt(w / xp.sum(w))
-        columns = xp.asarray(places, device=centers.device)
-        M = solve_triangular(L, (root * xp.take(C, columns, axis=1)).T)
+        M = solve_triangular(L, (root * take(C, places, axis=1)).T)
         values, U = top_eigh(large_gram(M), min(q + 1, M.shape[0]))
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
@@ -82,7 +82,7 @@ class CenterSpectral(TopEigenvectors):
         place = np.full(n_fitted, len(places))
         place[places] = np.arange(len(places))
         short = xp.concat([short, xp.zeros_like(short[:1, :])])
-        vectors = xp.take(short, xp.asarray(place, device=centers.device), axis=0)
+        vectors = take(short, place)
         values = xp.where(values > 0, values, xp.zeros_like(values))[: q + 1]
         return cls(xp.astype(vectors, dtype), xp.astype(values, dtype), damping)
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..backend.array import device_of, namespace
-from ..backend.linalg import cholesky, large_product, solve_triangular
+from ..backend.array import namespace
+from ..backend.linalg import first_cholesky, large_product, solve_triangular
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,17 @@ class TwoCholesky:
             W_m, what each center stands for.
         """
         xp = namespace(L)
-        identity = xp.eye(L.shape[0], dtype=L.dtype, device=device_of(L))
         A = large_product(L.T, weights[:, None] * L) / float(xp.sum(weights))
         rounding = float(xp.finfo(L.dtype).eps) * float(xp.linalg.trace(A))
-        for shift in (alpha, *(max(alpha, rounding) * 10**k for k in range(12))):
-            # Rounding can make A indefinite if alpha is tiny.
-            C = cholesky(A + shift * identity)
-            if C is not None:
-                return cls(L, C)
-        raise ValueError(
-            "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-            "choose another kernel or bandwidth"
-        )
+        # Rounding can make A + alpha I indefinite if alpha is tiny.
+        raised = [max(alpha, rounding) * 10**k for k in range(12)]
+        C = first_cholesky(A, [alpha, *raised])
+        if C is None:
+            raise ValueError(
+                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
+                "choose another kernel or bandwidth"
+            )
+        return cls(L, C)
 
     def inner(self, c):
         """Return A^-1 c, coefficients b of the features."""

@@ -120,6 +120,15 @@ def test_shifted_cholesky_keeps_the_matrix(size, tile, shift, monkeypatch, rng):
     assert linalg.shifted_cholesky(np.full_like(K, np.nan), shift)[0] is None
 
 
+def test_first_cholesky_takes_the_first_shift_that_has_a_factor(other_xp, rng):
+    K = other_xp.asarray(symmetric(np.linspace(-0.5, 2.0, 20), rng))
+    kept, shifts = to_numpy(K).copy(), [0.0, 0.4, other_xp.ones_like(K[0, :]), 9.0]
+    L = to_numpy(linalg.first_cholesky(K, shifts))
+    assert_allclose(L @ L.T, kept + np.eye(20), atol=1e-12)
+    assert np.array_equal(to_numpy(K), kept)
+    assert linalg.first_cholesky(K, shifts[:2]) is None
+
+
 @pytest.mark.parametrize("size", [50, 64, 70])
 def test_cholesky_in_panels(size, monkeypatch, rng):
     monkeypatch.setattr(linalg, "_LARGEST_POTRF", 40)
