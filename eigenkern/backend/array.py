@@ -1,4 +1,4 @@
-"""Arrays of any library: namespace, device, moving, functions in place."""
+"""Arrays of any library: namespace, device, moves, in-place functions."""
 
 import operator
 import sys
@@ -37,7 +37,7 @@ def move(x, xp, device):
         return x
     if array_api_compat.is_array_api_obj(x) and namespace(x) == xp:
         if is_cupy(xp) and x.device != device:
-            with x.device:  # CuPy copies only what is contiguous to another device
+            with x.device:  # CuPy moves only contiguous arrays between devices
                 x = xp.asarray(x, order="C")
         return array_api_compat.to_device(x, device)
     return xp.asarray(to_numpy(x), device=device)
@@ -75,19 +75,19 @@ def as_random_state(random_state):
 
 
 def _into(xp, out):
-    """Return the option that lets functions of `xp` write to `out`, if any."""
-    takes_it = is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
-    return {"out": out} if takes_it else {}
+    """Return the option that makes functions of `xp` write to `out`, if any."""
+    has_it = is_numpy(xp) or is_cupy(xp) or array_api_compat.is_torch_namespace(xp)
+    return {"out": out} if has_it else {}
 
 
 def slices(n, size=4096):
-    """Yield ranges of up to `size` rows that cover n of them."""
+    """Yield ranges of at most `size` rows that cover n rows."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
 
 
 def equal_slices(n, n_parts):
-    """Return ranges of n rows, as equal as possible."""
+    """Return `n_parts` ranges of n rows, as equal as possible."""
     ends = [n * part // max(n_parts, 1) for part in range(n_parts + 1)]
     return [slice(*ends[part : part + 2]) for part in range(n_parts)]
 
@@ -99,7 +99,7 @@ def take(x, index, axis=0):
 
 
 def joined(parts):
-    """Return arrays one below the other; a single one is not copied."""
+    """Return arrays joined along their rows; a single array is not copied."""
     parts = list(parts)
     return namespace(parts[0]).concat(parts) if len(parts) > 1 else parts[0]
 
@@ -112,9 +112,9 @@ def in_place(xp, name, x):
 def has_vector_math(xp):
     """Whether `xp` has fast loops for exp2 and tan, like NumPy on Linux with AVX-512.
 
-    There exp2 of float32 takes 0.21 ns per element, exp 0.45 ns; tan takes 0.4 ns, sin
-    and cos together 1.05 ns, and in float64 1.3 ns and 31 ns. Elsewhere exp2 and tan
-    are slow.
+    Per element of float32 they take 0.21 ns for exp2 and 0.45 ns for exp; 0.4 ns for
+    tan and 1.05 ns for sin and cos together, in float64 1.3 ns and 31 ns. Elsewhere
+    exp2 and tan are slow.
     """
     return _NUMPY_HAS_VECTOR_MATH and is_numpy(xp)
 
@@ -122,7 +122,7 @@ def has_vector_math(xp):
 def _numpy_has_vector_math():
     features = np.show_config(mode="dicts")["SIMD Extensions"]
     used = {*features.get("baseline", ()), *features.get("found", ())}
-    # NumPy 2.4 calls the same set of instructions X86_V4.
+    # NumPy 2.4 calls the same instruction set X86_V4.
     return sys.platform == "linux" and bool(used & {"AVX512_SKX", "X86_V4"})
 
 
@@ -137,8 +137,8 @@ def cut_off_at_zero(xp, T):
 
 
 def clipped(xp, T, least, most):
-    """Return T clipped to two arrays of its shape, in place if `xp` can."""
-    # In NumPy twice as fast as `clip` with arrays.
+    """Return T clipped between arrays of its shape, in place if `xp` can."""
+    # Twice as fast as NumPy's `clip` with arrays.
     in_T = _into(xp, T)
     return xp.minimum(xp.maximum(T, least, **in_T), most, **in_T)
 
@@ -151,8 +151,8 @@ def matmul(xp, A, B, out=None):
 def run_cuda(operation, T):
     """Apply a line of CUDA C++ to every element of a CuPy array, in place.
 
-    `operation` sets ``k`` from ``t``, both of the array's type T. A single kernel reads
-    and writes the array once; each function of a chain would do so.
+    `operation` sets ``k`` from ``t``, both of the array's type T. One CUDA kernel reads
+    and writes the array once; each function in a chain would do so again.
     """
     return _cuda_kernel(operation)(T, T)
 

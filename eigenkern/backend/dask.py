@@ -23,23 +23,23 @@ from . import memory
 from .array import joined, namespace
 from .lazy import LazyRows, check_finite_rows, extremes_of, rows_at
 
-# Bytes from which values are sent to the workers directly and once, not with each task.
+# Bytes from which values are sent to the workers directly, once, not with each task.
 _SCATTERED_BYTES = 2**18
-# How often to retry work that lost data with a worker, and the seconds between tries.
+# How often to try work that lost data with a worker, and the seconds between tries.
 _TRIALS, _PAUSE = 5, 1.0
 # Number of arrays whose parts are remembered on the workers: targets and weights.
 _N_PARTS = 2
-# Chunks of a thread, over those of the average one, that are no reason to move some.
-_UNEVEN = 1.1
-# Share of a worker's memory limit that may be in use, including matrices cached there:
-# Dask begins to write data to disk at 0.6 of the limit.
+# A thread keeps its chunks if it has no more than this many times the average number.
+_MAX_UNEVENNESS = 1.1
+# Share of a worker's memory limit that may be in use, cached matrices included: Dask
+# begins to write data to disk at 0.6 of the limit.
 _PART_OF_LIMIT = 0.5
-# Share of it that centers may take on each worker: the rest is for rows and products.
+# Share of the limit that centers may take: the rest is for rows and products.
 _CENTERS_PART_OF_LIMIT = _PART_OF_LIMIT / 2
 # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD; Dask's value of the first, and the
 # largest values that glibc reaches by itself if none is set.
-_TRIM, _MMAP = -1, -3
-_OF_DASK, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
+_TRIM_OPTION, _MMAP_OPTION = -1, -3
+_DASK_TRIM, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
@@ -107,7 +107,7 @@ class Workers:
 
     @cached_property
     def message_seconds(self):
-        """Seconds of a message to a worker and back, measured."""
+        """Measured seconds of a message to a worker and back."""
         seconds = []
         for _ in range(5):
             start = time.perf_counter()
@@ -122,9 +122,9 @@ class Workers:
     def compute_chunks(self, X):
         """Return futures of the chunks of a Dask array, in order.
 
-        Each step waits for the thread with the most rows, so if Dask has left one with
-        many more chunks than others, some go to these: 5 of 8 chunks on one of two
-        workers cost a quarter of the speed. Persisted chunks stay where they are.
+        Each step waits for the thread with the most rows, so if Dask leaves one worker
+        with many more chunks than others, some move to these: 5 of 8 chunks on one of
+        two workers cost a quarter of the speed. Persisted chunks stay where they are.
         """
         from distributed import futures_of, wait
 
@@ -140,12 +140,12 @@ class Workers:
         return chunks if stay else self._spread(chunks)
 
     def _spread(self, chunks):
-        """Return the chunks, with a worker's surplus moved to workers with few."""
+        """Return the chunks, the surplus of a worker moved to workers with few."""
         from distributed import wait
 
         threads = Counter(self.threads())
         fair = len(chunks) / max(threads.total(), 1)
-        most = max(math.ceil(fair), int(_UNEVEN * fair))
+        most = max(math.ceil(fair), int(_MAX_UNEVENNESS * fair))
         free = Counter({place: most * n for place, n in threads.items()})
         for i, place in enumerate(self.places(chunks)):
             free[place] -= 1
@@ -170,7 +170,7 @@ class Workers:
         return [min(who_has.get(chunk.key) or ("lost",)) for chunk in chunks]
 
     def threads(self):
-        """Return the workers, each once for every thread; wait until there is one."""
+        """Return each worker once per thread; wait until there is a worker."""
         if not self._client.nthreads():
             self._client.wait_for_workers(1)
         threads = self._client.nthreads()
@@ -196,7 +196,7 @@ class Workers:
         return self._client.scatter(value, broadcast=True, hash=False)
 
     def send_to(self, place, value):
-        """Return a handle of a value for functions that run at a place."""
+        """Return a handle of a value for functions that run on one worker."""
         if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
             return value
         known = place in self._client.nthreads()
@@ -272,7 +272,7 @@ class Group(NamedTuple):
     chunks : list
         Handles.
     places : list of ndarray or None
-        The rows of each chunk; None: all.
+        Which rows of each chunk; None: all.
     position : ndarray
         Their positions among the rows.
     """
@@ -308,7 +308,7 @@ class DaskRows(LazyRows):
         self._run_all(_check_finite)
 
     def _group_chunks(self):
-        """Group the chunks: a thread of a worker uses those of a group together."""
+        """Group the chunks: each thread of a worker computes with one group."""
         n_seen, number, groups = Counter(), {}, []
         for place in self.cluster.places(self._chunks):
             name = place, n_seen[place] % self.cluster.n_threads(place)
@@ -332,7 +332,7 @@ class DaskRows(LazyRows):
         return self.cluster.message_seconds
 
     def take(self, index):
-        """Return other rows."""
+        """Return the rows at some indices."""
         other = super().take(index)
         vars(other).pop("groups", None)
         other._parts = []
@@ -361,7 +361,7 @@ class DaskRows(LazyRows):
                 yield c, None, np.arange(*bounds[c : c + 2])
         elif len(index):
             chunk_of = np.searchsorted(bounds, index, "right") - 1
-            # What belongs together is a range.
+            # Rows of the same chunk become a range.
             order = np.lexsort((chunk_of, group_of[chunk_of]))
             ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
             for position in np.split(order, ends):
@@ -390,7 +390,7 @@ class DaskRows(LazyRows):
     def parts_of(self, values):
         """Return handles of the rows of an array that belong to each group.
 
-        Those of the last arrays are remembered, and not sent again.
+        Parts of the last arrays are remembered, and not sent again.
         """
         if values is None:
             return [None] * len(self.groups)
@@ -405,7 +405,7 @@ class DaskRows(LazyRows):
         return handles
 
     def forget(self):
-        """Forget what was sent, because some of it is lost."""
+        """Forget what was sent, because some of it was lost."""
         self._parts = []
         if self._made is not None:
             self._made.forget()
@@ -423,7 +423,7 @@ class DaskRows(LazyRows):
         return rows_at(joined(parts), order)
 
     def total(self, handles):
-        """Return the sum of the values of handles, computed in a tree."""
+        """Return the sum of the values of handles, added up in a tree."""
         while len(handles) > 1:
             pairs = zip(handles[::2], handles[1::2], strict=False)
             odd = handles[len(handles) - len(handles) % 2 :]
@@ -439,7 +439,7 @@ class DaskRows(LazyRows):
         return rows.arranged(rows._run_all(rows_of_chunks))[:, key[1]]
 
     def by_rows(self, function):
-        """Return a function of the rows, one row for each, as an array on the host."""
+        """Return a function's values, one row for each of these, as a host array."""
         return self.arranged(self._run_all(_of_rows, function))
 
     def extremes(self):
@@ -478,7 +478,7 @@ class MadeRows(DaskRows):
         self.forget()
 
     def take(self, index):
-        """Return other rows, computed again together with these."""
+        """Return the rows at some indices; if lost, all of these are computed again."""
         other = object.__new__(DaskRows)
         vars(other).update(vars(self), _made=self)
         return other.take(index)
@@ -493,7 +493,7 @@ class MadeRows(DaskRows):
         return found
 
     def forget(self):
-        """Compute the rows again, because some of their sources are lost."""
+        """Compute the rows again, because some of their sources were lost."""
         self._parts = []
         self._chunks[:] = self._make()
         vars(self).pop("groups", None)
@@ -531,12 +531,12 @@ def reuse_freed_memory():
     4 kB: measured, kernel products then take four times as long. Any other value was
     set by the user, and stays.
     """
-    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _OF_DASK:
+    if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _DASK_TRIM:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has none
-        mallopt(_MMAP, _MMAP_BYTES)
-        mallopt(_TRIM, _TRIM_BYTES)
+        mallopt(_MMAP_OPTION, _MMAP_BYTES)
+        mallopt(_TRIM_OPTION, _TRIM_BYTES)
 
 
 def _memory_limit(dask_worker):

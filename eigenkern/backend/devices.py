@@ -33,7 +33,7 @@ def compute_device(device, X):
 
 
 def compute_devices(device, X):
-    """Return the `Location` of every device of a list, or of a single device."""
+    """Return the `Location` of every device in a list, or of a single device."""
     if not isinstance(device, list | tuple):
         device = [device]
     elif not device or "auto" in device:
@@ -92,7 +92,7 @@ def working_device(device, X):
     if named or array_api_compat.is_cupy_array(X):
         try:
             location = compute_devices(device, X)[0]
-        except ValueError:  # it is raised where the device is asked for
+        except ValueError:  # `compute_devices` raises it again, later
             return nullcontext()
         if is_cupy(location.xp):
             return location.device

@@ -13,10 +13,11 @@ from .threads import run_on_threads
 # Bytes of a block of rows that is read at once: about 15 ms from a disk, much more than
 # the seek and the call. 200 MB in chunks of 2 MB, cached by the system, took 0.055 s
 # from HDF5 and 0.17 s from Zarr in blocks of 16 MB, 0.055 to 0.11 s and 0.17 to 0.22 s
-# in blocks of 32 MB. Bytes of a section, whose rows are shuffled; three or four blocks
-# and two sections are in memory, or as many blocks as a section has, one a thread.
+# in blocks of 32 MB. Bytes of a section, within which rows are shuffled. Three or four
+# blocks and two sections are in memory; in `visit` a block per thread, up to the blocks
+# of a section.
 _BLOCK_BYTES, _SECTION_BYTES = 2**24, 2**28
-# First rows, kept in memory: bandwidth, step and penalty are chosen from them.
+# First rows, which stay in memory: bandwidth, step and penalty are chosen from them.
 _N_FIRST = 8000
 
 
@@ -54,7 +55,7 @@ class LazyRows:
         return self
 
     def take(self, index):
-        """Return other rows."""
+        """Return the rows at some indices, not fetched yet."""
         other, index = copy(self), np.asarray(index)
         other._index = index if self._index is None else self._index[index]
         other.shape = len(index), self.shape[1]
@@ -95,12 +96,12 @@ def check_in_memory(X, advice):
 
 
 def in_memory(X):
-    """Return rows as an array in memory."""
+    """Return all rows as an array in memory."""
     return X[:, :] if is_lazy(X) else X
 
 
 def by_rows(function, X):
-    """Return a function of rows; it is called block by block if X is not in memory."""
+    """Return ``function(X)``, computed block by block if X is not in memory."""
     return X.by_rows(function) if is_lazy(X) else function(X)
 
 
@@ -114,7 +115,7 @@ def rows_at(X, index):
 
 
 def extremes_of(blocks):
-    """Return the least and the largest number of blocks of rows."""
+    """Return the least and the largest number in blocks of rows."""
     ends = []
     for rows in blocks:
         xp = namespace(rows)
@@ -124,7 +125,7 @@ def extremes_of(blocks):
 
 
 def _last_two(recent, key, read):
-    """Return the value of `key`, known or read now; the last two are remembered."""
+    """Return the value of `key`, read if not in `recent`, which keeps the last two."""
     value = recent.pop(key, None)
     while len(recent) > 1:
         del recent[next(iter(recent))]
@@ -132,8 +133,8 @@ def _last_two(recent, key, read):
     return recent[key]
 
 
-def _follow(index):
-    """Whether each of some indices follows the one before."""
+def _are_consecutive(index):
+    """Whether each index is one more than the previous one."""
     n = len(index)
     return n > 0 and index[-1] - index[0] == n - 1 and bool(np.all(np.diff(index) == 1))
 
@@ -156,7 +157,7 @@ class StoredRows(LazyRows):
     source : array-like of shape (n, d)
         ``source[start:stop]`` reads rows.
     dtype : data type
-        That of the fetched rows.
+        Of the fetched rows.
     block_size : int, default=None
         Rows to read at once; None: about 16 MB, in whole chunks of the file.
     """
@@ -174,9 +175,9 @@ class StoredRows(LazyRows):
         self._blocks, self._lock = {}, threading.Lock()
 
     def take(self, index):
-        """Return other rows; all of them in their order need no index."""
+        """Return the rows at some indices; all of them in file order need no index."""
         other = super().take(index)
-        if len(other) == self._source.shape[0] and _follow(other._index):
+        if len(other) == self._source.shape[0] and _are_consecutive(other._index):
             other._index = None
         return other
 
@@ -187,7 +188,7 @@ class StoredRows(LazyRows):
     def shuffled(self, rows, rng):
         """Return some rows in random order, so that they can be read in large blocks.
 
-        The first rows come from everywhere; after them come sections of the file in
+        The first rows come from the whole file; then sections of the file follow in
         random order, each with its rows in random order.
         """
         rows = rows if np.all(rows[1:] > rows[:-1]) else np.sort(rows)
@@ -199,7 +200,7 @@ class StoredRows(LazyRows):
         return np.concatenate([rows[first], *rest])
 
     def _places(self, start, stop):
-        """Return the places in the file of a range of rows."""
+        """Return the indices in the file of a range of rows."""
         if self._index is None:
             return np.arange(start, stop)
         return self._index[start:stop]
@@ -207,7 +208,7 @@ class StoredRows(LazyRows):
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
         few = None if self._index is None else self._index[start:stop]
-        if start < stop and (few is None or _follow(few)):
+        if start < stop and (few is None or _are_consecutive(few)):
             n = stop - start
             block, first = divmod(
                 start if few is None else int(few[0]), self.block_size
@@ -223,7 +224,7 @@ class StoredRows(LazyRows):
         return out[:, key[1]]
 
     def _read(self, block):
-        """Return a block of rows of the file, one of the last two or read now."""
+        """Return a block of rows of the file, remembered or read now."""
 
         def read():
             start = block * self.block_size
@@ -233,27 +234,28 @@ class StoredRows(LazyRows):
             return rows
 
         rows = self._blocks.get(block)
-        if rows is not None:  # threads that use it don't wait for one that reads
+        if rows is not None:  # no need to wait for a thread that reads another
             return rows
         with self._lock:
             return _last_two(self._blocks, block, read)
 
     def n_parts(self, pool):
-        """Return how many parts `visit` has on the threads of a pool, or without."""
+        """Return how many parts `visit` has, with or without a pool of threads."""
         n_blocks = self._section // self.block_size
         return 1 if pool is None else min(pool.n_workers, n_blocks)
 
     def visit(self, begin, pool=None):
         """Call ``function(part, places, rows)`` with each block of the file, read once.
 
-        Each of the parts gets its own blocks one after the other, in the order of the
-        file; parts run at the same time, so that one reads while others compute.
+        Each part gets its own blocks one after the other, in the order of the file;
+        parts run at the same time, so that one reads while others compute.
 
         Parameters
         ----------
         begin : callable
-            ``begin(places, rows)`` of the first block returns the function. It takes
-            the number of a part, the places of some rows among these, and the rows.
+            ``begin(places, rows)``, called with the first block, returns the function.
+            `part` is the number of a part; `places` are the indices among these rows of
+            the block's rows.
         pool : Team, default=None
         """
         places = np.full(self._source.shape[0], -1)
@@ -263,7 +265,7 @@ class StoredRows(LazyRows):
             for rows in slices(len(places), self.block_size)
             if np.any(places[rows] >= 0)
         ]
-        n_parts, over = self.n_parts(pool), threading.Event()
+        n_parts, stopped = self.n_parts(pool), threading.Event()
 
         def block(rows):
             here, found = places[rows], self._read(rows.start // self.block_size)
@@ -276,23 +278,23 @@ class StoredRows(LazyRows):
         def task(part):
             try:
                 for rows in blocks[part::n_parts]:
-                    if over.is_set():
+                    if stopped.is_set():
                         return
                     function(part, *(start if rows == blocks[0] else block(rows)))
             except BaseException:
-                over.set()
+                stopped.set()
                 raise
 
         try:
             run_on_threads(pool, task, [(part,) for part in range(n_parts)])
-        finally:  # also where Ctrl-C ends the wait for a part
-            over.set()
+        finally:  # also if Ctrl-C ends the wait for a part
+            stopped.set()
 
     def _in_blocks(self):
         return (self[rows, :] for rows in slices(self.shape[0], self.block_size))
 
     def by_rows(self, function):
-        """Return a function of blocks of the rows, as one array of the host."""
+        """Return a function's values for blocks of rows, joined into a host array."""
         return np.concatenate([function(rows) for rows in self._in_blocks()])
 
     def extremes(self):
@@ -304,8 +306,8 @@ class StoredRows(LazyRows):
 class _ShuffledRows(LazyRows):
     """Rows of a file in the order of `StoredRows.shuffled`.
 
-    The first rows are kept in memory, and the last two sections. Sections are visited
-    one after the other, so that each is read once an epoch.
+    The first rows and the last two sections are kept in memory. Sections are visited
+    one after the other, so that each is read once per epoch.
 
     Parameters
     ----------
@@ -326,19 +328,19 @@ class _ShuffledRows(LazyRows):
         return self._rows[: self._bounds[1], :]
 
     def take(self, index):
-        """Return some of the rows."""
+        """Return the rows at some indices."""
         return self._rows.take(index)
 
     def by_rows(self, function):
-        """Return a function of blocks of the rows, as one array of the host."""
+        """Return a function's values for blocks of rows, joined into a host array."""
         return self._rows.by_rows(function)
 
     def n_parts(self, pool):
-        """Return how many parts `visit` has on the threads of a pool, or without."""
+        """Return how many parts `visit` has, with or without a pool of threads."""
         return self._rows.n_parts(pool)
 
     def visit(self, begin, pool=None):
-        """Call a function as `StoredRows` does; the first rows are kept on the way."""
+        """Visit blocks as `StoredRows` does, keeping the first rows on the way."""
         first = np.empty((self._bounds[1], self.shape[1]), dtype=self.dtype)
 
         def begin_here(places, rows):
@@ -383,6 +385,6 @@ class _ShuffledRows(LazyRows):
         parts = []
         for section in np.roll(sections, -rng.randint(len(sections))):
             own = np.sort(starts[section_of == section])
-            # The last range may reach into the next section, which comes next.
+            # The last range may reach into the next section, so it comes just before.
             parts += [rng.permutation(own[:-1]), own[-1:]]
         return np.concatenate(parts)

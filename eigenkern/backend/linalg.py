@@ -27,36 +27,37 @@ from .threads import (
     single_threaded_blas,
 )
 
-# OpenBLAS 0.3.30 on two threads crashes in potrf from some 15500 rows on: half as many
-# are safe. Columns of a panel of larger factors, which takes as many columns of extra
-# memory. The factor of 10000 rows takes 6.1 to 6.6, 5.5 to 5.7, 5.1 and 5.1 s with 512,
-# 1024, 2048 and 4096 columns (single precision: 3.5, 3.1, 2.7 and 2.6 s).
+# OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
+# are safe. Larger matrices are factorized in panels of this many columns, which need as
+# many columns of extra memory. The factor of 10000 rows takes 6.1 to 6.6, 5.5 to 5.7,
+# 5.1 and 5.1 s with 512, 1024, 2048 and 4096 columns (single precision: 3.5, 3.1, 2.7
+# and 2.6 s).
 _LARGEST_POTRF = 8192
 _PANEL = 2048
-# Rows of a panel where zeros are left out, that solve as little as products allow. For
-# 6000 rows and 2000 columns 64, 128, 256, 512 and 1024 take 0.86, 0.73, 1.15, 1.02 and
-# 0.86 s.
+# Rows of a panel of `inverse_squares`: fewer skip more zeros but make products slow.
+# With 6000 rows and 2000 columns, panels of 64, 128, 256, 512 and 1024 rows take 0.86,
+# 0.73, 1.15, 1.02 and 0.86 s.
 _NARROW_PANEL = 128
 # Rows and columns of a tile of a symmetric matrix, which is read twice, the second time
-# from the cache. Of 256, 512 and 1024 the fastest, with one column and with ten.
+# from the cache. The fastest of 256, 512 and 1024, with one column and with ten.
 _TILE = 256
-# Rows whose diagonal entries are changed together in a library that can't address a
+# Rows whose diagonal entries are changed together if the library can't address a
 # diagonal: 8 MB, and few calls.
 _DIAGONAL_ROWS = 1024
-# Least over largest diagonal entry of a Cholesky factor in float64 that is good enough
-# to make columns orthonormal: to 1e-4, and to rounding if done twice.
+# Ratio of the least to the largest diagonal entry from which a Cholesky factor in
+# float64 makes columns orthonormal: up to 1e-4, and up to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
-# Order from which LAPACK gets the cores that are idle: below, a factorization takes
-# less than 50 ms on one, and two gain a quarter.
+# Order from which LAPACK gets all idle cores: below it, a factorization takes less than
+# 50 ms on one core, and two cores gain a quarter.
 _SHARED_ORDER = 750
-# Rows of a piece of a product, at least: BLAS is slow with few.
+# Fewest rows of a piece of a product: BLAS is slow with few.
 _PIECE_ROWS = 64
 
 
 def large_product(A, B):
-    """Return A @ B, on the threads that BLAS is allowed if the arrays are large.
+    """Return A @ B, on all threads that BLAS may use if the arrays are large.
 
-    Each computes some rows of it, or columns if there are more of them.
+    Each thread computes some of its rows, or columns if there are more of them.
     """
     if not (isinstance(A, np.ndarray) and isinstance(B, np.ndarray)):
         return A @ B
@@ -68,7 +69,7 @@ def large_product(A, B):
     if seconds < 2 * SHARED_SECONDS:
         return A @ B
     team, out = Team(n_blas_threads()), np.empty((m, n), dtype=dtype)
-    # Several for each thread, so that they end together.
+    # Several pieces per thread, so that the threads finish together.
     n_pieces = max(min(2 * team.n_workers, max(m, n) // _PIECE_ROWS), 1)
     pieces = [(piece,) for piece in equal_slices(max(m, n), n_pieces)]
 
@@ -83,7 +84,7 @@ def large_product(A, B):
 
 
 def large_gram(A):
-    """Return A @ A.T, half of which is computed, on the threads if A is large."""
+    """Return A @ A.T; if A is large, half of it is computed, on all threads."""
     if not isinstance(A, np.ndarray):
         return A @ A.T
     m, k = A.shape
@@ -96,7 +97,7 @@ def large_gram(A):
     def task(rows):
         np.matmul(A[rows, :], A[: rows.stop, :].T, out=K[rows, : rows.stop])
 
-    # The longest rows first, so that the threads end together.
+    # The longest rows first, so that the threads finish together.
     tasks = [(rows,) for rows in slices(m, width)][::-1]
     run_on_threads(team, task, tasks, seconds)
     reflect = partial(reflect_rows, K)
@@ -107,7 +108,7 @@ def large_gram(A):
 def reflect_rows(K, rows):
     """Copy rows of the lower triangle of a NumPy array to the upper one."""
     K[: rows.start, rows] = K[rows, : rows.start].T
-    square = K[rows, rows]  # a product may be symmetric to rounding alone
+    square = K[rows, rows]  # a product may be symmetric only up to rounding
     square[...] = np.tril(square) + np.tril(square, -1).T
 
 
@@ -149,8 +150,8 @@ def top_eigh(K, q):
 def right_singular_vectors(product, adjoint, shape, k, like, rng):
     """Return the `k` largest singular values, and right singular vectors, of a matrix.
 
-    From the range of (A A')^2 A B with a random B, orthonormalized after every A;
-    exactly where A B alone has the range of A.
+    They are computed in the range of (A A')^2 A B for a random B, orthonormalized after
+    each product with A; exact if A B already has the range of A.
 
     Parameters
     ----------
@@ -188,29 +189,29 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
     B_64 = xp.astype(B, xp.float64, copy=False)
     squares, U = xp.linalg.eigh(B_64.T @ B_64)
     squares, U = xp.flip(squares)[:k], xp.flip(U, axis=1)[:, :k]
-    # Of smaller ones the Gram matrix does not tell the vectors.
+    # The Gram matrix does not determine the vectors of smaller singular values.
     if not bool(squares[-1] > 1e-8 * squares[0]):
         vectors, values, _ = xp.linalg.svd(B, full_matrices=False)
-        # Columns of zeros have no part in them, not even one of rounding.
+        # Columns of zeros have no part in the vectors, not even by rounding.
         none = ~xp.any(B != 0, axis=1)[:, None] & (values > 1e-8 * values[0])
         return values[:k], xp.where(none, xp.zeros_like(vectors), vectors)[:, :k]
     values = xp.sqrt(squares)
     vectors = B @ xp.astype(U / values, B.dtype)
-    if B.dtype == xp.float64:  # the last ones have a part of the first ones in them
+    if B.dtype == xp.float64:  # the last vectors contain parts of the first
         vectors = _orthonormal(vectors)
     return xp.astype(values, B.dtype), vectors
 
 
 def _orthonormal(B, *, accurate=False):
-    """Return a basis of the span of the columns of B that is nearly orthonormal.
+    """Return a nearly orthonormal basis of the span of the columns of B.
 
-    From the Cholesky factor of B' B, in half the time of a QR factorization, which is
-    for columns that are nearly dependent. If it must be `accurate` it is orthonormal to
-    rounding.
+    It comes from the Cholesky factor of B' B, in half the time of a QR factorization;
+    that is used if columns are nearly dependent. If `accurate`, the basis is
+    orthonormal up to rounding.
     """
     xp = namespace(B)
     B_64 = xp.astype(B, xp.float64, copy=False)
-    # Not SciPy's: its threads and those of NumPy wait for each other.
+    # Not SciPy's factor: its threads and NumPy's would wait for each other.
     L, ratio = _library_cholesky(B_64.T @ B_64), 0.0
     if L is not None:
         pivots = xp.linalg.diagonal(L)
@@ -225,7 +226,7 @@ def _orthonormal(B, *, accurate=False):
 
 
 def _triangular_inverse(L):
-    """Return the inverse of a lower triangular matrix, by halves."""
+    """Return the inverse of a lower triangular matrix, recursively by halves."""
     xp, n = namespace(L), L.shape[0]
     if n <= 64:
         return xp.linalg.inv(L)
@@ -247,14 +248,14 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
     Parameters
     ----------
     apply : callable
-        ``apply(V)`` returns the product of each operator with its column of V. One
-        matrix that all of them share is read once for all.
+        ``apply(V)`` returns the product of each operator with its column of V. A matrix
+        that they share is then read once for all.
     start : array of shape (N, k)
         First Lanczos vectors of k operators; any scale.
     n_steps : int, default=24
-        The most products.
+        Most products.
     tol : float, default=1e-3
-        An eigenvalue is taken once it changes by less than this fraction.
+        An eigenvalue is accepted once it changes by less than this fraction.
 
     Returns
     -------
@@ -263,11 +264,11 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
     """
     xp, k = namespace(start), start.shape[1]
     diagonal, off_diagonal = [], []
-    V, values, found = _normalised(start), np.zeros(k), np.zeros(k, dtype=bool)
+    V, values, found = _normalized(start), np.zeros(k), np.zeros(k, dtype=bool)
     previous_part = xp.zeros_like(V)
     for _ in range(min(n_steps, start.shape[0])):
-        # Rounding brings back directions that were found, hence only values that were:
-        # the largest needs no second orthogonalization.
+        # Rounding brings back only directions, and values, that were found before: the
+        # largest value needs no second orthogonalization.
         W = apply(V) - previous_part
         along = xp.sum(W * V, axis=0)
         W = W - V * along
@@ -290,11 +291,11 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
             break
         off_diagonal.append(norms)
         previous_part = V * size_left
-        V = _normalised(W)
+        V = _normalized(W)
     return np.maximum(values, 0.0).tolist()
 
 
-def _normalised(V):
+def _normalized(V):
     """Return columns of norm 1; zero stays zero."""
     xp = namespace(V)
     norms = xp.linalg.vector_norm(V, axis=0)
@@ -343,17 +344,17 @@ def cholesky(K):
             L = factor(K)
     else:
         L = _library_cholesky(K)
-    # Some say nothing of NaN.
+    # Some libraries do not report NaN.
     if L is None or not bool(xp.all(xp.isfinite(xp.linalg.diagonal(L)))):
         return None
     return L
 
 
 def first_cholesky(K, shifts):
-    """Return the lower Cholesky factor of K + c I for the first c that has one.
+    """Return the lower Cholesky factor of K + c I for the first c for which it exists.
 
-    None if none has. `shifts` holds numbers c, or arrays of shape (n,) for other
-    diagonals. `K` is kept.
+    None if it does for no c. `shifts` holds numbers, or arrays of shape (n,) for other
+    diagonals. `K` is not changed.
     """
     for shift in shifts:
         L = cholesky(plus_diagonal(namespace(K).asarray(K, copy=True), shift))
@@ -365,23 +366,23 @@ def first_cholesky(K, shifts):
 def _library_cholesky(K):
     """Return the factor that the array library finds, or None where it fails."""
     xp, errors = namespace(K), nullcontext()
-    if is_cupy(xp):  # which does not tell by itself
+    if is_cupy(xp):  # reports failures only if asked to
         import cupyx
 
         errors = cupyx.errstate(linalg="raise")
     try:
         with errors:
             return xp.linalg.cholesky(K)
-    except (ArithmeticError, RuntimeError, ValueError):  # each library has its own
+    except (ArithmeticError, RuntimeError, ValueError):  # each library raises its own
         return None
 
 
 def shifted_cholesky(K, shift):
-    """Return the lower Cholesky factor of K + c I or None, and what multiplies by K.
+    """Return the lower Cholesky factor of K + c I, and a function that multiplies by K.
 
-    The factor needs one triangle of the array, which may be overwritten: the other one
+    `K` may be overwritten. The factor needs one triangle of the array, so the other one
     still holds K. Its product with a column takes 10 ms for 6400 rows in single
-    precision; to evaluate K anew takes 30 ms.
+    precision; evaluating K again takes 30 ms.
 
     Parameters
     ----------
@@ -393,9 +394,9 @@ def shifted_cholesky(K, shift):
     Returns
     -------
     L : array of shape (n, n) or None
-        Only its lower triangle is the factor.
+        Only its lower triangle is the factor. None if there is none.
     product : callable or None
-        ``product(V)`` returns K V. None where K is not kept.
+        ``product(V)`` returns K V. None if K is not kept.
     """
     if not is_numpy(namespace(K)) or K.shape[0] > _LARGEST_POTRF:
         return cholesky(plus_diagonal(K, shift)), None
@@ -410,7 +411,7 @@ def shifted_cholesky(K, shift):
 def _other_triangle_product(L, diagonal, V):
     """Return K V for the strictly upper triangle of K in L, and its diagonal.
 
-    In tiles, whose short sums have less rounding errors than those of BLAS's symv.
+    In tiles, whose short sums have smaller rounding errors than BLAS's symv.
     """
     n, product = L.shape[0], diagonal[:, None] * V
     with _lapack_threads(n):
@@ -422,7 +423,7 @@ def _other_triangle_product(L, diagonal, V):
 
 
 def _potrf_in_place(K, clean=True):
-    """Return the lower factor of K in its place, None if it failed.
+    """Return the lower factor of K, in its place; None if it fails.
 
     Its upper triangle is zero if `clean`, and that of K otherwise.
     """
@@ -433,7 +434,7 @@ def _potrf_in_place(K, clean=True):
 
 
 def _blocked_cholesky(K):
-    """Return the lower factor of K in its place, None if it failed."""
+    """Return the lower factor of K, in its place, by panels; None if it fails."""
     potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
     for rows in slices(K.shape[0], _PANEL):
         start = rows.start
@@ -455,7 +456,7 @@ def solve_triangular(L, B, *, transposed=False):
     xp, A = namespace(L), L.T if transposed else L
     options = {"lower": True, "trans": int(transposed), "check_finite": False}
     if is_numpy(xp):
-        # Of many columns LAPACK gives each thread some.
+        # LAPACK divides many columns between threads.
         seconds = CPU.product_seconds(0.5 * L.size * B.shape[1], B.itemsize, 1)
         many = B.shape[1] >= 2 * _PIECE_ROWS and seconds >= 2 * SHARED_SECONDS
         with single_threaded_blas.lifted(n_blas_threads() if many else 1):
@@ -472,8 +473,8 @@ def solve_triangular(L, B, *, transposed=False):
 def inverse_squares(L, index, column, values):
     """Return u' (L L')^-1 u of sparse columns u.
 
-    They are the squared norms of L^-1 u, which is zero above the first entry of u: of r
-    evenly spread columns it takes r n^2 / 6 multiply-adds.
+    They are the squared norms of L^-1 u, which is zero above the first entry of u: r
+    evenly spread columns take r n^2 / 6 multiply-adds.
 
     Parameters
     ----------
@@ -482,7 +483,7 @@ def inverse_squares(L, index, column, values):
     index : ndarray of shape (k,)
         Rows of the entries of all columns, increasing, on the host.
     column : ndarray of shape (k,)
-        0 to r - 1, the column of each.
+        0 to r - 1, the column of each entry.
     values : ndarray of shape (k,)
 
     Returns
@@ -523,16 +524,16 @@ def inverse_diagonal(L):
 
 
 def orthonormal_beside(V, U):
-    """Return an orthonormal basis of V less its part in the span of U.
+    """Return an orthonormal basis of V minus its part in the span of U.
 
     Parameters
     ----------
     V : array of shape (n, l)
     U : array of shape (n, k)
-        Orthonormal columns, best each contiguous.
+        Orthonormal columns, preferably each contiguous.
     """
     xp = namespace(V)
-    for _ in range(2):  # after the first time rounding is left
+    for _ in range(2):  # the second time removes rounding errors
         V = V - large_product(U, large_product(U.T, V))
         V = xp.linalg.qr(V)[0]
     return V
@@ -541,9 +542,9 @@ def orthonormal_beside(V, U):
 def pivoted_cholesky(K, tol):
     """Return rows of a positive semi-definite matrix that span it, and their factor.
 
-    Rows are taken greedily, the one with the largest Schur complement first, until
-    every complement is below `tol`: rows that are copies, or in the span of others to
-    the accuracy of K, are left out.
+    Rows are taken greedily, the one with the largest Schur complement first, until all
+    complements are below `tol`. This leaves out copies of rows, and rows in the span of
+    others up to the accuracy of K.
 
     Parameters
     ----------
@@ -556,8 +557,8 @@ def pivoted_cholesky(K, tol):
     kept : ndarray of shape (p,)
         Indices of the rows, on the host.
     L : array of shape (p, p)
-        Lower triangular, L L' = K[kept][:, kept]; the squares of its diagonal are not
-        below `tol`.
+        Lower triangular, L L' = K[kept][:, kept]; the squares of its diagonal are at
+        least `tol`.
     """
     xp = namespace(K)
     with single_threaded_blas:

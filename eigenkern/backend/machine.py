@@ -2,7 +2,7 @@
 
 Decisions about time and memory use it: how large a tile is, whether a kernel matrix is
 cached, whether a factorization is cheaper than iterating, how often a gradient is
-projected. They choose between ways to the same result. Limits on the memory of a single
+projected. They choose between ways to the same result. Memory limits of a single
 function are defined next to it.
 """
 
@@ -18,20 +18,20 @@ class Machine:
     Attributes
     ----------
     product : float
-        Flop/s of one thread in a large matrix product in float32; half in float64.
+        Flop/s of one thread in large matrix products in float32; twice that of float64.
     function : float
         Seconds of one thread for one value of a kernel's function in float32; twice
         that in float64.
     convert : float
         Seconds of one thread to convert one value to float64.
     read, read_one, touch : float
-        Bytes/s to read memory, by all threads and by one, and to use memory for the
-        first time, unless that is measured (`memory.touch_rate`).
+        Bytes/s at which all threads, or one, read memory, and at which memory is used
+        for the first time if that is not measured (`memory.touch_rate`).
     tile_bytes : float
         Bytes that the tiles of one thread may take.
     narrow_product_work : float
-        A multiply-add of a product with few columns takes as long as this many of a
-        large one, because each number of the matrix is read for only a few columns.
+        A multiply-add in a product with few columns takes as long as this many in a
+        large product, because each number of the matrix is read for few columns only.
     """
 
     product: float
@@ -65,9 +65,9 @@ class Machine:
     def factor_work(self, p):
         """Return the multiply-adds in the time of a Cholesky factor in float64.
 
-        The factor has p^3 / 6 of them, at a third of the rate of a large product in
-        float32 (float64 halves the rate, and a factor reaches two thirds of that),
-        which makes p^3 / 2. Decisions assume twice that.
+        The factor takes p^3 / 6, at a third of the rate of a large product in float32
+        (float64 halves the rate, and a factor reaches two thirds of that): as long as
+        p^3 / 2 in float32. Decisions assume twice that.
         """
         return 1.0 * p**3
 
@@ -77,9 +77,9 @@ def machine_of(operator):
     return GPU if on_gpu(operator.xp, operator.device) else CPU
 
 
-# Two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy 2.4 with
-# OpenBLAS: 70 to 200 Gflop/s a thread; exp 0.45 ns, its square root and division the
-# same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s.
+# Measured on two cores of an AMD EPYC (2.6 GHz, AVX-512) and of an Intel Xeon, NumPy
+# 2.4 with OpenBLAS: 70 to 200 Gflop/s per thread; exp 0.45 ns, square root and division
+# the same again; 8 to 12 GB/s; first use of memory 0.3 to 15 GB/s.
 CPU = Machine(
     product=80e9,
     function=1.25e-9,
@@ -91,8 +91,8 @@ CPU = Machine(
     narrow_product_work=20,
 )
 # From data sheets of an A100, not measured. A tile takes one library call each for the
-# product, the function and the product with A: it must be large enough to outweigh
-# their launch.
+# product, the function and the product with A: it must be large enough to outweigh the
+# launches.
 GPU = Machine(
     product=40e12,
     function=4e-12,
@@ -110,30 +110,30 @@ GPU = Machine(
 ROW_TILE, CENTER_TILE = 1024, 512
 # Bytes that stay in a core's cache.
 CORE_CACHE_BYTES = 2e6
-# Seconds of one thread's work for each thread that shares it. Waking a thread and
-# waiting for it takes 0.05 ms, and next to another process 3 ms, a slice of the
+# Least work for each thread that shares it, in seconds of one thread. Waking a thread
+# and waiting for it takes 0.05 ms; next to another process 3 ms, a slice of the
 # scheduler.
 SHARED_SECONDS = 0.5e-3
-# Kernel matrices that are cached. Rows of a block of the triangle: fewer make products
-# slow, more give the workers unequal shares.
+# Rows of a block of a cached triangle: fewer make products slow, more give the workers
+# unequal shares.
 TRIANGLE_ROWS = 1024
-# Bytes of a cached matrix beyond which the rate of first use of memory is measured, in
+# Bytes of a matrix to cache from which the rate of first use of memory is measured, in
 # 50 ms: computing the matrix takes tenths of a second, the first use up to a second.
 MEASURED_TOUCH_BYTES = 256e6
-# Random features. Bytes of frequencies that a product draws at a time, and frequencies
-# that are multiplied together, because narrow products are slow.
+# Random features: bytes of frequencies that are drawn at a time for a product, and
+# frequencies that are multiplied at once, because narrow products are slow.
 FREQUENCY_GROUP_BYTES, FREQUENCY_SLAB = 32e6, 512
-# Bytes of coefficients, or tiles, that gradients are computed from at a time.
+# Bytes of coefficients, or of tiles, from which gradients are computed at a time.
 GRADIENT_BYTES = 256e6
-# Rows and numbers of a tile whose signs are taken feature by feature. With tiles of 256
-# x 256, which would suit a core's cache, two threads wait for each other between NumPy
-# calls and take twice as long; 512 x 512 takes up to a fifth longer.
+# Gradients by signs, feature by feature: most rows, and most numbers, of a tile. With
+# tiles of 256 x 256, which would suit a core's cache, two threads wait for each other
+# between NumPy calls and take twice as long; 512 x 512 takes up to a fifth longer.
 SIGNED_ROWS, SIGNED_TILE = 1024, 2**18
-# Most numbers and rows of a tile: it stays in a core's cache, and is large enough that
-# the threads seldom wait for each other between two NumPy calls. And most numbers if
-# there are no threads, as on a GPU.
+# Random features: most numbers, and most rows, of a tile. It stays in a core's cache,
+# and is so large that threads seldom wait for each other between NumPy calls. The last
+# is the most numbers where there are no threads, as on a GPU.
 WAVE_TILE, WAVE_TILE_ROWS, WAVE_TILE_UNTHREADED = 2**18, 8192, 2**24
-# This many numbers are too little work for threads: the losses of 7300 rows in ten
+# Up to this many numbers are too little work to share: the losses of 7300 rows in ten
 # columns took 0.34 ms on one thread and 0.45 ms on two.
 WAVE_TILE_ALONE = 2**17
 # Most bytes of encoded rows that are sent to several devices at a time, and of

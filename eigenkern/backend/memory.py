@@ -1,4 +1,4 @@
-"""Free memory of the machine, of a process with limits and of a GPU; first use."""
+"""Free memory of the machine, the process and a GPU; the cost of its first use."""
 
 import math
 import time
@@ -17,12 +17,12 @@ except ImportError:  # Windows
 
 _CGROUP = Path("/sys/fs/cgroup")
 # Share of a GPU's free memory to plan with. The rest is a margin that was not measured:
-# plans count arrays, not the workspaces of cuBLAS and cuSOLVER, nor what a pool loses
-# by rounding blocks up and between them.
+# plans count arrays, but not the workspaces of cuBLAS and cuSOLVER, nor what a memory
+# pool loses to rounding and to gaps between blocks.
 _GPU_SHARE = 0.9
-# Share of the address space left under a limit (ulimit -v) to plan with; a quarter is
+# Share to plan with of the address space that a limit (ulimit -v) leaves; a quarter is
 # for threads, the rest for temporary arrays. With 100 MB left, two of 16 fits still ran
-# out of memory with nine tenths, one with a half.
+# out of memory with a share of nine tenths, one with a half.
 _ADDRESS_SHARE = 0.5
 # How the first use of memory is measured: bytes per piece, most bytes, and seconds
 # after which the measurement ends. See `touch_rate`.
@@ -34,10 +34,9 @@ _LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA
 def available(xp, device):
     """Bytes that can be allocated on `device` now.
 
-    On the host this respects the limits of control groups and of the process
-    (``ulimit -v``); of the latter it is half of what is left. On a GPU it is nine
-    tenths of the free memory, after the library's memory pool has returned its unused
-    blocks.
+    On the host, limits of control groups count, and half of what a limit of the process
+    (``ulimit -v``) leaves. On a GPU it is nine tenths of the free memory, after the
+    library's memory pool has returned its unused blocks.
     """
     if is_cupy(xp):
         import cupy
@@ -85,16 +84,16 @@ def touch_rate(n_bytes):
     """Bytes/s at which one thread uses new memory for the first time.
 
     The operating system clears each page at its first use, and a virtual machine may
-    have to get it from its host. Measured, this took 0.05 to 3.3 s per GB; on one
-    machine 0.07 s for recently freed pages and 2.2 s for others, which the last pieces
-    of up to a GB should reveal. It is measured once per process, in about 50 ms, and
-    rounded to a power of 4 times 1.5e9, so that noise in the measurement seldom changes
+    have to get it from its host. This took 0.05 to 3.3 s per GB; on one machine 0.07 s
+    for recently freed pages and 2.2 s for others. The last pieces of up to a GB should
+    be of the latter kind, so the rate is theirs. It is measured once per process, in
+    about 50 ms, and rounded to a power of 4 times 1.5e9, so that noise seldom changes
     what is chosen.
 
     Parameters
     ----------
     n_bytes : float
-        Bytes to be used, at least 8 MB; no more are touched.
+        Bytes to be used, at least 8 MB; the measurement touches no more.
     """
     if not _measured_rate:
         rate = _measure_touch_rate(int(min(n_bytes, _MOST_TOUCHED)))

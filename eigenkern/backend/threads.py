@@ -1,10 +1,10 @@
-"""Threads: tasks that are shared by a team of them, and BLAS limited to one a call.
+"""Teams of threads that share tasks, each BLAS call running on one thread.
 
-A fit or a prediction runs with BLAS limited to one thread (`single_threaded_blas`), and
-shares out its large products itself (`run_on_threads`): the threads of BLAS wait for
-each other by spinning, many times in a product, and where another process has a core
-every wait takes until the scheduler gives it back. Factorizations, which only LAPACK
-can share out, run on the cores that are idle (`idle_threads`).
+A fit or a prediction limits BLAS to one thread (`single_threaded_blas`) and divides its
+large products between threads itself (`run_on_threads`). The threads of BLAS would wait
+for each other by spinning, many times per product, and if another process has one of
+the cores, every wait lasts until the scheduler gives that core back. Factorizations,
+which only LAPACK can divide, run on the idle cores (`idle_threads`).
 """
 
 import os
@@ -26,32 +26,32 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from . import memory
 from .machine import SHARED_SECONDS
 
-# Times that the number of busy cores is read: of two or three readings the least, for a
-# process that wakes up for a moment does not count.
+# Most readings of the number of busy cores. The smallest one counts, so that a process
+# that wakes up for a moment is ignored.
 _N_READINGS = 3
-# Where the address space is limited (ulimit -v): bytes that BLAS takes of it in the
-# thread that calls, and those of another thread. Measured: 32 MB for each OpenBLAS,
-# NumPy's and SciPy's, which end the process where they don't get them; 8 MB of stack
-# and 64 of malloc's arena for each of the two threads, that of `SleepingTeam` and the
-# other.
+# If the address space is limited (ulimit -v): its bytes that BLAS takes in the calling
+# thread, and the bytes for another worker. Measured: 32 MB for each OpenBLAS, NumPy's
+# and SciPy's, which end the process if they don't get them; 8 MB of stack and 64 MB of
+# malloc's arena for each of a worker's two threads, its helper and that of a
+# `SleepingTeam`.
 _CALLER_BYTES, _HELPER_BYTES = 80e6, 210e6
-# Part of the address space that other threads may take.
+# Share of the free address space that other workers may take.
 _HELPERS_SHARE = 0.25
 
 
 class _SingleThreadedBlas:
-    """Context in which BLAS runs one thread a call, nestable and safe between threads.
+    """Context in which each BLAS call runs on one thread; nestable and thread-safe.
 
-    The limit is a state of the process: the first to enter sets it and the last to
-    leave restores it, so that two fits in two threads don't restore each other's limit.
+    The limit applies to the whole process: the first thread to enter sets it and the
+    last one to leave restores it, so that concurrent fits don't undo each other's.
     """
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._depths = {}  # of the threads that are inside
+        self._depths = {}  # how often each thread has entered
         self._controller, self._before, self._n_modules = None, [], 0
         self._n_threads = 1
-        self._n_ready = 0  # threads that were inside at a time, under a limit
+        self._n_ready = 0  # threads for which `_make_room` has made room
 
     def begin_after_fork(self):
         """Start anew in a forked process, where no thread is inside."""
@@ -61,7 +61,7 @@ class _SingleThreadedBlas:
             self._set(self._before)
 
     def n_threads(self):
-        """Return how many threads BLAS is allowed; inside, how many it was before."""
+        """Return how many threads BLAS may use outside of this context."""
         with self._lock:
             if not self._depths:
                 self._look_up()
@@ -74,7 +74,7 @@ class _SingleThreadedBlas:
             return len(self._depths) > 1
 
     def _look_up(self):
-        # Finding the libraries takes milliseconds: only where others may be loaded.
+        # Finding the libraries takes milliseconds: repeated only after new imports.
         if self._controller is None or len(sys.modules) != self._n_modules:
             self._controller = ThreadpoolController().select(user_api="blas")
             self._n_modules = len(sys.modules)
@@ -85,9 +85,9 @@ class _SingleThreadedBlas:
             self._n_threads = min(self._n_threads, n_cores(), _n_with_room())
 
     def _make_room(self, n_threads):
-        """Let BLAS take what it needs of a limited address space, while it is free.
+        """Let BLAS take what it needs while a limited address space has room.
 
-        Helpers of the process have done that when they were started.
+        Helper threads did so when they started.
         """
         if n_threads > self._n_ready:
             free = memory.address_space()
@@ -114,7 +114,7 @@ class _SingleThreadedBlas:
     def __exit__(self, *exc_info):
         with self._lock:
             thread = threading.get_ident()
-            if thread not in self._depths:  # in a process that was forked inside
+            if thread not in self._depths:  # the process was forked inside
                 return
             self._depths[thread] -= 1
             if not self._depths[thread]:
@@ -124,9 +124,9 @@ class _SingleThreadedBlas:
 
     @contextmanager
     def lifted(self, n_threads):
-        """Return a context in which a call of BLAS runs `n_threads`.
+        """Return a context in which each BLAS call runs on `n_threads` threads.
 
-        They are those of the process: calls of other threads run on as many.
+        This applies to the whole process: calls from other threads do so too.
         """
         with self:
             self.allow(n_threads)
@@ -137,7 +137,7 @@ class _SingleThreadedBlas:
                     self.allow(1)
 
     def allow(self, n_threads):
-        """Limit BLAS in the process, or in this thread where the limit is one of it."""
+        """Limit BLAS in the process, or only in this thread if its library does so."""
         with self._lock:
             self._set([n and min(n, n_threads) for n in self._before])
 
@@ -147,8 +147,8 @@ class _SingleThreadedBlas:
         ):
             if count is None:
                 continue
-            # threadpoolctl lets only the thread that set a limit first change it, in
-            # order that threads don't fight; here the lock and the depth see to that.
+            # threadpoolctl lets only the thread that first set a limit change it, so
+            # that threads don't compete; here the lock and the depths ensure that.
             release = getattr(library, "clear_controlling_thread", None)
             if release is not None:
                 release(force=True)
@@ -161,7 +161,7 @@ single_threaded_blas = _SingleThreadedBlas()
 
 
 def n_cores():
-    """Cores that this process may use: of a container the share that it is given."""
+    """Cores that this process may use; in a container, its share of them."""
     if not hasattr(os, "sched_getaffinity"):
         return _share(os.cpu_count())
     n_allowed = len(os.sched_getaffinity(0))
@@ -175,7 +175,7 @@ def _share(n_allowed):
 
 
 def _n_with_room():
-    """Return how many threads the address space has room for, 1 at least."""
+    """Return how many threads the address space has room for, at least 1."""
     free = memory.address_space()
     if free == float("inf"):
         return free
@@ -183,33 +183,33 @@ def _n_with_room():
 
 
 def openmp_with_room():
-    """Return a context for OpenMP, which ends the process where no thread starts."""
+    """Return a context for OpenMP, which ends a process that can't start a thread."""
     if _n_with_room() == float("inf"):
         return nullcontext()
     return threadpool_limits(n_blas_threads(), user_api="openmp")
 
 
 def _use_blas():
-    """Call each BLAS with matrices that are not too small for its buffer."""
+    """Call each BLAS with matrices so large that it allocates its buffer."""
     A = np.ones((256, 256))
     np.matmul(A, A)
     scipy.linalg.blas.dgemm(1.0, A, A)
 
 
 def n_blas_threads():
-    """Return how many threads BLAS is allowed, and the tasks of this module."""
+    """Return how many threads BLAS, or a team of this module, may use."""
     return single_threaded_blas.n_threads()
 
 
 def idle_threads():
-    """Return how many threads find a core that nothing else uses, 1 at least.
+    """Return how many threads LAPACK should use: one per idle core, at least 1.
 
-    At most as many as BLAS is allowed. For LAPACK, whose threads wait for each other
-    thousands of times: where another process has one of the cores, a factorization on
-    all of them takes up to ten times as long as on one (benchmarks/busy.py). Blocks
-    that the threads of this module share are no remedy: 6000 rows in float32 took
-    0.71 s beside two loops of the same session and 1.20 s beside two with sessions of
-    their own, and LAPACK on one thread 0.74 s beside either.
+    At most as many as BLAS may use. LAPACK's threads wait for each other thousands of
+    times: if another process has one of the cores, a factorization on all of them takes
+    up to ten times as long as on one (benchmarks/busy.py). Dividing it into blocks for
+    the threads of this module does not help: 6000 rows in float32 took 0.71 s next to
+    two endless loops in the same session and 1.20 s next to two in sessions of their
+    own; LAPACK on one thread took 0.74 s next to either.
     """
     n_threads = n_blas_threads()
     if n_threads == 1 or single_threaded_blas.is_shared:
@@ -224,7 +224,7 @@ def idle_threads():
 
 
 def _n_busy_elsewhere():
-    """Return how many threads of other processes run or wait for a core, on Linux."""
+    """Return how many threads of other processes use or want a core (Linux only)."""
     try:
         n_busy = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
         own = list(Path("/proc/self/task").iterdir())
@@ -238,24 +238,24 @@ def _n_busy_elsewhere():
 
 
 class Team:
-    """Threads that share tasks: the one that calls, and helpers.
+    """Threads that share tasks: the calling thread and helpers.
 
-    The helpers are those of the process: fits in several threads share them, and each
-    gets on without.
+    The helpers belong to the process: concurrent fits share them, and none depends on
+    them.
 
     Parameters
     ----------
     n_workers : int
-        The one that calls included.
+        Including the calling thread.
     """
 
     def __init__(self, n_workers):
         self.n_workers = n_workers
 
     def run(self, task, arguments, seconds):
-        """Call ``task(*args)`` for all `arguments`; the next goes to whoever is free.
+        """Call ``task(*args)`` for all `arguments`; whoever is free takes the next.
 
-        The caller waits for no helper that has not begun.
+        The caller does not wait for helpers that have not begun.
         """
         n_helpers = min(self.n_workers, len(arguments), seconds / SHARED_SECONDS) - 1
         left = deque(arguments)
@@ -282,7 +282,7 @@ class Team:
         except BaseException:
             left.clear()
             raise
-        finally:  # after an error or Ctrl-C too: no writer is left
+        finally:  # also after an error or Ctrl-C: no helper goes on writing
             running = [helper for helper in helpers if not helper.cancel()]
             for helper in running:
                 helper.exception()
@@ -290,7 +290,7 @@ class Team:
             helper.result()
 
     def _submit(self, work):
-        # In the caller's context: NumPy's `errstate` holds for helpers too.
+        # In the caller's context, so that NumPy's `errstate` applies to helpers too.
         return _submit(copy_context().run, partial(_help, work), self.n_workers)
 
     def _do_own_share(self, work, helpers):
@@ -298,12 +298,12 @@ class Team:
 
 
 class SleepingTeam(Team):
-    """Threads that share tasks, while the one that calls sleeps: for many short calls.
+    """Threads that share tasks while the calling thread sleeps: for many short calls.
 
-    Beside other processes the scheduler sooner gives a core to a thread that wakes up
-    than to one that goes on: in calls of a millisecond the caller would get behind
-    (benchmarks/busy.py, "dsg": 1.7 times as long as alone, and 3 to 5 times). The
-    threads are its own: no task may share out work to them.
+    If other processes compete, the scheduler prefers a thread that wakes up to one that
+    keeps running: in calls of a millisecond a working caller would fall behind. (Next
+    to them "dsg" in benchmarks/busy.py takes 1.7 times as long as alone; with a working
+    caller, 3 to 5 times.) Tasks must not share work on the same team.
     """
 
     def __init__(self, n_workers):
@@ -322,9 +322,9 @@ class SleepingTeam(Team):
 
 
 def _started(n_threads):
-    """Return an executor whose threads run: fewer where no more start, None for none.
+    """Return an executor with running threads: as many as can start, None if none can.
 
-    What is submitted later starts none: it can't fail.
+    Later submissions start no thread, so they can't fail.
     """
     executor, all_run = ThreadPoolExecutor(n_threads, "eigenkern"), threading.Event()
     n_started = 0
@@ -353,15 +353,15 @@ _this_thread = threading.local()
 
 
 def _help(work):
-    """Do a part of the work, in a thread where BLAS runs one thread too."""
-    if not hasattr(_this_thread, "is_limited"):  # the limit may be one of the thread
+    """Do part of the work in a helper thread, where BLAS uses one thread too."""
+    if not hasattr(_this_thread, "is_limited"):  # the limit may be per thread
         single_threaded_blas.allow(1)
         _this_thread.is_limited = True
     work()
 
 
 def _submit(run, work, n_workers):
-    """Let one of the helpers of the process ``run(work)``; return its `Future`.
+    """Let a helper of the process ``run(work)``; return the `Future`.
 
     None if there are no helpers.
     """
@@ -374,7 +374,7 @@ def _submit(run, work, n_workers):
 
 
 def _begin_after_fork():
-    """A forked process has none of the threads, and perhaps locks that they held."""
+    """Reset: a forked process lacks the threads, but may have locks that they held."""
     global _helpers, _n_helpers, _helpers_lock
     _helpers, _n_helpers, _helpers_lock = None, 0, threading.Lock()
     single_threaded_blas.begin_after_fork()
@@ -390,11 +390,11 @@ def run_on_threads(pool, task, arguments, seconds=float("inf")):
     Parameters
     ----------
     pool : Team or None
-        BLAS runs one thread a call in it.
+        While it works, each BLAS call runs on one thread.
     task : callable
     arguments : list of tuples
     seconds : float, default=inf
-        What all of them take on one thread: little work is not worth a helper.
+        Time of all tasks on one thread: little work is not worth a helper.
     """
     if pool is None:
         for args in arguments:

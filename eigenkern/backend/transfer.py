@@ -13,7 +13,7 @@ from .memory import n_bytes
 
 
 def move_what_fits(X, xp, device):
-    """Return the rows X like `move`, making sure that a second copy fits.
+    """Move the rows X like `move`, making sure that a second copy fits.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def move_what_fits(X, xp, device):
 
 
 class StreamedRows:
-    """Rows of an array in one place that are moved to another on demand.
+    """Rows of an array that are moved to another device on demand.
 
     When a GPU uses host rows one range after another, each range is copied while the
     previous one is in use.
@@ -111,12 +111,12 @@ class _CopiesToGpu:
     def start(self, read, start, shape, dtype):
         """Start a copy of ``read(start, start + m)``; return the future of the array.
 
-        `shape` is that of the copy, (m, d).
+        `shape` is the shape of the copy, (m, d).
         """
         import cupy
 
         with self._device:
-            # Work given to the GPU so far may still use this memory: wait for it.
+            # Work queued on the GPU may still use this memory: wait for it.
             out = cupy.empty(shape, dtype)
             free = cupy.cuda.get_current_stream().record()
         return self._thread.submit(self._copy, read, start, out, free)

@@ -29,7 +29,7 @@ _PACKAGES = (
 def show_versions() -> None:
     """Print versions, the BLAS in use with its kernel and threads, devices, memory.
 
-    Says so if OpenBLAS does not recognize AVX-512 and runs at half speed.
+    Also reports if OpenBLAS does not recognize AVX-512 and runs at half speed.
 
     See Also
     --------
@@ -90,11 +90,11 @@ def _blas():
         if library["user_api"] != "blas":
             continue
         kernel = library.get("architecture", "unknown")
-        told = (
+        description = (
             f"{library['version']}, kernel {kernel}, "
             f"{library['num_threads']} threads ({library['filepath']})"
         )
-        lines.append((library["internal_api"], told))
+        lines.append((library["internal_api"], description))
         if kernel == "Haswell" and "avx512f" in _cpu_flags():
             advice = (
                 "this CPU has AVX-512, which OpenBLAS did not recognize: set "
