@@ -12,16 +12,16 @@ from .plan import cache_budget, cache_pays
 
 
 def cached(operators, cache_size, n_products, n_features):
-    """Return operators that have computed their matrices, if these fit and that pays.
+    """Return operators whose matrices are computed once, if they fit and that pays.
 
-    Of a symmetric matrix it is the lower triangle that is computed and stored: half the
-    flops, half the memory. On a GPU it is the whole: a product is then one call, and
-    not one for every block.
+    Of a symmetric matrix only the lower triangle is computed and stored: half the
+    flops, half the memory. A GPU stores the whole matrix: a product is then one call
+    instead of one per block.
 
     Parameters
     ----------
     operators : list of Matrix
-        The more often used ones first.
+        Those used more often first.
     cache_size : "auto" or float
         MB for all of them.
     n_products : int
@@ -44,7 +44,7 @@ def cached(operators, cache_size, n_products, n_features):
     found = list(operators)
     sizes = cached_bytes(operators, cache_size, n_products, n_features)
     for i, (operator, size) in enumerate(zip(operators, sizes, strict=True)):
-        if not size:  # not to be cached, or in memory already
+        if not size:  # not worth it, or in memory already
             continue
         free = memory.available(operator.xp, operator.device)
         if size > free:
@@ -61,9 +61,9 @@ def cached(operators, cache_size, n_products, n_features):
 
 
 def cached_bytes(operators, cache_size, n_products, n_features):
-    """Return the bytes of each matrix that `cached` computes, None of the others.
+    """Return the bytes of each matrix that `cached` computes, and None for the others.
 
-    The parameters are those of `cached`; a matrix in memory takes none.
+    The parameters are those of `cached`; a matrix already in memory takes 0.
     """
 
     def pays(operator):
@@ -80,13 +80,13 @@ def cached_bytes(operators, cache_size, n_products, n_features):
 
 
 def fit_in_memory(operators, n_bytes):
-    """Whether the free memory holds the matrices of operators and `n_bytes` more."""
+    """Whether free memory holds the matrices of operators and `n_bytes` more."""
     needed = sum(map(_size, operators)) + n_bytes
     return needed <= memory.available(operators[0].xp, operators[0].device)
 
 
 def _size(operator):
-    """Return the bytes that a cached matrix takes, infinite if it can't be cached."""
+    """Return the bytes that caching a matrix takes; infinite if that is impossible."""
     m, p = operator.shape
     if operator.in_memory or isinstance(operator, CachedTriangle):
         return 0
@@ -103,10 +103,11 @@ def _is_halved(operator):
     return operator.symmetric and not on_gpu(operator.xp, operator.device)
 
 
-# Tried: values in [0, 1] as 16-bit fixed point, brought to float32 in a thread's cache.
-# On MNIST, 20000 rows: the same losses and test errors, 0.8 s less to make in fresh
-# memory, 1.15 times float32's epoch (0.43 to 0.38 s; computed anew 3.2 s). It would be
-# faster only in fits of few epochs, or for n up to 1.4 times what float32 can hold.
+# Tried: values in [0, 1] as 16-bit fixed point, converted to float32 in a thread's
+# cache. On 20000 rows of MNIST, losses and test errors were the same. Filling fresh
+# memory took 0.8 s less, but an epoch 1.15 times as long as in float32 (0.43 to 0.38 s;
+# computed anew 3.2 s). Only fits of few epochs would be faster, or those of n up to 1.4
+# times what memory holds in float32.
 class CachedTriangle(Matrix):
     """The lower triangle of a symmetric kernel matrix, computed in blocks of rows.
 
@@ -124,12 +125,12 @@ class CachedTriangle(Matrix):
         self._describe_as(source, "shape", "pool", "n_workers", "budget")
         self._source, self._size = source, size
         options = {"dtype": self.dtype, "device": self.device}
-        # Each up to and including the diagonal.
+        # Each block ends with the diagonal.
         self._blocks = [
             self.xp.empty((rows.stop - rows.start, rows.stop), **options)
             for rows in slices(self.shape[0], size)
         ]
-        # The longest rows first, so that the workers end together.
+        # The longest rows first, so that the workers finish together.
         tasks = [(K, i * size) for i, K in enumerate(self._blocks)][::-1]
         run_on_threads(self.pool, source.write_rows, tasks)
 
@@ -143,7 +144,7 @@ class CachedTriangle(Matrix):
         tasks = self._parts(start, stop)
         options = {"dtype": self.dtype, "device": self.device}
         leading = self.xp.empty((stop - start, n_columns), **options)
-        # Two for each worker: one that shares its core with others can do fewer.
+        # Two sums per worker: one that shares its core with others can do fewer.
         n_sums = 1 if self.pool is None else 2 * self.n_workers
         sums = [
             self.xp.zeros((stop - start, A.shape[1]), **options) for _ in range(n_sums)
@@ -192,7 +193,7 @@ class CachedTriangle(Matrix):
     def _parts(self, start, stop):
         """Return the parts of the lower triangle that make rows [start:stop] of K.
 
-        Row r is block[r, :end] followed by the column r of the later blocks.
+        Row r is row r of its block, followed by column r of the later blocks.
 
         Returns
         -------

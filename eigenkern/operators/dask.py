@@ -11,8 +11,8 @@ from .given import GivenMatrix
 from .matrix import KERNEL_ATTRIBUTES, Matrix
 from .plan import cache_pays
 
-# Most numbers to gather from all workers at once and add here: about 10 ms.
-_FEW = 2e6
+# Most numbers to gather from all workers at once and add up here: about 10 ms.
+_MAX_GATHERED = 2e6
 
 
 class OnWorkers:
@@ -27,7 +27,7 @@ class OnWorkers:
     can_be_cached = in_core = False
 
     def _describe_on_workers(self, local, rows):
-        """Take the attributes of an operator that is here, and the rows."""
+        """Take the attributes of a local operator, and the rows."""
         self._describe_as(local, *KERNEL_ATTRIBUTES)
         self.shape = rows.shape[0], local.shape[1]
         self._local, self.lazy_rows = local, rows
@@ -59,7 +59,7 @@ class DaskMatrix(OnWorkers, Matrix):
         self._remote = [] if remote is None else remote
 
     def part(self, start, stop):
-        """Return a range of the rows."""
+        """Return the matrix of a range of the rows."""
         return self._of(self._rows.part(start, stop))
 
     def _operator(self):
@@ -111,7 +111,7 @@ class DaskMatrix(OnWorkers, Matrix):
         rows = self._rows
 
         def finish(parts):
-            if len(parts) * A.shape[0] * A.shape[1] <= _FEW:
+            if len(parts) * A.shape[0] * A.shape[1] <= _MAX_GATHERED:
                 errors, images = zip(*self._cluster.gather(parts), strict=True)
                 return errors, reduce(add, images)
             # With many workers, or coefficients, a tree adds up the images.
@@ -139,11 +139,11 @@ class DaskMatrix(OnWorkers, Matrix):
         return out[: found.shape[0], :]
 
     def row_kernel(self, start, stop):
-        """Return the kernel matrix of some rows with themselves, of features."""
+        """Return the kernel matrix of some rows of features with themselves."""
         return self._fetched(start, stop).row_kernel(0, stop - start)
 
     def row_gram(self, stop, last):
-        """Return products of the first rows i < stop, j < last, of features."""
+        """Return the inner products of rows i < stop and j < last of features."""
         return self._fetched(0, stop).row_gram(stop, last)
 
     def _fetched(self, start, stop):
@@ -165,7 +165,7 @@ class DaskMatrix(OnWorkers, Matrix):
         return self._run(rows.total, rows, _normal_product, V, by_row=by_row)
 
     def adjoint_of(self, V, function):
-        """Raise a ValueError: functions of the values are not sent to workers."""
+        """Raise a ValueError: workers do not get functions of the values."""
         raise ValueError(
             "loss must be 'squared_error' for rows in a Dask array; got 'log_loss'"
         )
@@ -184,7 +184,7 @@ class CachedDaskMatrix(DaskMatrix):
         block = partial(_block, first=0, last=None, dtype=source.dtype)
 
         def make():
-            source._remote.clear()  # it may be lost
+            source._remote.clear()  # it may have been lost
             return [
                 source._cluster.submit(block, source._operator(), [places], chunk)
                 for group in source._rows.groups
@@ -223,14 +223,14 @@ class GivenRows(Matrix):
 
 
 def cached_on_workers(matrices, cache_size, n_products, n_features):
-    """Return matrices, cached where their rows are if they fit there and it pays off.
+    """Return matrices, cached where their rows are if they fit there and that pays.
 
     Each worker may use half of its memory limit, counting all that it holds.
 
     Parameters
     ----------
     matrices : list of DaskMatrix
-        The most often used ones first.
+        Those used more often first.
     cache_size : "auto" or float
         MB for all of them, on all workers.
     n_products, n_features : int
@@ -263,8 +263,8 @@ def _pays(matrix, auto, n_products, n_features):
     return not auto or cache_pays(n_products, n_features, matrix)
 
 
-# Functions that run on a worker. Their arguments are an operator without rows, values,
-# values of each row, and the rows.
+# Functions that run on a worker. Their arguments are an operator without rows, values
+# for all rows, values per row, and the rows.
 
 
 def _operators(local, by_row, places, chunks):

@@ -18,9 +18,9 @@ from .matrix import Matrix
 def matrix_on_workers(local, rows):
     """Return K(X, Z) of rows X in a Dask array, computed by the workers.
 
-    Each computes the rows that it has; or, if all centers are too many for one worker,
-    the columns of its own centers. (On GPUs, whose memory Dask does not know, all
-    centers are on each.)
+    Each computes the rows that it has; or, if one worker cannot hold all centers, the
+    columns of its own centers. (GPUs, whose memory Dask does not know, hold all centers
+    each.)
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class DaskShards(OnWorkers, Matrix):
         return self._local.rows(X)
 
     def part(self, start, stop):
-        """Return a range of the rows."""
+        """Return the matrix of a range of the rows."""
         return DaskShards(self._local, self.lazy_rows.part(start, stop), self._shards)
 
     def product(self, A, start=0, stop=None, n_columns=0):
@@ -113,7 +113,7 @@ class DaskShards(OnWorkers, Matrix):
             return self._cluster.gather(self._run(partial(_block, dtype=dtype), rows))
 
         K = rows.arranged([self.xp.concat(self._attempt(block, rows), axis=1)])
-        out[...] = K[:, first:last]  # solvers do not need blocks
+        out[...] = K[:, first:last]  # simple, because solvers don't need blocks
         return out
 
     def gradient(self, A, targets, weights, rates):
@@ -144,8 +144,8 @@ class DaskShards(OnWorkers, Matrix):
                 Shard(place, part, self._cluster.send_to(place, local.of_centers(part)))
                 for place, part in zip(places, parts, strict=True)
             ]
-            # The centers of a worker that is gone are elsewhere, and its tasks would
-            # wait for it.
+            # The centers of a lost worker went elsewhere, and its tasks would wait for
+            # it.
             if not set(places) <= set(self._cluster.threads()):
                 raise CancelledError("a worker was lost while centers were sent")
             self._shards += sent
@@ -164,7 +164,7 @@ class DaskShards(OnWorkers, Matrix):
         return handles
 
     def _attempt(self, step, rows):
-        """Return ``step()``, with everything sent again if something is lost."""
+        """Return ``step()``, with everything sent again if something was lost."""
 
         def forget():
             self._shards.clear()

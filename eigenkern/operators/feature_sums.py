@@ -1,4 +1,4 @@
-"""Sums over the features of a file, which is read once for all of them."""
+"""Sums over the rows of a file, which is read once for all of them."""
 
 from typing import Any, NamedTuple
 
@@ -11,16 +11,16 @@ from ..backend.threads import Team, n_blas_threads
 from .linear import ROWS_AT_FIRST, near
 from .matrix import PANEL_WIDTH, add_gram
 
-# First rows of a file whose mean is subtracted from all: where they are unlike the
-# others, n / 8000 times the rounding of double precision is left at most.
+# First rows of a file, whose mean is subtracted from all rows. If they are unlike the
+# others, errors are at most n / 8000 times the rounding of double precision.
 _ROWS_OF_SHIFT = 8000
 
 
 class FeatureSums(NamedTuple):
     """Sums over rows x with weights w and targets y, from which a mean is subtracted.
 
-    Differences from a shift, the mean of some of the rows: the mean of all is no
-    farther from it than they vary, so that little cancels where it is subtracted later.
+    A shift c, the mean of some rows, is subtracted from all rows. The mean of all rows
+    is no farther from c than rows vary, so little cancels when it is subtracted later.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class FeatureSums(NamedTuple):
         return np.where(np.isnan(self.levels), mean, self.levels)
 
     def normal_equations(self, mean):
-        """Return sums of w (x - mean) (x - mean)', in `gram`, and w (x - mean) y'."""
+        """Return sums of w (x - mean) (x - mean)' (in `gram`) and w (x - mean) y'."""
         d, G = mean.astype(np.float64) - self.shift, self.gram
         along = np.outer(self.cross[:, 0], d)
         G -= along
@@ -61,13 +61,13 @@ class FeatureSums(NamedTuple):
         return G, self.cross[:, 1:] - np.outer(d, self.totals[1:])
 
 
-@np.errstate(over="ignore", invalid="ignore")  # the extremes tell
+@np.errstate(over="ignore", invalid="ignore")  # the extremes show it
 def sums_of_features(rows, targets, weights, target_mean, *, center, with_gram):
     """Return the sums over all rows of a file, which is read once.
 
     That takes n d (d / 2 + 1 + l) multiply-adds with the Gram matrix, and n d without.
-    In memory are n (1 + l) numbers, and for each thread a block of the file and a
-    matrix of d x d; with wide rows all threads share a product.
+    Memory holds n (1 + l) numbers, and for each thread a block of the file and a matrix
+    of d x d; if rows are wide, all threads share each product instead.
 
     Parameters
     ----------
@@ -127,9 +127,9 @@ class _Part:
     Parameters
     ----------
     row : ndarray of shape (d,)
-        What columns are compared with that may be constant; no zero is.
+        Columns that equal it throughout are constant, except where it is 0.
     shift, targets, weights, with_gram
-        As of the sums; targets (n, 1 + l) with a column of ones.
+        As in `sums_of_features`; targets (n, 1 + l) begin with a column of ones.
     team : Team or None
         Threads that share a product.
     """
@@ -141,13 +141,13 @@ class _Part:
         self.low, self.high, self.constant = np.inf, -np.inf, row != 0
         self.cross = np.zeros((d, targets.shape[1]))
         self.gram = np.zeros((d, d)) if with_gram else None
-        # What stays in a core's cache from one use to the next; more for a team.
+        # Rows that stay in a core's cache from one use to the next; more for a team.
         n_bytes = CORE_CACHE_BYTES / 4 if team is None else CPU.tile_bytes
         self._size = max(int(n_bytes) // (8 * d), 16)
         self._buffer = None
 
     def add(self, places, X):
-        """Add a block of rows, at some places of the targets."""
+        """Add a block of rows, whose targets are at some places."""
         T = self._targets[places, :]
         w = None if self._weights is None else self._weights[places]
         if self._buffer is None:

@@ -55,7 +55,7 @@ class _Waves:
         n_tiles = -(-m // max(size, 1))
         if m * width <= WAVE_TILE_ALONE:
             n_tiles = min(m, 1)
-        elif n_tiles > 1:  # as many for every worker
+        elif n_tiles > 1:  # equally many for every worker
             n_tiles = min(-(-n_tiles // self.n_workers) * self.n_workers, m)
         return self._map(task, equal_slices(m, n_tiles))
 
@@ -220,12 +220,12 @@ class FourierBlocks(_Waves):
     def _buffer(self, rows):
         """Return an array for the features of a tile, with one row per feature.
 
-        The rows of a narrow block would make short loops. Each tile has its own array,
-        because with rows of all m numbers every feature of a tile would be on other
-        pages. The next call uses the same array: the C library returns arrays as large
-        as this to the system, and a new one costs a page fault for every 4 kB. Two
-        products with 128 frequencies on 7300 rows take 3.4 ms, with new arrays 6.6.
-        They are 2 F m numbers for a batch of m rows.
+        With one row per row of X, loops over the few features of a narrow block would
+        be short. Each tile has its own array: in an array of all m rows, every feature
+        of a tile would be on a different page. The next call reuses it: the C library
+        returns arrays of this size to the system, and a new one costs a page fault for
+        every 4 kB. Two products with 128 frequencies on 7300 rows take 3.4 ms, with new
+        arrays 6.6. The arrays for a batch of m rows hold 2 F m numbers.
         """
         shape = 2 * self.block_size, rows.stop - rows.start
         if rows.start not in self._tiles or self._tiles[rows.start].shape != shape:
@@ -233,7 +233,7 @@ class FourierBlocks(_Waves):
         return self._tiles[rows.start]
 
     def add_products(self, tiles, A, out):
-        """Add phi_k(X) A to `out`, in place, of the tiles of `adjoint`."""
+        """Add phi_k(X) A to `out`, in place, for the tiles returned by `adjoint`."""
 
         def task(tile):
             rows, phi = tile
@@ -254,7 +254,7 @@ class FourierBlocks(_Waves):
             l.
         """
         xp = self.xp
-        # Contiguous columns: losses of few columns are faster then.
+        # Contiguous columns make losses of few columns faster.
         out = xp.zeros((n_columns, X.shape[0]), **self.array_options).T
         slab = max(FREQUENCY_SLAB // self.block_size, 1)
         size = max(int(FREQUENCY_GROUP_BYTES // self._bytes), slab)
@@ -280,7 +280,7 @@ class FourierBlocks(_Waves):
         return out
 
     def _slab(self, blocks, coef):
-        """Return half frequencies, and coefficients of squares and of products.
+        """Return half the frequencies, and the coefficients of both `_half_waves`.
 
         Several blocks are put side by side, because narrow matrix products are slow.
         """
@@ -312,8 +312,8 @@ def _write_waves(xp, T, cosines, sines, scale):
 def _half_waves(xp, T, buffer=None):
     """Return cos(T)^2 and sin(T) cos(T), which are (1 + cos 2T) / 2 and sin(2T) / 2.
 
-    `T` may be overwritten by the first; the second may be in `buffer`. They are
-    1 / (1 + t^2) and t / (1 + t^2) with t = tan(T).
+    The first may overwrite `T`, and the second `buffer`. They are 1 / (1 + t^2) and
+    t / (1 + t^2) with t = tan(T).
     """
     if not has_vector_math(xp):
         cosines = xp.cos(T)

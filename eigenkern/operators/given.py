@@ -26,7 +26,7 @@ class GivenMatrix(Matrix):
         return super().rows(X) if self._source is None else self._source.rows(X)
 
     def plus_diagonal(self, values):
-        """Return K + diag(values), in the array of K."""
+        """Return K + diag(values), which overwrites K."""
         return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
     def product(self, A, start=0, stop=None, n_columns=0):
@@ -35,7 +35,7 @@ class GivenMatrix(Matrix):
         return large_product(K, A), K[:, :n_columns]
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
-        """Return rows [start:stop], columns [first:last] of K: a view, in its type."""
+        """Return rows [start:stop], columns [first:last] of K, if possible a view."""
         K = self._K[start:stop, first:last]
         return K if dtype is None else self.xp.astype(K, dtype, copy=False)
 

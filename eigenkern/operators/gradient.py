@@ -109,8 +109,7 @@ class KernelGradient:
                 least = -W
                 for j in range(d):
                     tile = kernel.difference(xp, huge[rows, :], Z, j, tile)
-                    # W sign(x - z), because the differences are 0 or much larger than
-                    # W.
+                    # W sign(x - z): the differences are 0 or much larger than W.
                     tile = clipped(xp, tile, least, W)
                     G[rows, j, :] -= tile @ a
 
@@ -118,7 +117,7 @@ class KernelGradient:
         return G
 
     def _huge(self, x):
-        """Return the powers of two that make the differences of a feature huge."""
+        """Return the power of two of each feature that makes its differences huge."""
         xp = self.xp
         sizes = [to_numpy(xp.max(xp.abs(rows), axis=0)) for rows in (x, self._Z)]
         limit = np.finfo(sizes[0].dtype).maxexp - 2

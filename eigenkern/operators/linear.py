@@ -11,13 +11,13 @@ from ..backend.threads import Team, n_blas_threads
 from .dask import DaskMatrix
 from .matrix import Matrix, sum_of
 
-# Rows of a file that are in memory at the same time.
+# Rows of a file that are in memory at a time.
 _READ_ROWS = 65536
 # Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
 _SPARSE_SLOWNESS = 10
 # How far the entries of a constant column may be from its value, in units of eps times
-# that value: the rounding of a few operations. Rows that are enough to show that most
-# columns vary.
+# that value: the rounding of a few operations. First rows, which suffice to show that
+# most columns vary.
 _CONSTANT_EPS, ROWS_AT_FIRST = 10, 8
 
 
@@ -46,7 +46,7 @@ class CenteredFeatures(Matrix):
 
     @property
     def width(self):
-        """As for `Matrix`. Numbers of sparse rows take longer, but they are fewer."""
+        """As in `Matrix`. Numbers of sparse rows take longer, but there are fewer."""
         n, d = self.shape
         if self.is_dense:
             return d
@@ -87,7 +87,7 @@ class CenteredFeatures(Matrix):
         return source.shuffled_ranges(starts, rng)
 
     def rows(self, X):
-        """Return the matrix of other rows."""
+        """Return the matrix of other rows X."""
         return features_of(X, self._mean, self._varies)
 
     def without_rows(self):
@@ -162,7 +162,7 @@ def features_of(X, mean, varies=None):
 
 
 def near(x, level):
-    """Whether numbers equal a level up to rounding; none is near zero, or NaN."""
+    """Whether numbers equal a level up to rounding; false if that is zero or NaN."""
     xp = namespace(level)
     limit = _CONSTANT_EPS * float(xp.finfo(level.dtype).eps) * xp.abs(level)
     return (xp.abs(x - level) <= limit) & (level != 0)
@@ -171,8 +171,8 @@ def near(x, level):
 def levels_of(X, zeros):
     """Return the value of each constant column, and NaN for the others.
 
-    The sum of equal numbers, and so their mean, is off by up to n eps; their
-    differences are not. Columns of zeros have no level, and need none.
+    Values are compared with the first one, because the mean of equal numbers is off by
+    up to n eps. Columns of zeros have no level, and need none.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from ..backend.threads import run_on_threads, single_threaded_blas
 
 # Columns of a panel of a Gram matrix: wide ones are fast.
 PANEL_WIDTH = 512
-# What operators that compute a kernel matrix elsewhere take from the one that does.
+# What a kernel matrix on several devices or workers takes from the operator of one.
 KERNEL_ATTRIBUTES = "row_width", "feature_work", "kernel", "factored", "budget"
 
 
@@ -26,14 +26,14 @@ class Matrix:
     - `ShardedKernel` has its columns on several devices, and keeps them there once
       `evaluated`;
     - `CenteredFeatures` is a matrix of features;
-    - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` its entries;
-      `DaskShards` also has its centers split over them.
+    - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` also its
+      entries; `DaskShards` has its centers split over them, too.
 
-    Each calls `_describe` or `_describe_as` and sets `shape` in its constructor, and
-    defines `product` and `block`; kernel matrices also define `rows`, those that a
-    kernel machine starts from `plus_diagonal`, and those with a pool
-    ``write_rows(K, start)``, which computes rows from `start` on in this thread alone.
-    (`dask.GivenRows` only creates matrices of rows, by its `rows`.)
+    Each constructor calls `_describe` or `_describe_as` and sets `shape`. All define
+    `product` and `block`. Kernel matrices also define `rows`; those that a kernel
+    machine starts from, `plus_diagonal`; those with a pool, ``write_rows(K, start)``,
+    which computes rows from `start` on in this thread alone. (`dask.GivenRows` defines
+    only `rows`.)
 
     Attributes
     ----------
@@ -56,13 +56,13 @@ class Matrix:
     in_memory = False
     #: Whether its rows are in this machine's memory, and whether they are dense.
     in_core = is_dense = True
-    #: Whether `cached` may compute it once and for all.
+    #: Whether `cached` may compute it once for all products.
     can_be_cached = True
-    #: Whether products are as cheap as with the rows themselves: no need to cache K.
+    #: Whether products cost no more than products with the rows: K need not be cached.
     factored = False
-    #: Numbers that a row takes while its entries of K are computed, besides these.
+    #: Numbers of an encoded row, from which its entries of K are computed.
     row_width = 0
-    #: Columns of a matrix product that take as long as a feature of the kernel does.
+    #: Columns of a matrix product that take as long as one feature of the kernel.
     feature_work = 1
     #: Bytes that the blocks of rows of `gram` and `normal_product` may take.
     budget = CPU.tile_bytes
@@ -124,11 +124,11 @@ class Matrix:
         return stop, last, out[: stop - start, :]
 
     def rows(self, X):
-        """Return the matrix of other rows, K(X, Z) if this is a kernel matrix."""
+        """Return the matrix of other rows X: K(X, Z) for a kernel matrix."""
         raise ValueError("a matrix that is given has no kernel to compare rows with")
 
     def plus_diagonal(self, values):
-        """Return K(X, X) + diag(values); nothing is added to its `rows`.
+        """Return K(X, X) + diag(values), whose `rows` has nothing added.
 
         Parameters
         ----------
@@ -189,7 +189,8 @@ class Matrix:
 
         In it BLAS runs each call on one thread. Otherwise the threads of a BLAS call
         keep spinning for about 30 ms after it, on the cores that the next product's
-        tiles need: measured, they double its time.
+        tiles need: measured, they double its time. (Fits to NumPy arrays are in that
+        context throughout, fits to other arrays with ``device="cpu"`` are not.)
         """
         return nullcontext() if self.pool is None else single_threaded_blas
 
@@ -231,9 +232,9 @@ class Matrix:
         return G, c
 
     def _gram_sums(self, T, weights, transform):
-        """Return the sums of `gram`, on threads only the lower triangle of the first.
+        """Return the sums of `gram`; with a pool, the lower triangle of the first.
 
-        The buffer of the rows is free again when this returns.
+        The buffer of the rows is freed when this returns.
         """
         xp = self.xp
         size = self.shape[1] if transform is None else transform.shape[1]
@@ -315,9 +316,9 @@ class Matrix:
         return sum_of(parts)
 
     def whole_rows(self, rows):
-        """Return some rows of K, read or computed in this thread alone.
+        """Return some whole rows of K, read or computed in this thread alone.
 
-        Called by a thread of the pool, `block` would wait for the pool.
+        In a thread of the pool, `block` would wait for that pool.
         """
         if self.pool is None:
             return self.block(rows.start, rows.stop)
@@ -349,11 +350,11 @@ def add_gram(G, A, pool, c=None, T=None):
         if c is not None and rows == columns:
             c[rows, :] += A[:, rows].T @ T
 
-    # As many as workers at least, so that they end together.
+    # At least one per worker, so that they finish together.
     p = len(G)
     panels = list(slices(p, max(min(PANEL_WIDTH, -(-p // pool.n_workers)), 64)))
     tasks = [(a, b) for i, a in enumerate(panels) for b in panels[:i]]
-    # On the diagonal half the work suffices: these fill up at the end.
+    # On the diagonal half the work suffices: these tasks even out the end.
     tasks += [(a, a) for a in panels]
     work = len(A) * p * (0.5 * p + (0 if T is None else T.shape[1]))
     run_on_threads(pool, task, tasks, CPU.product_seconds(work, A.itemsize, 1))

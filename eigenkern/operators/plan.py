@@ -13,9 +13,9 @@ from ..backend.machine import (
 )
 from ..backend.threads import n_blas_threads, n_cores
 
-# Share of the free memory that kernel caches may take. The rest is for the arrays of
-# the fit (EigenPro 2, 12 features: 58 MB beside a matrix of 18 MB, 98 MB beside 72 MB)
-# and for other processes, a margin that was not measured.
+# Share of the free memory that kernel caches may take. The rest is for other arrays of
+# the fit (EigenPro 2, 12 features: 58 MB with a matrix of 18 MB, 98 MB with 72 MB) and
+# for other processes, a margin that was not measured.
 _CACHE_SHARE = 0.7
 
 
@@ -27,15 +27,15 @@ class BlockPlan:
 
         w a (4 b + 5 e) itemsize <= budget
 
-    for a tile with the kernel's temporaries and the rows that it is made of. The memory
-    of the result comes on top.
+    for a tile, the kernel's temporaries, and the rows from which the tile is computed.
+    The result takes memory in addition.
 
     Attributes
     ----------
     row_tile, center_tile : int
         Shape (a, b) of a tile.
     n_parts : int
-        Ranges of centers that are summed apart, so that few rows fill all workers.
+        Ranges of centers with sums of their own, so that few rows occupy all workers.
     n_workers : int
         Threads w.
     bytes : int
@@ -50,9 +50,9 @@ class BlockPlan:
 
     @classmethod
     def make(cls, m, p, width, itemsize, n_workers, budget):
-        """Return the fastest plan within `budget` bytes, or the smallest there is.
+        """Return the fastest plan within `budget` bytes, or else the smallest plan.
 
-        Tiles are those of the machine, or lower ones where few rows are to be shared.
+        Tiles have the CPU's best shape, or are lower if few rows are to be shared.
         """
         row_tile, center_tile = min(m, ROW_TILE), min(p, CENTER_TILE)
         n_row_tiles = -(-m // row_tile)
@@ -65,7 +65,7 @@ class BlockPlan:
         row_bytes = n_workers * (4 * center_tile + 5 * width) * itemsize
         row_tile = max(min(row_tile, int(budget // row_bytes)), 1)
         n_row_tiles = -(-m // row_tile)
-        if n_row_tiles >= n_workers:  # as many for every worker, of equal height
+        if n_row_tiles >= n_workers:  # equally many for every worker, of equal height
             n_row_tiles = -(-n_row_tiles // n_workers) * n_workers
             row_tile = -(-m // n_row_tiles)
         return cls(row_tile, center_tile, n_parts, n_workers, row_tile * row_bytes)
@@ -74,8 +74,8 @@ class BlockPlan:
     def of_library(cls, m, p, width, itemsize, budget):
         """Return a plan of tiles whose functions the array library runs in parallel.
 
-        They are twice as wide as high. Each, with its temporaries and with the rows
-        that it is made of, is within `budget` bytes, but has 16 rows at least.
+        They are twice as wide as high. Each, with its temporaries and the rows from
+        which it is computed, takes at most `budget` bytes, but has at least 16 rows.
         """
         size = max(int(budget // (4 * itemsize)), 1)
         highest = max(int(budget // (5 * max(width, 1) * itemsize)), 16)
@@ -107,7 +107,7 @@ def cache_budget(cache_size, operator):
 def cache_pays(n_products, n_features, operator):
     """Whether computing a kernel matrix once beats computing it for every product.
 
-    To cache it costs computing it once, the first use of the memory, and reading it for
+    Caching costs computing it once, the first use of the memory, and reading it for
     every product.
 
     Parameters
@@ -128,7 +128,7 @@ def cache_pays(n_products, n_features, operator):
 
 
 def _touch_rate(operator):
-    """Bytes/s at which an operator's threads use the memory of its matrix first."""
+    """Bytes/s at which an operator's threads use new memory for its matrix."""
     m, p = operator.shape
     n_bytes = m * p * operator.itemsize
     if operator.symmetric:

@@ -17,8 +17,8 @@ from .tiled import TiledKernel
 def kernel_operator(kernel, centers, devices, rows=None):
     """Return K(X, Z), computed on one device, on several, or where the rows are.
 
-    The parameters are those of `ShardedKernel`, but one device is enough, and rows may
-    be lazy.
+    The parameters are those of `ShardedKernel`, but a single device is allowed, and so
+    are lazy rows.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def kernel_operator(kernel, centers, devices, rows=None):
 
 @contextmanager
 def _on(location):
-    """Work on a device, and synchronize on exit because other devices don't wait."""
+    """Work on a device, and synchronize on exit: other devices don't wait for it."""
     xp, device = location
     if not is_cupy(xp):
         yield
@@ -138,7 +138,7 @@ class ShardedKernel(Matrix):
             F, leading = zip(*self._on_all(task, rows), strict=True)
             products.append(self._total(F))
             columns.append(self.xp.concat(self._gathered(leading), axis=1))
-        with _on(self._devices[0]):  # before the parts on other devices are freed
+        with _on(self._devices[0]):  # done before parts on other devices are freed
             return self.xp.concat(products), self.xp.concat(columns)
 
     def evaluated(self, A):
@@ -197,7 +197,7 @@ class ShardedKernel(Matrix):
             return xp.concat(self._gathered(sums))
 
     def _chunks(self, start, stop, size=None):
-        """Return slices of the rows, at least one, small enough to be sent."""
+        """Return slices of the rows, at least one, that are small enough to be sent."""
         sent = max(int(SENT_BYTES // (self.row_width * self.itemsize)), 1)
         size = sent if size is None else min(size, sent)
         starts = range(start, max(stop, start + 1), size)
@@ -230,7 +230,7 @@ class ShardedKernel(Matrix):
     def _split(self, A):
         """Return the rows of A that belong to the centers of each device."""
         with _on(self._devices[0]):
-            pass  # A is there
+            pass  # wait until A is there
         return self._run_all(lambda k: move(A[self._parts[k], ...], *self._devices[k]))
 
     def _gathered(self, arrays):
@@ -264,7 +264,7 @@ class _HeldShards(ShardedKernel):
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
         with _on(self._devices[0]):
-            pass  # G is there
+            pass  # wait until G is there
         sums = self._run_all(
             lambda k: self._held[k].adjoint(move(G, *self._devices[k]), start, stop)
         )

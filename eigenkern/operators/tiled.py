@@ -1,11 +1,11 @@
 """A kernel matrix that is computed tile by tile, and never stored.
 
-For F = K(X, Z) A with X (m, d), Z (p, d), A (p, l) the least cost is the matrix product
-X Z' inside the kernel, 2 m p d flops. A tile of it is finished (exponential, square
-root) and multiplied by its block of A while it is in cache, so nothing of size (m, p)
-is written to memory. Tiles run on as many threads as BLAS was allowed, each with BLAS
-limited to one thread: then the elementwise part, which NumPy runs on one core, uses all
-cores, and nested parallelism does not oversubscribe them.
+F = K(X, Z) A with X (m, d), Z (p, d), A (p, l) costs at least the matrix product X Z'
+inside the kernel, 2 m p d flops. A tile of it is finished (exponential, square root)
+and multiplied by its block of A while it is in cache, so nothing of size (m, p) is
+written to memory. Tiles run on as many threads as BLAS may use, each with BLAS limited
+to one thread: so the elementwise part, which NumPy runs on one core, uses all cores,
+and nested parallelism does not oversubscribe them.
 """
 
 from copy import copy
@@ -98,7 +98,7 @@ class TiledKernel(Matrix):
         return self.with_encoded_rows(self._right[:0, :])
 
     def of_centers(self, part):
-        """Return K(X, Z) without rows, of a range of the centers."""
+        """Return K(X, Z) of a range of the centers, without rows."""
         other = self.without_rows()
         other._right = self._right[part, :]
         other._diagonal = other._added = None
@@ -112,8 +112,8 @@ class TiledKernel(Matrix):
 
     def __getstate__(self):
         # Rows stay where they are, and so do the threads.
-        left = ("encoded_rows", "pool")
-        return {name: value for name, value in vars(self).items() if name not in left}
+        stays = ("encoded_rows", "pool")
+        return {name: value for name, value in vars(self).items() if name not in stays}
 
     def __setstate__(self, state):
         vars(self).update(state)
@@ -213,10 +213,10 @@ class TiledKernel(Matrix):
         tasks = [(rows,) for rows in slices(m, plan.row_tile)]
         seconds = self._seconds(m * (last - first))
         reflected = m * (last - first) * self.itemsize / CPU.read_one
-        if halved:  # the longest rows first, so that the workers end together
+        if halved:  # the longest rows first, so that the workers finish together
             run_on_threads(self.pool, task, tasks[::-1], seconds / 2)
             run_on_threads(self.pool, reflect, tasks[::-1], reflected)
-        else:  # in order, as rows that are moved from another device are expected
+        else:  # in order, as rows that come from another device are prefetched
             run_on_threads(self.pool, task, tasks, seconds)
         return K
 
@@ -226,7 +226,7 @@ class TiledKernel(Matrix):
         width = _WRITTEN_COLUMNS
         if self.pool is None:
             width = self.plan(K.shape[0]).center_tile
-        # Finished in a compact tile, then copied: a fifth faster than in place, where
+        # Computed in a compact tile, then copied: a fifth faster than in place, where
         # every row of the tile is on a different page.
         for columns, tile in self._tiles(start, rows, 0, K.shape[1], width):
             K[:, columns] = tile
@@ -272,7 +272,7 @@ class TiledKernel(Matrix):
 
     def _with_exact_diagonal(self, tile, start, columns):
         xp = self.xp
-        if self.pool is not None:  # the tile is ours to change
+        if self.pool is not None:  # the tile can be changed in place
             stop = start + tile.shape[0]
             own = np.arange(max(start, columns.start), min(stop, columns.stop))
             tile[own - start, own - columns.start] = self._diagonal[own]

@@ -584,7 +584,7 @@ def test_chunks_are_spread_evenly(client, monkeypatch):
 
 
 def test_sums_by_a_tree(client, monkeypatch):
-    monkeypatch.setattr("eigenkern.operators.dask._FEW", 0)
+    monkeypatch.setattr("eigenkern.operators.dask._MAX_GATHERED", 0)
     D = da.from_array(X, chunks=(170, 4))
     assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
 
