@@ -1,7 +1,7 @@
 """Convex losses of targets Y (m, l) and values F (m, l): value and gradient in F.
 
-Targets of classes are -1 and +1 in one column for two classes, and one column a class
-with 1 for its own (0 for the others) for more.
+Targets of two classes are one column of -1 and +1; those of more are one column per
+class, 1 in the column of the row's class and 0 in the others.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ __all__ = [
 ]
 
 
-# Half the width of the kink of the pinball loss, in the unit of the targets. With 0.05,
-# 0.1 and 0.2 the losses of new rows were within 0.5 % of each other (synthetic normal
-# noise, california_housing, 4000 rows); seconds grow as it shrinks, and the error of
-# quantiles of little noise as it grows.
-_KINK = 0.1
-# Half the width of the narrowest tube that a step respects. Mean absolute errors on new
+# Half the width over which the pinball loss is smoothed, in the unit of the targets.
+# With 0.05, 0.1 and 0.2 the losses of new rows were within 0.5 % of each other
+# (synthetic normal noise, california_housing, 4000 rows). As it shrinks, fits take
+# longer; as it grows, quantiles of little noise get less accurate.
+_PINBALL_WIDTH = 0.1
+# Half the width of the narrowest tube that limits steps. Mean absolute errors on new
 # rows of california_housing, kin8nm and cpusmall with epsilon=0.01, 20 epochs on 4000
 # rows: 0.365, 0.351, 0.217 with 0.02; 0.346, 0.299, 0.165 with 0.05; 0.339, 0.308,
 # 0.161 with 0.1; 0.370, 0.414, 0.208 with 0.2. Shorter steps leave the fit unfinished.
 _NARROW_TUBE = 0.05
-# Slopes of the kink's ends differ from those beside it by rounding only.
+# Slopes this close to those outside the smoothed kink differ from them by rounding.
 _SLOPE_ROUNDING = 1e-4
 
 
@@ -47,12 +47,12 @@ class Loss:
     Attributes
     ----------
     curvature : float
-        Bound of the second derivative in F, which a step has to respect. Losses with
-        kinks have none: theirs is the change of the slope over a distance that matters,
+        Bound on the second derivative in F, which limits the step. Losses with kinks
+        have no bound: theirs is the change of the slope over a distance that matters,
         1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
     moves_constant : bool
         Whether the best constant changes as f grows, in a way that `second_derivative`
-        tells.
+        determines.
     """
 
     curvature = 1.0
@@ -67,7 +67,7 @@ class Loss:
         raise NotImplementedError
 
     def value_and_gradient(self, Y, F):
-        """Return both: they may have much in common."""
+        """Return both, which may share much of the work."""
         return self.value(Y, F), self.gradient(Y, F)
 
     def second_derivative(self, gradient):
@@ -75,13 +75,13 @@ class Loss:
         return namespace(gradient).full_like(gradient, self.curvature)
 
     def baseline(self, Y, weights):
-        """Return the constant to start from, shape (l,), of targets on the host."""
+        """Return the constant to start from, shape (l,), for targets on the host."""
         raise NotImplementedError
 
     def curvature_at(self, constant):
         """Return the mean second derivative at one value of f, shape (l,).
 
-        1 for losses that have none, or one of 1.
+        1 for losses whose second derivative is 1, or that have none.
         """
         return 1.0
 
@@ -131,8 +131,8 @@ class EpsilonInsensitive(Loss):
 
     @property
     def curvature(self):
-        # Longer steps jump over the tube to and fro. A narrow one is reached by the
-        # shrinking of the steps, if at all.
+        # Longer steps jump back and forth over the tube. A narrow tube is reached as
+        # steps shrink, if at all.
         return max(1.0, 0.5 / max(self.epsilon, _NARROW_TUBE))
 
     def value(self, Y, F):
@@ -151,22 +151,22 @@ class EpsilonInsensitive(Loss):
 
 @dataclass(frozen=True)
 class Pinball(Loss):
-    """max(q r, (q - 1) r) of r = y - f, whose mean is least for the quantile q of y.
+    """max(q r, (q - 1) r) of r = y - f, whose mean is least at the quantile q of y.
 
-    The kink at zero is replaced by its mean over a distance of `width` to both sides,
-    so that the slope in f, from -q to 1 - q, rises evenly over twice that: smoothing by
-    convolution (Fernandes, Guerre and Horta, "Smoothing quantile regressions", JBES
-    2021), whose minimum is the quantile of y plus uniform noise.
+    It is replaced by its mean over a distance of `width` to both sides, so that the
+    slope in f rises evenly from -q to 1 - q, over twice that: smoothing by convolution
+    (Fernandes, Guerre and Horta, "Smoothing quantile regressions", JBES 2021), whose
+    minimum is the quantile of y plus uniform noise.
 
     Attributes
     ----------
     quantiles : tuple of float
-        One a column, or one for all.
+        One per column, or one for all.
     """
 
     quantiles: tuple
 
-    width = _KINK
+    width = _PINBALL_WIDTH
     moves_constant = True
 
     @property
@@ -189,7 +189,7 @@ class Pinball(Loss):
         xp = namespace(F)
         part = xp.clip((F - Y) / self.width, min=-1.0, max=1.0)
         slope = self._middle_slope(F) + 0.5 * part
-        # Zero is a slope of the loss at its kink, and leaves equal targets in peace.
+        # Zero is a slope of the loss at its kink: an exact fit of equal targets stays.
         return slope * xp.astype(F != Y, F.dtype)
 
     def second_derivative(self, gradient):
@@ -283,8 +283,8 @@ class LogLoss(Loss):
     def mean_curvature(self, curvature):
         """Return the mean of each row's curvature over the directions of F, (m,).
 
-        Of more than two classes that is the trace of diag(p) - p p' over l - 1: nothing
-        depends on the sum of the columns.
+        For more than two classes it is the trace of diag(p) - p p' over l - 1, because
+        nothing depends on the sum of the columns.
         """
         if self.n_columns == 1:
             return curvature[:, 0]
@@ -315,7 +315,7 @@ class LogLoss(Loss):
         return F - xp.log(xp.sum(xp.exp(F), axis=1, keepdims=True))
 
     def baseline(self, Y, weights):
-        # Of class frequencies: half a row more of each keeps the logarithms finite.
+        # From class frequencies; half a row more of each keeps the logarithms finite.
         weights = np.ones(len(Y)) if weights is None else weights / weights.mean()
         counts = weights @ (0.5 * (Y + 1.0) if self.n_columns == 1 else Y) + 0.5
         if self.n_columns == 1:

@@ -329,8 +329,8 @@ def test_functions_say_what_is_wrong(rng):
         ({"n_centers": 2.0}, "n_centers must be an integer >= 1; got 2.0"),
         ({"kernel": "gaussian"}, "kernel must be a kernel object.*got 'gaussian'"),
         ({"X": X[0]}, r"X must be rows of shape \(n, d\); got shape \(3,\)"),
-        ({"weights": np.zeros(30)}, "weights must be 30 positive numbers"),
-        ({"weights": np.ones(29)}, r"one a row of X; got shape \(29,\)"),
+        ({"weights": np.zeros(30)}, "weights must be 30 positive finite numbers"),
+        ({"weights": np.ones(29)}, r"one per row of X; got shape \(29,\)"),
         ({"random_state": "zero"}, "random_state must be None, an integer .*'zero'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -349,7 +349,7 @@ def test_what_the_functions_take(rng):
         assert Z.shape == (5, 2)
         with pytest.raises(ValueError, match="X must be finite"):
             function(Gaussian(1.0), np.where(X > 1, np.nan, X), 5)
-        with pytest.raises(ValueError, match="weights must be 40 positive numbers"):
+        with pytest.raises(ValueError, match="40 positive finite numbers"):
             function(Gaussian(1.0), X, 5, weights=np.full(40, np.inf))
 
 

@@ -1,6 +1,6 @@
 """How to choose the centers of a kernel model.
 
-Every estimator with a parameter `centers` takes the names of these functions. Called
+Every estimator with a parameter `centers` accepts the names of these functions. Called
 directly, with a kernel and rows X, they return centers to inspect, or to pass to
 several models as ``centers=``. If X has fewer distinct rows than `n_centers`, all of
 them are centers.
@@ -209,9 +209,9 @@ def rpcholesky(
 
 
 def _chosen(method, kernel, X, n_centers, weights, random_state):
-    """Return centers among rows that need not be distinct, and their indices."""
-    right = isinstance(n_centers, Integral) and not isinstance(n_centers, bool)
-    if not right or n_centers < 1:
+    """Return centers chosen from rows, distinct or not, and their indices."""
+    is_int = isinstance(n_centers, Integral) and not isinstance(n_centers, bool)
+    if not is_int or n_centers < 1:
         raise ValueError(f"n_centers must be an integer >= 1; got {n_centers!r}")
     if not isinstance(kernel, Kernel) and method not in ("uniform", "kmeans"):
         raise ValueError(
@@ -226,11 +226,11 @@ def _chosen(method, kernel, X, n_centers, weights, random_state):
         raise ValueError("X must be finite; got NaN or infinity")
     if weights is not None:
         weights = to_numpy(floating(weights))
-        right = np.isfinite(weights) & (weights > 0)
-        if weights.shape != (X.shape[0],) or not right.all():
+        valid = np.isfinite(weights) & (weights > 0)
+        if weights.shape != (X.shape[0],) or not valid.all():
             raise ValueError(
-                f"weights must be {X.shape[0]} positive numbers, none infinite, one a "
-                f"row of X; got shape {weights.shape}, of which {right.sum()} are right"
+                f"weights must be {X.shape[0]} positive finite numbers, one per row "
+                f"of X; got shape {weights.shape}, of which {valid.sum()} are valid"
             )
     first, which = distinct_rows(X)
     totals, rng = np.bincount(which, weights=weights), as_random_state(random_state)

@@ -1,4 +1,4 @@
-"""Centers by the name of a method, and the weighted kernel matrix that some use."""
+"""Choice of centers by name, and the weighted kernel matrix that some methods use."""
 
 import numpy as np
 

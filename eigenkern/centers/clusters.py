@@ -8,8 +8,8 @@ from ..backend.threads import openmp_with_room
 from .distinct import distinct_rows
 
 # Most means for which k-means++ chooses the start. Its time grows with the square of
-# their number (4000 means of MNIST: 41 s), and many random rows do as well: 1000 means
-# have 96.7 % accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and have 98.2 %.
+# their number (4000 means of MNIST: 41 s), and many random rows are as good: 1000 means
+# give 96.7 % accuracy, with k-means++ 96.5 %; 10 000 take 21 s in all and give 98.2 %.
 _MAX_PLUS_PLUS = 1000
 
 
@@ -25,7 +25,7 @@ def cluster_means(X, n_centers, rng, weights=None):
 
     if n_centers >= X.shape[0]:
         return X
-    if weights is not None:  # rounded: then their scale changes no bit
+    if weights is not None:  # rounded, so that their scale changes no bit
         weights = np.maximum((weights / weights.max()).astype(np.float32), 1e-30)
     rows = to_numpy(X)
     offset = rows.mean(axis=0)  # a large one would cost digits of the distances

@@ -7,14 +7,14 @@ import numpy as np
 from ..backend.array import slices, to_numpy
 from ..backend.lazy import is_lazy
 
-# Numbers of X to compute keys of at a time: copies of 8 MB.
+# Numbers of X whose keys are computed at a time: copies of 8 MB.
 _KEYS_BLOCK = 2**20
 
 
 def distinct_rows(X):
     """Return the first of every set of equal rows, in an order of their content.
 
-    Copies of rows, their order, and float32 in place of float64 change only the
+    Copies of rows, another order, and float32 in place of float64 change only the
     indices: a given seed draws the same rows from the distinct ones. X may be an array
     or LazyRows.
 
@@ -46,7 +46,7 @@ def _distinct(keys):
 
 
 def _all_keys(X):
-    """Return keys of the rows in single precision, and as they are, shape (n, 2)."""
+    """Return keys of the rows in single precision and as they are, shape (n, 2)."""
     X = to_numpy(X)
     keys = np.empty((X.shape[0], 2), dtype=np.uint64)
     for rows in slices(X.shape[0], max(_KEYS_BLOCK // max(X.shape[1], 1), 1)):

@@ -94,8 +94,8 @@ def pilot_size(n_rows, n_centers):
 def leverage_indices(diagonal, columns, n_centers, rng):
     """Return rows drawn by approximate ridge leverage scores.
 
-    Rows are drawn without replacement, with probabilities proportional to the scores (K
-    (K + lambda I)^-1)_ii, the part of each row that others don't explain. lambda is
+    Rows are drawn without replacement, with probabilities proportional to the scores
+    (K (K + lambda I)^-1)_ii, the part of each row that others don't explain. lambda is
     such that the scores sum to n_centers. They are those of `ridge_leverage_scores`
     with uniformly drawn rows as a pilot. Takes and keeps `pilot_size` columns of the
     kernel matrix, and takes that many multiply-adds for each of their entries.

@@ -4,7 +4,7 @@ A kernel that is a function of one matrix product (a radial or inner-product ker
 encodes rows so that the product ``left(E_x) @ E_z.T`` is the argument of its
 elementwise function; the function is then applied to the block while it is in cache.
 Such kernels are *fused*: `TiledKernel` runs them tile by tile on threads. So is
-`Manhattan`, which adds up one product of two columns a feature.
+`Manhattan`, which adds up one product of two columns per feature.
 
 Notation: x, z are rows, ``r = |x - z|`` is the *Euclidean* distance, sigma the
 bandwidth.
@@ -33,8 +33,9 @@ __all__ = [
     "median_distance",
 ]
 
-# Pickles and files of skops name a class by its module: the one that users import it
-# from, whichever file has it. Doctest skips methods of another module than their class.
+# Pickles and files of skops name a class by its module: the one from which users
+# import it, whichever file defines it. Doctest skips methods outside of the module of
+# their class.
 for name in (*__all__, "CallableKernel"):
     public = globals()[name]
     public.__module__ = __name__

@@ -1,4 +1,4 @@
-"""What a bandwidth may be, and units for it that are measured on rows."""
+"""Checks of bandwidths, and units for them that are measured on rows."""
 
 import math
 
@@ -11,11 +11,11 @@ from ..backend.lazy import in_memory, is_lazy, rows_at
 
 # Distances by name, and what SciPy calls them.
 _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
-# Rows of which the median distance is taken. Over ten draws from each of five data sets
-# its standard deviation is at most 1.8 % (of 200 rows at most 5.3 %): a bandwidth need
-# not be known better.
+# Rows whose median distance is taken. Over ten draws from each of five data sets its
+# standard deviation is at most 1.8 % (with 200 rows at most 5.3 %): a bandwidth need
+# not be more accurate.
 MEDIAN_ROWS = 600
-# Numbers of X that `scale_gamma` reads at a time: 8 MB of them.
+# Numbers of X that `scale_gamma` reads at a time: 8 MB.
 _BLOCK = 2**20
 
 
@@ -49,7 +49,7 @@ def median_distance(
     ----------
     X : array of shape (n, d)
     random_state : int, RandomState instance, Generator or None, default=None
-        What the subsample is drawn by; not used where it is all rows.
+        Draws the subsample; not used if that is all rows.
     n_rows : int, default=600
         Rows of the subsample.
     metric : {"euclidean", "manhattan"}, default="euclidean"
@@ -94,7 +94,7 @@ def median_distance(
 
 
 def scale_gamma(X):
-    """Return what scikit-learn's gamma="scale" is: 1 / (d var), or 1 if X is constant.
+    """Return scikit-learn's gamma="scale": 1 / (d var), or 1 if X is constant.
 
     ``var`` is the variance of all n d numbers; X may be an array or StreamedRows.
     """
@@ -106,7 +106,7 @@ def scale_gamma(X):
         block = xp.astype(block, xp.float64)
         lowest = min(lowest, float(xp.min(block)))
         highest = max(highest, float(xp.max(block)))
-        # Squares about the mean so far: those of the block, and of the two means.
+        # Squares about the common mean: those of the block, and of the two means.
         m, mean_of_block = block.shape[0] * d, float(xp.mean(block))
         squares += float(xp.sum((block - mean_of_block) ** 2))
         squares += (mean_of_block - mean) ** 2 * m * count / (m + count)

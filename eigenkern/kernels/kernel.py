@@ -1,4 +1,4 @@
-"""What `TiledKernel` asks of a kernel, and the user's own function as one."""
+"""The base class of kernels, and users' own functions as kernels."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Slope(NamedTuple):
     Attributes
     ----------
     kernel : Kernel
-        w, evaluated as kernels are.
+        w, evaluated like a kernel.
     factor : float
     direction : {"z - x", "z", "sign(z - x)"}, default="z - x"
     """
@@ -47,19 +47,19 @@ class Kernel:
     fused = True
     #: Whether the kernel matrix is the matrix product itself: (L E') A = L (E' A).
     factored = False
-    #: Whether there is a law to draw frequencies from: it is a function of x - z.
+    #: Whether it is a function of x - z, with a law to draw frequencies from.
     shift_invariant = False
-    #: Distance of rows whose unit is the bandwidth.
+    #: The distance of rows that is measured in bandwidths.
     metric = "euclidean"
-    #: Columns of a matrix product that take as long as a feature does.
+    #: Columns of a matrix product that take as long as one feature.
     feature_work = 1
     #: `finish` as a line of CUDA C++ that sets k from t, both of type T (`run_cuda`).
     cuda = None
 
     def __init_subclass__(cls, **options):
-        # A subclass with another `finish` needs a line of CUDA and a slope of its own:
-        # without them array functions finish its tiles, and it has no gradient. A slope
-        # depends on what comes before `finish`, too.
+        # A subclass that overrides `finish` needs its own line of CUDA and its own
+        # slope: without them array functions finish its tiles, and it has no gradient.
+        # The slope also depends on the methods that come before `finish`.
         super().__init_subclass__(**options)
 
         def defined(*names):
@@ -75,7 +75,7 @@ class Kernel:
         """Return the parameters by name, such as ``{"bandwidth": 1.0}``.
 
         Estimators offer them as ``kernel__bandwidth``, to search over; setting one
-        gives the estimator a kernel of its own, for kernels never change.
+        gives the estimator a new kernel, because kernels never change.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Kernel:
         -------
         params : dict
         """
-        # A subclass of the user's own need not be a dataclass.
+        # A user's own subclass need not be a dataclass.
         known = fields(self) if is_dataclass(self) else ()
         return {field.name: getattr(self, field.name) for field in known}
 
@@ -121,7 +121,7 @@ class Kernel:
         return K
 
     def frame(self, centers):
-        """Return what `encode` needs to know of the centers, as keyword arguments."""
+        """Return what `encode` needs to know of centers, as keyword arguments."""
         return {}
 
     def encode(self, X, **frame):
@@ -215,7 +215,7 @@ class CallableKernel(Kernel):
         return K
 
     def _no_matrix(self, expected, found):
-        """Return the error of a function whose result is no kernel matrix."""
+        """Return the error for a function whose result is no kernel matrix."""
         return ValueError(
             "kernel must be a function k(X, Z) of two blocks of rows that returns an "
             f"array of shape (len(X), len(Z)) = {expected}; got {found} from "
@@ -229,7 +229,7 @@ class CallableKernel(Kernel):
 
 
 def exp_of_minus(xp, T):
-    """Return exp(-T), in `T` itself where `xp` can."""
+    """Return exp(-T), in `T` itself if `xp` can."""
     if has_vector_math(xp):
         T *= -LOG2_E
         return in_place(xp, "exp2", T)

@@ -1,4 +1,4 @@
-"""The kernel of the Manhattan distance, which adds up a product a feature."""
+"""The kernel of the Manhattan distance: one matrix product per feature."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -7,19 +7,19 @@ from ..backend.array import device_of, in_place, is_numpy, matmul, namespace, sl
 from .bandwidth import check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 
-# Numbers of a tile to which differences of every feature are added: few enough for the
-# cache, enough that threads seldom wait for each other between calls of NumPy.
-_SMALL_TILE = 2**18
+# Numbers of a tile in which the differences of all features are added up: few enough
+# for the cache, enough that threads seldom wait for each other between calls of NumPy.
+_SUMMED_TILE = 2**18
 
 
 @dataclass(frozen=True)
 class Manhattan(Kernel):
     """Laplacian kernel of the Manhattan distance, ``exp(-sum |x - z| / sigma)``.
 
-    The product of a kernel of each feature. It suits tables whose features count one
-    by one, as trees take them, and not along rotated axes. A feature takes as long as
-    some ten of the other kernels, so it is slow with hundreds of them. scikit-learn has
-    it as ``sklearn.metrics.pairwise.laplacian_kernel``.
+    The product of one kernel per feature. It suits tables whose features matter one by
+    one, as for trees, and not along rotated axes. A feature takes as long as about ten
+    in other kernels, so it is slow with hundreds of features. In scikit-learn it is
+    ``sklearn.metrics.pairwise.laplacian_kernel``.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Manhattan(Kernel):
 
     shift_invariant = True
     metric = "manhattan"
-    # 0.3 ns an entry and feature (float32, d = 100, tiles of 1024 x 512), where the
-    # machine's model has 0.025 for a column of a product.
+    # 0.3 ns per entry and feature (float32, d = 100, tiles of 1024 x 512); the model of
+    # the machine has 0.025 ns per column of a product.
     feature_work = 12
 
     def __post_init__(self):
@@ -69,7 +69,7 @@ class Manhattan(Kernel):
 
     def encode(self, X):
         xp, (m, d) = namespace(X), X.shape
-        # By columns: products of two of them are twice as fast.
+        # Stored by columns: products of two columns are then twice as fast.
         columns = xp.ones((2 * d, m), dtype=X.dtype, device=device_of(X))
         columns[0::2, :] = X.T
         return columns.T
@@ -101,7 +101,7 @@ class Manhattan(Kernel):
         if not is_numpy(xp):
             return self.finish(xp, self._distances(xp, left, right, out))
         T = xp.empty(shape, dtype=right.dtype) if out is None else out
-        for rows in slices(shape[0], max(_SMALL_TILE // max(shape[1], 1), 16)):
+        for rows in slices(shape[0], max(_SUMMED_TILE // max(shape[1], 1), 16)):
             self._distances(xp, left[rows, :], right, T[rows, :])
         return self.finish(xp, T)
 

@@ -43,7 +43,7 @@ class Polynomial(Kernel):
 
     @classmethod
     def from_gamma(cls, gamma: float, degree: int = 3, coef0: float = 1.0) -> Self:
-        """Return the kernel (gamma x . z + coef0)^degree, as scikit-learn has it.
+        """Return the kernel (gamma x . z + coef0)^degree, as in scikit-learn.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class Polynomial(Kernel):
         degree : int, default=3
             At least 1.
         coef0 : float, default=1.0
-            Not negative. `SVC` has 0 where nothing is given.
+            Not negative. The default of `SVC` is 0.
 
         Returns
         -------
@@ -78,7 +78,7 @@ class Polynomial(Kernel):
 
     @property
     def cuda(self):
-        # t and k may be one place: k is set last.
+        # t and k may be the same variable: k is set last.
         power = f"for (int i = 1; i < {int(self.degree)}; ++i) u *= v"
         return f"T v = t, u = v; {power}; k = u"
 
@@ -130,7 +130,7 @@ class Linear(Kernel):
 
 @dataclass(frozen=True)
 class _One(Linear):
-    """k(x, z) = 1, the slope of what is linear: rows of one feature that is 1."""
+    """k(x, z) = 1, the slope of linear kernels: encoded rows have one feature, 1."""
 
     def encode(self, X):
         return namespace(X).ones_like(X[:, :1])

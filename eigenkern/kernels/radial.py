@@ -27,7 +27,7 @@ class _Radial(Kernel):
 
     bandwidth: float = 1.0
 
-    # Roundings by which the norms are lowered, see Laplacian.
+    # Multiples of eps by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
 
     def __post_init__(self):
@@ -46,8 +46,8 @@ class _Radial(Kernel):
         xp = namespace(centers)
         low = xp.min(centers, axis=0)
         varies = xp.max(centers, axis=0) > low
-        # Any offset serves both sides exactly; the mean makes the norms small. Columns
-        # that are constant become zero: they count in the norms of other rows only.
+        # Distances do not depend on the offset; the mean makes the norms small. Columns
+        # in which the centers are constant count only in the norms of other rows.
         return {
             "offset": xp.where(varies, xp.mean(centers, axis=0), low),
             "features": None if bool(xp.all(varies)) else xp.nonzero(varies)[0],
@@ -89,7 +89,7 @@ class _Radial(Kernel):
         if max(scale, 1.0) * max(largest, 1.0) < limit:
             return scale * largest
         wrong = f"bandwidth {self.bandwidth:.3g} is too small for rows of X {away}, in"
-        if scale >= limit:  # whatever the rows
+        if scale >= limit:  # for any rows
             wrong = f"bandwidth {self.bandwidth:.3g} is too small for"
         elif not largest < limit:
             wrong = f"the rows of X, {away}, are too large for"
@@ -155,7 +155,7 @@ class Gaussian(_Radial):
 
     @property
     def _scale(self):
-        # The sign is in the product: the exponential is then the only pass.
+        # The product has the sign, so that the exponential is the only pass.
         return -0.5 / self.bandwidth**2
 
     def left(self, E):
@@ -168,8 +168,8 @@ class Gaussian(_Radial):
         return in_place(xp, "exp2" if has_vector_math(xp) else "exp", T)
 
     def adapted_to(self, E):
-        # Clipping costs a third of the exponential, so it is done only where rounding
-        # of the product, about eps c |x|^2, can lift k visibly above 1.
+        # Clipping costs a third of the exponential, so it is done only if rounding of
+        # the product, about eps c |x|^2, can lift k visibly above 1.
         noise = float(namespace(E).finfo(E.dtype).eps) * self._check_range(E)
         known = type(self).finish is Gaussian.finish
         return _ClippedGaussian(self.bandwidth) if known and noise > 1e-4 else self
@@ -183,7 +183,7 @@ class Gaussian(_Radial):
 
 @dataclass(frozen=True)
 class _ClippedGaussian(_Radial):
-    """The Gaussian of arguments that rounding may have made positive."""
+    """The Gaussian, for arguments that rounding may have made positive."""
 
     cuda = "k = exp(-fabs(t))"
     _scale, left = Gaussian._scale, Gaussian.left
@@ -197,7 +197,7 @@ class _ClippedGaussian(_Radial):
 class Laplacian(_Radial):
     """Laplacian (exponential) kernel, exp(-r / sigma), r the Euclidean distance.
 
-    ``sklearn.metrics.pairwise.laplacian_kernel`` is another kernel: it takes the L1
+    ``sklearn.metrics.pairwise.laplacian_kernel`` is another kernel: it uses the L1
     distance.
 
     Parameters
@@ -214,8 +214,8 @@ class Laplacian(_Radial):
            [0.3679, 1.    ]])
     """
 
-    # The root turns a rounding eps of c r^2 into sqrt(eps) of k: equal rows would have
-    # k = 0.999 in float32. So c r^2 is lowered by what rounding was seen to add to it
+    # The root turns a rounding error eps of c r^2 into sqrt(eps) of k: equal rows would
+    # have k = 0.999 in float32. So c r^2 is lowered by what rounding was seen to add
     # (at most 10 eps |x|^2, up to d = 2000) and cut off at zero: equal rows have k = 1.
     _norms_lowered = 8.0
     cuda = "k = exp(-sqrt(t < T(0) ? T(0) : t))"
@@ -224,8 +224,8 @@ class Laplacian(_Radial):
     def from_gamma(cls, gamma: float) -> Self:
         """Return the kernel exp(-gamma r).
 
-        It is not ``laplacian_kernel(X, Z, gamma)`` of scikit-learn, whose distance is
-        the sum of absolute differences, save for a single feature.
+        It is not scikit-learn's ``laplacian_kernel(X, Z, gamma)``, whose distance is
+        the sum of absolute differences, unless there is a single feature.
 
         Parameters
         ----------
@@ -256,7 +256,7 @@ class Laplacian(_Radial):
 
 @dataclass(frozen=True)
 class _LaplacianSlope(_Radial):
-    """exp(-u) / u of u = r / sigma, and zero on the kink, u = 0."""
+    """exp(-u) / u for u = r / sigma, and zero at the kink, u = 0."""
 
     _norms_lowered = Laplacian._norms_lowered
     cuda = "T u = sqrt(t); k = t > T(0) ? exp(-u) / u : T(0)"
@@ -364,7 +364,8 @@ class Matern(_Radial):
         return u
 
     def slope(self):
-        # Of u = sqrt(2 nu) r / sigma: phi'(u) / u is -exp(-u), or -(1 + u) exp(-u) / 3.
+        # With u = sqrt(2 nu) r / sigma, phi'(u) / u is -exp(-u) for nu = 3/2, and
+        # -(1 + u) exp(-u) / 3 for nu = 5/2.
         if self.nu == 1.5:
             return Slope(Laplacian(self.bandwidth / 3.0**0.5), self._scale)
         return Slope(Matern(self.bandwidth * 0.6**0.5, nu=1.5), self._scale / 3.0)

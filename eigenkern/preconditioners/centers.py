@@ -17,23 +17,23 @@ from .spectral import TopEigenvectors, n_above_rounding
 
 @dataclass(frozen=True)
 class CenterSpectral(TopEigenvectors):
-    """EigenPro's preconditioner of a model on centers, made in the centers' span.
+    """EigenPro's preconditioner of a model on centers, computed in their span.
 
-    On c of the centers, Z_c, the functions psi_j = K(., Z_c) v_j with ::
+    For c of the centers, Z_c, the functions psi_j = K(., Z_c) v_j with ::
 
         K(Z_c, X) W K(X, Z_c) v_j / N = lambda_j K(Z_c, Z_c) v_j
         v_i' K(Z_c, Z_c) v_j = 1 if i = j, else 0
 
-    are the best approximations there (Rayleigh-Ritz) of the eigenfunctions of the
-    kernel on N weighted rows X. The preconditioned kernel is ::
+    are the best approximations in the span of K(., Z_c) (Rayleigh-Ritz) of the
+    eigenfunctions of the kernel on N weighted rows X. The preconditioned kernel is ::
 
         k_P(x, z) = k(x, z) - K(x, Z_c) V D V' K(Z_c, z),  D_j = 1 - tau l_{q+1} / l_j
 
     The preconditioner maps the span of K(., Z) to itself and so commutes with the
     projection onto it: where the projected gradient vanishes, so does the gradient of
     least squares on the centers, whatever q. With eigenfunctions in the span of the
-    rows, as in EigenPro 3, the fixed point is another: lemma 6 there has that of its
-    algorithm 1, where they are those of all rows. Algorithm 2 takes a subsample.
+    rows, as in EigenPro 3, the fixed point is different: lemma 6 there gives it for
+    algorithm 1, which uses those of all rows. Algorithm 2 takes a subsample.
     """
 
     @classmethod
@@ -59,10 +59,11 @@ class CenterSpectral(TopEigenvectors):
         B = centers.block(0, n_fitted, 0, n_fitted, dtype=f64)
         entry = float(xp.max(xp.linalg.diagonal(B)))
         eps = float(xp.finfo(dtype).eps)
-        # Centers in the span of others to rounding are left out. Squared errors of 56
-        # fits of 10 epochs (400 centers; bandwidths of the median and 30), over those
-        # with a factor of 10: 1 up to 15, with 14 halved steps, where 10 has none; 0.1
-        # up to 27; 100 from 0.5 to 1.9, on average 1.01; 1000 1.10, up to 4.3.
+        # Centers in the span of others up to rounding, times 10, are left out. Squared
+        # errors of 56 fits of 10 epochs (400 centers; bandwidths of the median and 30)
+        # with other factors, over those with 10: with 1, up to 15, and 14 halved steps,
+        # where 10 has none; with 0.1, up to 27; with 100, from 0.5 to 1.9, on average
+        # 1.01; with 1000, on average 1.10, up to 4.3.
         places, L = pivoted_cholesky(B, 10 * n_fitted * eps * entry)
         if not len(places):  # the zero kernel
             vectors = xp.zeros((n_fitted, 0), dtype=dtype, device=centers.device)
@@ -78,7 +79,7 @@ class CenterSpectral(TopEigenvectors):
         n_real = n_above_rounding(values * n_fitted, n_fitted, entry, dtype)
         q = max(min(n_real, values.shape[0]) - 1, 0)
         short = solve_triangular(L, U[:, :q], transposed=True)
-        # Zero for the centers that are left out.
+        # Zero for centers that are left out.
         place = np.full(n_fitted, len(places))
         place[places] = np.arange(len(places))
         short = xp.concat([short, xp.zeros_like(short[:1, :])])
@@ -118,8 +119,9 @@ class CenterSpectral(TopEigenvectors):
             f(Z_c).
         kappa : array of shape (l,)
         """
-        less, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
-        result = less * coef
+        others, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
+        result = others * coef
         of_vectors = self.vectors.T @ values
-        self.add_to(result, (1.0 / (1.0 + left[:, None] * kappa) - less) * of_vectors)
+        factors = 1.0 / (1.0 + left[:, None] * kappa) - others
+        self.add_to(result, factors * of_vectors)
         return result

@@ -21,9 +21,9 @@ class GlobalSpectral(TopEigenvectors):
     The eigenvectors come from a subsample of s rows: extended to all rows by the
     Nystrom method, or as right singular vectors of K(X_s, X). They are then made
     orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
-    over K of n^2 (d + q) multiply-adds: the preconditioner is positive definite then,
-    however inexact they are. With weights W of the rows they belong to W^1/2 K W^1/2.
-    Its eigenvalues are L_j / n, the last one that of the subsample.
+    over K of n^2 (d + q) multiply-adds: this makes the preconditioner positive
+    definite, however inexact they are. With weights W of the rows they belong to
+    W^1/2 K W^1/2. Its eigenvalues are L_j / n; the last one is that of the subsample.
 
     Attributes
     ----------
@@ -91,8 +91,8 @@ class GlobalSpectral(TopEigenvectors):
         )
         values, R = eigh(0.5 * (gram + gram.T))
         values = xp.flip(values)
-        # The level is only an estimate: it must be no larger than the values before it,
-        # and like them no smaller than rounding.
+        # The level is only an estimate: it must not exceed the values before it, and
+        # like them must be above rounding.
         levels = xp.full_like(values[:1], n * level)
         m, dtype = min(n, 1000), operator.dtype
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))

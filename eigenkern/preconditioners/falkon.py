@@ -16,7 +16,7 @@ class TwoCholesky:
         B = R' K_nm' W K_nm R / N, about T W_m T' / sum(W_m) = A' A - lambda I
 
     because the centers are a sample of the rows. R A^-1 therefore brings B + lambda I
-    near to I, at the price of two Cholesky factors.
+    close to I, at the cost of two Cholesky factors.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class TwoCholesky:
         alpha : float
             lambda.
         weights : array of shape (p,)
-            W_m, what each center stands for.
+            W_m, the weight of the rows that each center stands for.
         """
         xp = namespace(L)
         A = large_product(L.T, weights[:, None] * L) / float(xp.sum(weights))

@@ -12,7 +12,7 @@ class LinearSpectral(TopEigenvectors):
 
     V = (e_1 .. e_q) are eigenvectors of the covariance of the features, from a
     subsample, with eigenvalues lambda_j, and D_j = 1 - tau lambda_{q+1} / lambda_j.
-    Rows x, less their mean, have the preconditioned kernel x' P z.
+    Rows x minus their mean have the preconditioned kernel x' P z.
 
     References
     ----------
@@ -33,7 +33,7 @@ class LinearSpectral(TopEigenvectors):
     ):
         """Return the preconditioner with at most `n_components` eigenvectors.
 
-        There may be fewer: at most one less than the eigenvalues that are not rounding.
+        There may be fewer: at most one less than there are eigenvalues above rounding.
 
         Parameters
         ----------
@@ -56,8 +56,8 @@ class LinearSpectral(TopEigenvectors):
             xp.empty(0, dtype=operator.dtype, device=operator.device),
             rng,
         )
-        # What rounding leaves of the largest directions in P g, times the long step, is
-        # an error in predictions of eps lambda_1 / lambda_{q+1}: one in a hundred.
+        # Rounding leaves parts of the largest directions in P g. Times the long step,
+        # they are errors of eps lambda_1 / lambda_{q+1} in predictions: at most 1/100.
         values = xp.astype(singular, xp.float64) ** 2 / s
         floor = 100 * float(xp.finfo(operator.dtype).eps) * values[0]
         q = int(xp.sum(xp.astype(values > floor, xp.int64)))
@@ -76,6 +76,7 @@ class LinearSpectral(TopEigenvectors):
 
     def shrunk(self, coef, kappa):
         """Return (I + kappa P)^-1 a of coefficients (d, l); kappa has shape (l,)."""
-        less, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
-        image = (1.0 / (1.0 + left[:, None] * kappa) - less) * (self.vectors.T @ coef)
-        return less * coef + large_product(self.vectors, image)
+        others, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
+        factors = 1.0 / (1.0 + left[:, None] * kappa) - others
+        image = factors * (self.vectors.T @ coef)
+        return others * coef + large_product(self.vectors, image)
