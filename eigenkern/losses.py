@@ -86,7 +86,7 @@ class Loss:
         return 1.0
 
     def middle(self, Y, weights):
-        """Return what the deviation of the targets is measured from, shape (l,)."""
+        """Return the center of the targets, for measuring their deviation, (l,)."""
         return self.baseline(Y, weights)
 
 

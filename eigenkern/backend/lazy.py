@@ -254,8 +254,8 @@ class StoredRows(LazyRows):
         ----------
         begin : callable
             ``begin(places, rows)``, called with the first block, returns the function.
-            `part` is the number of a part; `places` are the indices among these rows of
-            the block's rows.
+            `part` is the number of a part; `places` are the positions of the block's
+            rows among these rows.
         pool : Team, default=None
         """
         places = np.full(self._source.shape[0], -1)

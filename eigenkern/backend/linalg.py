@@ -351,10 +351,10 @@ def cholesky(K):
 
 
 def first_cholesky(K, shifts):
-    """Return the lower Cholesky factor of K + c I for the first c for which it exists.
+    """Return the lower Cholesky factor of K + c I for the first c that has one.
 
-    None if it does for no c. `shifts` holds numbers, or arrays of shape (n,) for other
-    diagonals. `K` is not changed.
+    None if none has. `shifts` are the c, numbers or arrays of shape (n,). `K` is not
+    changed.
     """
     for shift in shifts:
         L = cholesky(plus_diagonal(namespace(K).asarray(K, copy=True), shift))

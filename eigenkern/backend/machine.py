@@ -65,9 +65,9 @@ class Machine:
     def factor_work(self, p):
         """Return the multiply-adds in the time of a Cholesky factor in float64.
 
-        The factor takes p^3 / 6, at a third of the rate of a large product in float32
-        (float64 halves the rate, and a factor reaches two thirds of that): as long as
-        p^3 / 2 in float32. Decisions assume twice that.
+        It takes p^3 / 6, at a third of the rate of a large product in float32 (float64
+        halves the rate, and a factor reaches two thirds of that): as long as p^3 / 2 in
+        float32. Decisions assume twice that.
         """
         return 1.0 * p**3
 
@@ -130,8 +130,8 @@ GRADIENT_BYTES = 256e6
 # between NumPy calls and take twice as long; 512 x 512 takes up to a fifth longer.
 SIGNED_ROWS, SIGNED_TILE = 1024, 2**18
 # Random features: most numbers, and most rows, of a tile. It stays in a core's cache,
-# and is so large that threads seldom wait for each other between NumPy calls. The last
-# is the most numbers where there are no threads, as on a GPU.
+# and is so large that threads seldom wait for each other between NumPy calls. The third
+# value is for most numbers without threads, as on a GPU.
 WAVE_TILE, WAVE_TILE_ROWS, WAVE_TILE_UNTHREADED = 2**18, 8192, 2**24
 # Up to this many numbers are too little work to share: the losses of 7300 rows in ten
 # columns took 0.34 ms on one thread and 0.45 ms on two.

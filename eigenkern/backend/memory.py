@@ -20,7 +20,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 # plans count arrays, but not the workspaces of cuBLAS and cuSOLVER, nor what a memory
 # pool loses to rounding and to gaps between blocks.
 _GPU_SHARE = 0.9
-# Share to plan with of the address space that a limit (ulimit -v) leaves; a quarter is
+# Share of the address space left under a limit (ulimit -v) to plan with; a quarter is
 # for threads, the rest for temporary arrays. With 100 MB left, two of 16 fits still ran
 # out of memory with a share of nine tenths, one with a half.
 _ADDRESS_SHARE = 0.5
@@ -34,9 +34,9 @@ _LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA
 def available(xp, device):
     """Bytes that can be allocated on `device` now.
 
-    On the host, limits of control groups count, and half of what a limit of the process
-    (``ulimit -v``) leaves. On a GPU it is nine tenths of the free memory, after the
-    library's memory pool has returned its unused blocks.
+    On the host this respects the limits of control groups, and takes half of what a
+    limit of the process (``ulimit -v``) leaves. On a GPU it is nine tenths of the free
+    memory, after the library's memory pool has returned its unused blocks.
     """
     if is_cupy(xp):
         import cupy
@@ -85,8 +85,8 @@ def touch_rate(n_bytes):
 
     The operating system clears each page at its first use, and a virtual machine may
     have to get it from its host. This took 0.05 to 3.3 s per GB; on one machine 0.07 s
-    for recently freed pages and 2.2 s for others. The last pieces of up to a GB should
-    be of the latter kind, so the rate is theirs. It is measured once per process, in
+    for recently freed pages and 2.2 s for others. The rate is that of the last pieces
+    of up to a GB, which should be such others. It is measured once per process, in
     about 50 ms, and rounded to a power of 4 times 1.5e9, so that noise seldom changes
     what is chosen.
 

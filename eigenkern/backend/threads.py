@@ -29,9 +29,9 @@ from .machine import SHARED_SECONDS
 # Most readings of the number of busy cores. The smallest one counts, so that a process
 # that wakes up for a moment is ignored.
 _N_READINGS = 3
-# If the address space is limited (ulimit -v): its bytes that BLAS takes in the calling
-# thread, and the bytes for another worker. Measured: 32 MB for each OpenBLAS, NumPy's
-# and SciPy's, which end the process if they don't get them; 8 MB of stack and 64 MB of
+# Bytes of a limited address space (ulimit -v) that BLAS takes in the calling thread,
+# and that every other worker takes. Measured: 32 MB for each OpenBLAS, NumPy's and
+# SciPy's, which end the process if they don't get them; 8 MB of stack and 64 MB of
 # malloc's arena for each of a worker's two threads, its helper and that of a
 # `SleepingTeam`.
 _CALLER_BYTES, _HELPER_BYTES = 80e6, 210e6
@@ -137,7 +137,7 @@ class _SingleThreadedBlas:
                     self.allow(1)
 
     def allow(self, n_threads):
-        """Limit BLAS in the process, or only in this thread if its library does so."""
+        """Limit BLAS in the process; in this thread only, if limits are per thread."""
         with self._lock:
             self._set([n and min(n, n_threads) for n in self._before])
 
@@ -228,7 +228,7 @@ def _n_busy_elsewhere():
     try:
         n_busy = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
         own = list(Path("/proc/self/task").iterdir())
-    except (OSError, ValueError, IndexError):  # another system
+    except (OSError, ValueError, IndexError):  # not Linux
         return 0
     for thread in own:
         with suppress(OSError):  # it has ended
@@ -268,7 +268,7 @@ class Team:
                     except IndexError:  # another was quicker
                         return
                     task(*args)
-            except BaseException:  # nothing more is started
+            except BaseException:  # start nothing more
                 left.clear()
                 raise
 

@@ -23,7 +23,7 @@ def check_positive_bandwidth(value):
     """Raise a ValueError unless the square of a bandwidth is a positive float."""
     if not 0 < value < float("inf"):
         raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
-    if not 1e-150 < value < 1e150:  # its square is a float
+    if not 1e-150 < value < 1e150:  # its square is finite and positive
         raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
 
 

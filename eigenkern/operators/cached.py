@@ -106,8 +106,8 @@ def _is_halved(operator):
 # Tried: values in [0, 1] as 16-bit fixed point, converted to float32 in a thread's
 # cache. On 20000 rows of MNIST, losses and test errors were the same. Filling fresh
 # memory took 0.8 s less, but an epoch 1.15 times as long as in float32 (0.43 to 0.38 s;
-# computed anew 3.2 s). Only fits of few epochs would be faster, or those of n up to 1.4
-# times what memory holds in float32.
+# computed anew 3.2 s). Only fits of few epochs would be faster, or those with n up to
+# 1.4 times what memory holds in float32.
 class CachedTriangle(Matrix):
     """The lower triangle of a symmetric kernel matrix, computed in blocks of rows.
 

@@ -27,7 +27,7 @@ class OnWorkers:
     can_be_cached = in_core = False
 
     def _describe_on_workers(self, local, rows):
-        """Take the attributes of a local operator, and the rows."""
+        """Take the attributes of a local operator, and set the rows."""
         self._describe_as(local, *KERNEL_ATTRIBUTES)
         self.shape = rows.shape[0], local.shape[1]
         self._local, self.lazy_rows = local, rows

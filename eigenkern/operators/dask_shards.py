@@ -19,8 +19,8 @@ def matrix_on_workers(local, rows):
     """Return K(X, Z) of rows X in a Dask array, computed by the workers.
 
     Each computes the rows that it has; or, if one worker cannot hold all centers, the
-    columns of its own centers. (GPUs, whose memory Dask does not know, hold all centers
-    each.)
+    columns of its own centers. (Each GPU holds all centers, because Dask does not know
+    its memory.)
 
     Parameters
     ----------

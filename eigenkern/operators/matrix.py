@@ -60,7 +60,7 @@ class Matrix:
     can_be_cached = True
     #: Whether products cost no more than products with the rows: K need not be cached.
     factored = False
-    #: Numbers of an encoded row, from which its entries of K are computed.
+    #: Numbers per encoded row, from which its entries of K are computed.
     row_width = 0
     #: Columns of a matrix product that take as long as one feature of the kernel.
     feature_work = 1
@@ -73,12 +73,12 @@ class Matrix:
         return self.shape[1]
 
     def _describe(self, like):
-        """Take namespace, device and data type of an array."""
+        """Take the namespace, device and data type from an array."""
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
         self.itemsize = self.xp.finfo(like.dtype).bits // 8
 
     def _describe_as(self, other, *names):
-        """Take namespace, device and data type of an operator, and other attributes."""
+        """Take the namespace, device, data type and more from another operator."""
         for name in ("xp", "device", "dtype", "itemsize", *names):
             setattr(self, name, getattr(other, name))
 
@@ -128,7 +128,7 @@ class Matrix:
         raise ValueError("a matrix that is given has no kernel to compare rows with")
 
     def plus_diagonal(self, values):
-        """Return K(X, X) + diag(values), whose `rows` has nothing added.
+        """Return K(X, X) + diag(values); what its `rows` returns is unchanged.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class Matrix:
         return G, c
 
     def _gram_sums(self, T, weights, transform):
-        """Return the sums of `gram`; with a pool, the lower triangle of the first.
+        """Return the sums of `gram`; with a pool, only the first's lower triangle.
 
         The buffer of the rows is freed when this returns.
         """

@@ -126,7 +126,7 @@ class GlobalSpectral(TopEigenvectors):
 def _check_memory(operator, s, q, svd_solver):
     """Raise a ValueError unless the free memory holds eigenvectors of all rows."""
     n, size = operator.shape[0], operator.itemsize
-    # V, K V and their rotations; the rows of K, once weighted.
+    # V, K V and their rotations; s rows of K, and their weighted copy.
     needed = 4.0 * size * n * q
     remedy = "a smaller n_components"
     if svd_solver == "randomized":

@@ -25,8 +25,7 @@ class Spectral(TopEigenvectors):
     ----------
     Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
     training", MLSys 2019: equation 8, which has sigma_q for sigma_{q+1} and no tau.
-    These two are those of the authors' "Diving into the shallows", NIPS 2017:
-    table 2.
+    Both of ours are from the authors' "Diving into the shallows", NIPS 2017: table 2.
     """
 
     is_of_rows = True
