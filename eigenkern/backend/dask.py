@@ -271,7 +271,7 @@ class Group(NamedTuple):
         The worker.
     chunks : list
         Handles.
-    places : list of ndarray or None
+    indices : list of ndarray or None
         Which rows of each chunk; None: all.
     position : ndarray
         Their positions among the rows.
@@ -279,7 +279,7 @@ class Group(NamedTuple):
 
     place: str
     chunks: list
-    places: list
+    indices: list
     position: Any
 
 
@@ -342,10 +342,10 @@ class DaskRows(LazyRows):
     def groups(self):
         """The rows on each worker."""
         found = [Group(place, [], [], []) for place in self._names]
-        for c, places, position in self._rows_by_chunk():
+        for c, indices, position in self._rows_by_chunk():
             group = found[self._group_of[c]]
             group.chunks.append(self._chunks[c])
-            group.places.append(places)
+            group.indices.append(indices)
             group.position.append(position)
         return [
             group._replace(position=np.concatenate(group.position))
@@ -369,7 +369,7 @@ class DaskRows(LazyRows):
                 yield c, index[position] - bounds[c], position
 
     def run(self, function, *args, by_row=()):
-        """Return handles of ``function(*args, *parts, places, *chunks)``, by group.
+        """Return handles of ``function(*args, *parts, indices, *chunks)``, by group.
 
         Parameters
         ----------
@@ -383,7 +383,7 @@ class DaskRows(LazyRows):
         parts = zip(*map(self.parts_of, by_row), strict=True)
         parts = parts if by_row else [()] * len(self.groups)
         return [
-            self.cluster.submit(function, *args, *own, group.places, *group.chunks)
+            self.cluster.submit(function, *args, *own, group.indices, *group.chunks)
             for group, own in zip(self.groups, parts, strict=True)
         ]
 
@@ -448,7 +448,7 @@ class DaskRows(LazyRows):
         return min(low), max(high)
 
     def _run_all(self, function, *args):
-        """Return the values of ``function(*args, places, *chunks)`` of all groups."""
+        """Return the values of ``function(*args, indices, *chunks)`` of all groups."""
         return self.cluster.attempt(
             lambda: self.cluster.gather(self.run(function, *args))
         )
@@ -489,7 +489,7 @@ class MadeRows(DaskRows):
         chunks, found = iter(self._chunks), []
         for group in self._source.groups:
             own = [next(chunks) for _ in group.chunks]
-            found.append(group._replace(chunks=own, places=[None] * len(own)))
+            found.append(group._replace(chunks=own, indices=[None] * len(own)))
         return found
 
     def forget(self):
@@ -499,13 +499,13 @@ class MadeRows(DaskRows):
         vars(self).pop("groups", None)
 
 
-def pieces(places, chunks):
+def pieces(indices, chunks):
     """Yield ranges of the rows of a group, and the rows; whole chunks separately.
 
     The rows of partial chunks are joined, because a batch may have few of each.
     """
-    if any(place is not None for place in places):
-        rows = rows_of_chunks(places, *chunks)
+    if any(index is not None for index in indices):
+        rows = rows_of_chunks(indices, *chunks)
         yield slice(0, rows.shape[0]), rows
         return
     start = 0
@@ -514,11 +514,11 @@ def pieces(places, chunks):
         start += chunk.shape[0]
 
 
-def rows_of_chunks(places, *chunks):
+def rows_of_chunks(indices, *chunks):
     """Return the rows of a group as one array."""
     return joined(
-        chunk if place is None else rows_at(chunk, place)
-        for place, chunk in zip(places, chunks, strict=True)
+        chunk if index is None else rows_at(chunk, index)
+        for index, chunk in zip(indices, chunks, strict=True)
     )
 
 
@@ -558,18 +558,18 @@ def _sum(one, other):
     return one + other
 
 
-def _of_rows(function, places, *chunks):
-    return np.concatenate([function(rows) for _, rows in pieces(places, chunks)])
+def _of_rows(function, indices, *chunks):
+    return np.concatenate([function(rows) for _, rows in pieces(indices, chunks)])
 
 
 def _first_row(chunk):
     return chunk[:1, :]
 
 
-def _check_finite(places, *chunks):
-    for _, rows in pieces(places, chunks):
+def _check_finite(indices, *chunks):
+    for _, rows in pieces(indices, chunks):
         check_finite_rows(rows)
 
 
-def _extremes(places, *chunks):
-    return extremes_of(rows for _, rows in pieces(places, chunks) if rows.shape[0])
+def _extremes(indices, *chunks):
+    return extremes_of(rows for _, rows in pieces(indices, chunks) if rows.shape[0])

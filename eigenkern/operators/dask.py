@@ -186,9 +186,9 @@ class CachedDaskMatrix(DaskMatrix):
         def make():
             source._remote.clear()  # it may have been lost
             return [
-                source._cluster.submit(block, source._operator(), [places], chunk)
+                source._cluster.submit(block, source._operator(), [index], chunk)
                 for group in source._rows.groups
-                for places, chunk in zip(group.places, group.chunks, strict=True)
+                for index, chunk in zip(group.indices, group.chunks, strict=True)
             ]
 
         self._source = source
@@ -267,11 +267,11 @@ def _pays(matrix, auto, n_products, n_features):
 # for all rows, values per row, and the rows.
 
 
-def _operators(local, by_row, places, chunks):
+def _operators(local, by_row, indices, chunks):
     """Yield operators of the rows of a group, and the values of these rows."""
     reuse_freed_memory()
     by_row = [on_device_of(local, values) for values in by_row]
-    for rows, X in pieces(places, chunks):
+    for rows, X in pieces(indices, chunks):
         yield local.rows(X), [v if v is None else v[rows, ...] for v in by_row]
 
 
@@ -280,41 +280,41 @@ def on_device_of(local, values):
     return None if values is None else move(values, local.xp, local.device)
 
 
-def _block(local, places, *chunks, first, last, dtype):
-    operators = _operators(local, (), places, chunks)
+def _block(local, indices, *chunks, first, last, dtype):
+    operators = _operators(local, (), indices, chunks)
     return joined(K.block(first=first, last=last, dtype=dtype) for K, _ in operators)
 
 
-def _product(local, A, places, *chunks, n_columns):
+def _product(local, A, indices, *chunks, n_columns):
     A = on_device_of(local, A)
-    operators = _operators(local, (), places, chunks)
+    operators = _operators(local, (), indices, chunks)
     found = [K.product(A, n_columns=n_columns) for K, _ in operators]
     F, leading = zip(*found, strict=True)
     return joined(F), joined(leading)
 
 
-def _adjoint(local, G, places, *chunks):
+def _adjoint(local, G, indices, *chunks):
     return reduce(
-        add, (K.adjoint(*own) for K, own in _operators(local, (G,), places, chunks))
+        add, (K.adjoint(*own) for K, own in _operators(local, (G,), indices, chunks))
     )
 
 
-def _gram(local, transform, T, weights, places, *chunks):
+def _gram(local, transform, T, weights, indices, *chunks):
     transform = on_device_of(local, transform)
-    operators = _operators(local, (T, weights), places, chunks)
+    operators = _operators(local, (T, weights), indices, chunks)
     found = [K.gram(*own, transform=transform) for K, own in operators]
     return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
 
 
-def _normal_product(local, V, targets, weights, places, *chunks):
+def _normal_product(local, V, targets, weights, indices, *chunks):
     V = on_device_of(local, V)
-    operators = _operators(local, (targets, weights), places, chunks)
+    operators = _operators(local, (targets, weights), indices, chunks)
     return reduce(add, (K.normal_product(V, *own) for K, own in operators))
 
 
-def _gradient(local, A, rates, targets, weights, places, *chunks):
+def _gradient(local, A, rates, targets, weights, indices, *chunks):
     A, rates = on_device_of(local, A), on_device_of(local, rates)
-    operators = _operators(local, (targets, weights), places, chunks)
+    operators = _operators(local, (targets, weights), indices, chunks)
     found = [K.gradient(A, *own, rates) for K, own in operators]
     errors, images = zip(*found, strict=True)
     return joined(errors), reduce(add, images)
