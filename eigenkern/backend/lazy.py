@@ -14,8 +14,8 @@ from .threads import run_on_threads
 # the seek and the call. 200 MB in chunks of 2 MB, cached by the system, took 0.055 s
 # from HDF5 and 0.17 s from Zarr in blocks of 16 MB, 0.055 to 0.11 s and 0.17 to 0.22 s
 # in blocks of 32 MB. Bytes of a section, within which rows are shuffled. Three or four
-# blocks and two sections are in memory; in `visit` a block per thread, up to the blocks
-# of a section.
+# blocks and two sections are in memory; in `visit`, a block per thread, at most as many
+# as a section has.
 _BLOCK_BYTES, _SECTION_BYTES = 2**24, 2**28
 # First rows, which stay in memory: bandwidth, step and penalty are chosen from them.
 _N_FIRST = 8000
@@ -247,8 +247,8 @@ class StoredRows(LazyRows):
     def visit(self, begin, pool=None):
         """Call ``function(part, places, rows)`` with each block of the file, read once.
 
-        Each part gets its own blocks one after the other, in the order of the file;
-        parts run at the same time, so that one reads while others compute.
+        Each part gets its own blocks, in the order of the file; parts run at the same
+        time, so that one reads while others compute.
 
         Parameters
         ----------

@@ -205,9 +205,8 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
 def _orthonormal(B, *, accurate=False):
     """Return a nearly orthonormal basis of the span of the columns of B.
 
-    It comes from the Cholesky factor of B' B, in half the time of a QR factorization;
-    that is used if columns are nearly dependent. If `accurate`, the basis is
-    orthonormal up to rounding.
+    It comes from the Cholesky factor of B' B, in half the time of a QR factorization,
+    which is used if columns are nearly dependent. `accurate`: orthonormal to rounding.
     """
     xp = namespace(B)
     B_64 = xp.astype(B, xp.float64, copy=False)

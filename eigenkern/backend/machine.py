@@ -130,8 +130,8 @@ GRADIENT_BYTES = 256e6
 # between NumPy calls and take twice as long; 512 x 512 takes up to a fifth longer.
 SIGNED_ROWS, SIGNED_TILE = 1024, 2**18
 # Random features: most numbers, and most rows, of a tile. It stays in a core's cache,
-# and is so large that threads seldom wait for each other between NumPy calls. The third
-# value is for most numbers without threads, as on a GPU.
+# and is so large that threads seldom wait for each other between NumPy calls. Last, the
+# most numbers without threads, as on a GPU.
 WAVE_TILE, WAVE_TILE_ROWS, WAVE_TILE_UNTHREADED = 2**18, 8192, 2**24
 # Up to this many numbers are too little work to share: the losses of 7300 rows in ten
 # columns took 0.34 ms on one thread and 0.45 ms on two.

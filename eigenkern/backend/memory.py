@@ -85,10 +85,9 @@ def touch_rate(n_bytes):
 
     The operating system clears each page at its first use, and a virtual machine may
     have to get it from its host. This took 0.05 to 3.3 s per GB; on one machine 0.07 s
-    for recently freed pages and 2.2 s for others. The rate is that of the last pieces
-    of up to a GB, which should be such others. It is measured once per process, in
-    about 50 ms, and rounded to a power of 4 times 1.5e9, so that noise seldom changes
-    what is chosen.
+    for recently freed pages and 2.2 s for others, which the last pieces of up to a GB
+    should reveal. The rate is measured once per process, in about 50 ms, and rounded to
+    a power of 4 times 1.5e9, so that noise seldom changes what is chosen.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 A fit or a prediction limits BLAS to one thread (`single_threaded_blas`) and divides its
 large products between threads itself (`run_on_threads`). The threads of BLAS would wait
-for each other by spinning, many times per product, and if another process has one of
-the cores, every wait lasts until the scheduler gives that core back. Factorizations,
-which only LAPACK can divide, run on the idle cores (`idle_threads`).
+for each other by spinning, many times per product, and if another process has a core,
+every wait lasts until the scheduler gives it back. Factorizations, which only LAPACK
+can divide, run on the idle cores (`idle_threads`).
 """
 
 import os
@@ -206,10 +206,10 @@ def idle_threads():
 
     At most as many as BLAS may use. LAPACK's threads wait for each other thousands of
     times: if another process has one of the cores, a factorization on all of them takes
-    up to ten times as long as on one (benchmarks/busy.py). Dividing it into blocks for
-    the threads of this module does not help: 6000 rows in float32 took 0.71 s next to
-    two endless loops in the same session and 1.20 s next to two in sessions of their
-    own; LAPACK on one thread took 0.74 s next to either.
+    up to ten times as long as on one (benchmarks/busy.py). Blocks shared by threads of
+    this module do not help: 6000 rows in float32 took 0.71 s next to two loops in the
+    same session and 1.20 s next to two in sessions of their own; LAPACK on one thread
+    took 0.74 s next to either.
     """
     n_threads = n_blas_threads()
     if n_threads == 1 or single_threaded_blas.is_shared:
@@ -290,7 +290,7 @@ class Team:
             helper.result()
 
     def _submit(self, work):
-        # In the caller's context, so that NumPy's `errstate` applies to helpers too.
+        # In the caller's context: NumPy's `errstate` applies to helpers too.
         return _submit(copy_context().run, partial(_help, work), self.n_workers)
 
     def _do_own_share(self, work, helpers):

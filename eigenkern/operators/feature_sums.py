@@ -67,7 +67,7 @@ def sums_of_features(rows, targets, weights, target_mean, *, center, with_gram):
 
     That takes n d (d / 2 + 1 + l) multiply-adds with the Gram matrix, and n d without.
     Memory holds n (1 + l) numbers, and for each thread a block of the file and a matrix
-    of d x d; if rows are wide, all threads share each product instead.
+    of d x d; with wide rows all threads share a product.
 
     Parameters
     ----------

@@ -30,10 +30,9 @@ class Matrix:
       entries; `DaskShards` has its centers split over them, too.
 
     Each constructor calls `_describe` or `_describe_as` and sets `shape`. All define
-    `product` and `block`. Kernel matrices also define `rows`; those that a kernel
-    machine starts from, `plus_diagonal`; those with a pool, ``write_rows(K, start)``,
-    which computes rows from `start` on in this thread alone. (`dask.GivenRows` defines
-    only `rows`.)
+    `product` and `block`, kernel matrices also `rows`; those that a kernel machine
+    starts from, `plus_diagonal`; those with a pool, ``write_rows(K, start)``, which
+    computes rows from `start` on in this thread. (`dask.GivenRows` has only `rows`.)
 
     Attributes
     ----------
@@ -189,8 +188,8 @@ class Matrix:
 
         In it BLAS runs each call on one thread. Otherwise the threads of a BLAS call
         keep spinning for about 30 ms after it, on the cores that the next product's
-        tiles need: measured, they double its time. (Fits to NumPy arrays are in that
-        context throughout, fits to other arrays with ``device="cpu"`` are not.)
+        tiles need: measured, they double its time. (Fits to NumPy arrays are in it
+        anyway, but not to others with ``device="cpu"``.)
         """
         return nullcontext() if self.pool is None else single_threaded_blas
 

@@ -27,8 +27,8 @@ class BlockPlan:
 
         w a (4 b + 5 e) itemsize <= budget
 
-    for a tile, the kernel's temporaries, and the rows from which the tile is computed.
-    The result takes memory in addition.
+    for a tile, the kernel's temporaries, and the tile's rows. The result takes memory
+    in addition.
 
     Attributes
     ----------
@@ -74,8 +74,8 @@ class BlockPlan:
     def of_library(cls, m, p, width, itemsize, budget):
         """Return a plan of tiles whose functions the array library runs in parallel.
 
-        They are twice as wide as high. Each, with its temporaries and the rows from
-        which it is computed, takes at most `budget` bytes, but has at least 16 rows.
+        They are twice as wide as high. Each, with its temporaries and rows, takes at
+        most `budget` bytes, but has at least 16 rows.
         """
         size = max(int(budget // (4 * itemsize)), 1)
         highest = max(int(budget // (5 * max(width, 1) * itemsize)), 16)
