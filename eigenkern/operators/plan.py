@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from ..backend import memory
 from ..backend.array import is_numpy
 from ..backend.devices import on_gpu
-from ..backend.machine import (
-    CENTER_TILE,
-    MEASURED_TOUCH_BYTES,
-    ROW_TILE,
-    machine_of,
-)
+from ..backend.machine import CENTER_TILE, MEASURED_TOUCH_BYTES, ROW_TILE, machine_of
 from ..backend.threads import n_blas_threads, n_cores
 
 # Share of the free memory that kernel caches may take. The rest is for other arrays of
