@@ -25,6 +25,7 @@ from eigenkern.kernels import (
     scale_gamma,
 )
 from eigenkern.operators.tiled import TiledKernel
+from eigenkern.problems.data import Data
 from eigenkern.problems.parameters import check_bandwidth, check_kernel, make_kernel
 
 SIGMA = 1.7
@@ -406,7 +407,8 @@ def test_make_kernel_measures_the_scale(name, squared):
     assert made.bandwidth == pytest.approx((squared * 10.0) ** 0.5)
     # Twice as large in twice as large units.
     assert make_kernel(name, "scale", 2 * X, None).bandwidth == 2 * made.bandwidth
-    assert make_kernel(name, "scale", X[:1], None, every_row=X) == made
+    data = Data(X, None, None, None, None)
+    assert make_kernel(name, "scale", X[:1], None, data=data) == made
 
 
 def test_make_kernel_measures_the_median():

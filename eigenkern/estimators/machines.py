@@ -54,7 +54,7 @@ def prepare_machine(model, data, train, held_out, spared):
             rule = SolutionRule(problem, solution.counts["loss_curve_"])
             return problem, iter([solution]), solution.counts, rule
     if ridge:
-        K = K.plus_diagonal(problem.penalty(ridge))
+        problem = problem.penalized(ridge)
     q = 0 if model.algorithm == "sgd" else model.n_components
     on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: one more product
     check_sizes(len(train), model.subsample_size, q, model.batch_size)
@@ -62,13 +62,12 @@ def prepare_machine(model, data, train, held_out, spared):
     # tuning enough memory.
     needed = tuning_bytes(len(train), model.subsample_size)
     first = on_all_rows or problem.can_be_cached_beside(needed)
-    cache = ridge, model.cache_size, model.max_iter + on_all_rows, spared is None
+    cache = model.cache_size, model.max_iter + on_all_rows, spared is None
     if first:
-        problem = problem.cached(K, *cache)
-        K = problem.operator
-    tuning = tuned(model, problem, K, q, on_all_rows=on_all_rows)
+        problem = problem.cached(*cache)
+    tuning = tuned(model, problem, problem.operator, q, on_all_rows=on_all_rows)
     if not first:
-        problem = problem.cached(K, *cache)
+        problem = problem.cached(*cache)
     make_solver = partial(
         eigenpro,
         problem.operator,

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..backend.array import namespace
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.descent import (
     EarlyStopping,
@@ -285,7 +286,8 @@ class _Nytro(Model):
         if problem.calibrates and problem.validation is not None:
             held_out = problem.held_out(found.best, problem.mean(problem.train))
         if self.store_coef_path:
-            coef_path = problem.stacked_dual_coefs(found.path)
+            coefs = [problem.to_source(problem.dual_coef(b)) for b in found.path]
+            coef_path = namespace(coefs[0]).stack(coefs)
         chosen = found.b, found.n_steps, found.step
         return self._state(problem, *chosen, steps, found.errors, coef_path, held_out)
 

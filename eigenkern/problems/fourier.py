@@ -96,7 +96,7 @@ class FourierProblem(Problem):
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         w = w / w.mean()
         if start is None:
-            kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data.every_row)
+            kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
         self._offset = move(start.offset, self.xp, self.device)
         X = self.xp.astype(X, self._offset.dtype, copy=False)

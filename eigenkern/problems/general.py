@@ -8,7 +8,7 @@ from .. import centers as choice_of_centers
 from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
-from ..backend.lazy import StoredRows, check_in_memory, in_memory, is_lazy
+from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
@@ -142,9 +142,7 @@ class GeneralProblem(Problem):
         first = slice(0, n_sampled_rows(len(self._train)))
         weights = None if weights is None else weights[first]
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
-        return make_kernel(
-            kernel, bandwidth, rows, self.rng, Y, weights, self._data.every_row
-        )
+        return make_kernel(kernel, bandwidth, rows, self.rng, Y, weights, self._data)
 
     def _gather(self, rows):
         """Return a slice of the training rows in the solver's order."""
@@ -359,8 +357,8 @@ def _chosen(method, p, kernel, X, train, weights, rng):
     found, taken = (), min(p, n)
     while len(found) < p and taken < 2 * n:
         last = order[max(n - taken, 0) :]
-        first = choice_of_centers.distinct_rows(in_memory(take(X, last)))[0]
+        first = choice_of_centers.distinct_rows(rows_at(X, last))[0]
         found, taken = last[np.sort(first)[-p:]], 2 * taken
     if len(found) < p:  # all of them, in an order that does not change
         found = last[first]
-    return in_memory(take(X, found))
+    return rows_at(X, found)

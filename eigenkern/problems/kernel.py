@@ -9,13 +9,7 @@ from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .parameters import make_kernel
-from .problem import (
-    Problem,
-    scatter,
-    take,
-    take_entries,
-    weighted_mean_square,
-)
+from .problem import Problem, scatter, take, take_entries, weighted_mean_square
 
 
 class KernelProblem(Problem):
@@ -44,7 +38,7 @@ class KernelProblem(Problem):
     """
 
     cache_megabytes = 0.0
-    #: What a penalty has added to the diagonal of the operator, (n, 1), or None.
+    #: The penalty on the diagonal of the operator, (n,), or None.
     _added = None
 
     def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
@@ -61,9 +55,7 @@ class KernelProblem(Problem):
                 self.validation = GivenMatrix(self.to_compute(K))
         else:
             rows, Y = take(data.X, train), data.targets[train]
-            self.kernel = make_kernel(
-                kernel, bandwidth, rows, self.rng, Y, w, data.every_row
-            )
+            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w, data)
             self.operator = kernel_operator(self.kernel, rows, self.devices)
             if held_out is not None:
                 self.validation = self.operator.rows(take(data.X, held_out))
@@ -71,35 +63,32 @@ class KernelProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
 
-    def penalty(self, ridge):
-        """Return c W^-1, c = `ridge`: what kernel ridge regression adds to K.
+    def penalized(self, ridge):
+        """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
 
         K + c W^-1 is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on
         other rows.
         """
-        w = self.weights
-        return ridge / (self.xp.ones_like(self.targets[:, 0]) if w is None else w)
+        other, w = copy(self), self.weights
+        penalty = ridge / (self.xp.ones_like(self.targets[:, 0]) if w is None else w)
+        other.operator, other._added = self.operator.plus_diagonal(penalty), penalty
+        return other
 
-    def cached(self, K, ridge, cache_size, n_products, scores=True):
-        """Return the problem of K, or of K + c W^-1, cached if that fits and pays.
+    def cached(self, cache_size, n_products, scores=True):
+        """Return the problem with its kernel matrices cached, if they fit and it pays.
 
         Parameters
         ----------
-        K : Matrix
-            With the `penalty` of `ridge` on its diagonal.
-        ridge : float
-            c.
         cache_size : "auto" or float
         n_products : int
         scores : bool, default=True
-            Whether epochs are scored: only then that of the held-out rows is cached.
+            Whether epochs are scored. Without scores, the matrix of the held-out rows
+            is not cached.
         """
         other = copy(self)
-        if ridge:
-            other._added = self.penalty(ridge)[:, None]
         scored = [self.validation] if scores and self.validation is not None else []
         (other.operator, *scored), other.cache_megabytes = cached(
-            [K, *scored], cache_size, n_products, self.n_features
+            [self.operator, *scored], cache_size, n_products, self.n_features
         )
         if scored:
             (other.validation,) = scored
@@ -138,23 +127,20 @@ class KernelProblem(Problem):
         """Return f on the held-out rows, on the host, shape (m, l)."""
         return to_numpy(self.validation @ coef) + self.intercept
 
-    def loss(self, coef, n_rows=None):
+    def loss(self, coef, n_rows=None, *, penalized=True):
         """Return the weighted mean squared residual of the first rows, or of all."""
-        return self._loss(coef, n_rows, None)
-
-    def model_loss(self, coef, n_rows=None):
-        """Return the same without what a penalty has added to the matrix."""
-        return self._loss(coef, n_rows, self._added)
-
-    def _loss(self, coef, n_rows, added):
         rows = slice(0, min(n_rows or len(self._train), len(self._train)))
         residual = self.targets[rows, :]
         if bool(self.xp.any(coef != 0)):
             residual = self.operator.product(coef, 0, rows.stop)[0] - residual
-            if added is not None:
-                residual = residual - added[rows, :] * coef[rows, :]
+            if not penalized and self._added is not None:
+                residual = residual - self._added[rows][:, None] * coef[rows, :]
         weights = None if self.weights is None else self.weights[rows]
         return weighted_mean_square(residual, weights)
+
+    def model_loss(self, coef, n_rows=None):
+        """Return the same without the penalty on the diagonal."""
+        return self.loss(coef, n_rows, penalized=False)
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, rows in the order of X."""

@@ -263,9 +263,7 @@ class LeastSquares(Problem):
             weights = None if data.weights is None else data.weights[train]
             targets, weights = merged(first, which, data.targets[train], weights)
             X = take(X, first)
-        return make_kernel(
-            kernel, bandwidth, X, self.rng, targets, weights, data.every_row
-        )
+        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
 
     def _drowns(self, alpha, X, n_rows, n_columns):
         """Whether float32 values of the kernel of the first rows drown a penalty."""
@@ -559,11 +557,6 @@ class LeastSquares(Problem):
             coefs = self.xp.reshape(coefs, (-1, *b.shape[1:]))
             pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
         return namespace(pieces[0]).concat(pieces)
-
-    def stacked_dual_coefs(self, coefs):
-        """Return `dual_coef_` of a list of models, (k, p, l), where X lives."""
-        found = [self.to_source(self.dual_coef(b)) for b in coefs]
-        return namespace(found[0]).stack(found)
 
     def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
         """Return attributes of variances, arrays where X lives.

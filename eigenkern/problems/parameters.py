@@ -106,7 +106,7 @@ def check_extremes(low, high, xp, dtype):
         )
 
 
-def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row=None):
+def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None):
     """Return the kernel object that the parameters of an estimator mean.
 
     Parameters
@@ -122,8 +122,8 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
         On the host; only "auto" needs them.
     weights : ndarray of shape (n,), default=None
         On the host, positive.
-    every_row : array or StreamedRows of shape (m, d), default=None
-        All rows with weight, also held-out ones, to measure "scale" on. None: X.
+    data : Data, default=None
+        "scale" is measured on all its rows with weight, held-out ones too. None: on X.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, every_row
     if bandwidth == "scale":
         # Use the Gaussian's length for every radial kernel, as with "median".
         known = Polynomial if isinstance(made, Polynomial) else Gaussian
-        like = known.from_gamma(scale_gamma(X if every_row is None else every_row))
+        like = known.from_gamma(scale_gamma(X if data is None else data.every_row))
         longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0
         return replace(made, bandwidth=like.bandwidth * longer)
     median = median_distance(X, rng, metric=made.metric)

@@ -46,9 +46,9 @@ class Problem:
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
         self._X = X
-        choose = compute_devices if several else compute_device
-        self.devices = choose(device, X) if several else [choose(device, X)]
-        self.xp, self.device = self.devices[0]
+        devices = compute_devices(device, X) if several else [compute_device(device, X)]
+        self.devices = devices
+        self.xp, self.device = devices[0]
         self.n_features = X.shape[1]
 
     def initial_coef(self):

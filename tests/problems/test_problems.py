@@ -83,7 +83,7 @@ def kernel(X, Y, weights, train, held_out):
 
 def kernel_cached(X, Y, weights, train, held_out):
     case = kernel(X, Y, weights, train, held_out)
-    case.problem = case.problem.cached(case.problem.operator, 0.0, 1000, 20)
+    case.problem = case.problem.cached(1000, 20)
     assert case.problem.cache_megabytes > 0
     return case
 
