@@ -25,7 +25,7 @@ from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, add_ridge, race
 
 # Work of half a product F' F, computed in slower pieces; and passes over the rows for
 # means, copies and the loss.
-_HALF, _PASSES_OF_SETUP = 0.8, 8
+_HALF_PRODUCT, _SETUP_PASSES = 0.8, 8
 
 
 def estimate_linear(fit):
@@ -61,12 +61,12 @@ def _direct_on_features(fit, X):
     fewer, judges = min(s, d), min(n - s, 4000)
     # In single precision, as the penalties usually allow.
     fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
-    fit.products(_HALF * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
+    fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
     fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), fit.n_outputs, 4)
     converted = 4 if size == 8 else 0
     fit.uses(X.gram_rows() * d * (size + converted) + (3 * d * d + 3 * left * d) * 4)
-    fit.products(_HALF * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
-    fit.reads((_PASSES_OF_SETUP + 2 * N_REFINEMENTS) * n * d, fit.n_outputs)
+    fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
+    fit.reads((_SETUP_PASSES + 2 * N_REFINEMENTS) * n * d, fit.n_outputs)
     return fit.result("direct")
 
 

@@ -171,8 +171,8 @@ def _estimate_direct_on_centers(fit, K):
     add_normal_equations(fit, "ridge", K, NystromPlan.make("ridge", p, n))
     fit.entries(n * p, fit.n_outputs)
     if fit.data.groups is not None:  # to find rows that are not centers
-        fit.tells_rows()
-        fit.tells_rows()
+        fit.finds_equal_rows()
+        fit.finds_equal_rows()
     return fit.result("direct", n_centers=p)
 
 

@@ -26,7 +26,7 @@ from .logistic import estimate_logistic
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
 # Iterations that fit a Falkon classifier without its calibration rows.
-_N_HELD_OUT = 3
+_HELD_OUT_ITERATIONS = 3
 
 NYTRO = NytroRegressor, NytroClassifier
 FALKON = FalkonLikeRegressor, FalkonLikeClassifier
@@ -49,7 +49,7 @@ def estimate_centers(fit):
     alpha = getattr(e, "alpha", "path")
     if alpha != "path" and fit.drowns(alpha, p):
         return estimate_centers(replace(fit, dtype="float64"))
-    fit.tells_rows()
+    fit.finds_equal_rows()
     if every_row and not logistic:
         return _estimate_rows(fit, kind)
     _add_rows(fit, p, holds_out)
@@ -110,7 +110,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     n_epochs = min(FALKON_ITERATIONS, e.max_iter) if falkon else n_iterations(e)
     n_passes = n_epochs
     if falkon and fit.data.groups is not None:
-        n_passes += _N_HELD_OUT
+        n_passes += _HELD_OUT_ITERATIONS
     n_products = 2 * e.max_iter if falkon else n_epochs
     (kept,) = cached_bytes([K], e.cache_size, n_products, fit.d)
     fit.holds("preconditioner", 2 * square)

@@ -17,18 +17,18 @@ from .parts import FACTOR_CUBES, add_pivoted_factor
 # 366 (Falkon 183 to 843, a path 252 to 312); with 1e-4 these were 12 to 19 and 45 to 57
 # (Falkon 13 to 17, and 65).
 _PASSES = {"logistic": (1.4, 0.25), "falkon logistic": (0.32, 0.4)}
-_PASSES_OF_PATH, _OF_CLASSES = 90, 2.5
+_PATH_PASSES, _MULTICLASS_FACTOR = 90, 2.5
 # Newton steps beside one for each penalty on the way down, and those of a path.
-_MORE_STEPS, _STEPS_OF_PATH = 2, 20
+_EXTRA_STEPS, _PATH_STEPS = 2, 20
 # Sums over the rows for preconditioners: for one penalty, and of a path.
-_SUMS, _SUMS_OF_PATH = 2, 4
+_SUMS, _PATH_SUMS = 2, 4
 # A multiply-add with the few columns of the log loss, in blocks that fit a core's
 # cache, takes as long as so many of the machine's model: MNIST, ten columns, 0.15 s for
 # 1.2e9 of them on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
-_NARROW = 5
+_NARROW_FACTOR = 5
 # Numbers in float64 for every row and output, and for every row, beside the targets:
 # gradients, and curvatures of two points; losses and weights.
-_STORED, _STORED_OF_ROW = 4, 3
+_STORED_PER_OUTPUT, _STORED_PER_ROW = 4, 3
 
 
 def estimate_logistic(fit, kind, n_train, p, every_row):
@@ -43,7 +43,7 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
     parts = [fit.matrix(n_rows, p) for n_rows in (n_train, n - n_train) if n_rows]
     sizes = cached_bytes(parts, e.cache_size, n_products, fit.d)
     kept = fit.precomputed or all(sizes)
-    fit.holds("targets", 8 * n * (_STORED * k + _STORED_OF_ROW))
+    fit.holds("targets", 8 * n * (_STORED_PER_OUTPUT * k + _STORED_PER_ROW))
     fit.holds("preconditioner", square)
     if any(sizes):
         fit.keeps(sum(n_bytes or 0 for n_bytes in sizes))
@@ -57,7 +57,7 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
         fit.products(n_steps * p**3)
         fit.uses(6 * square)
     else:
-        n_sums = _SUMS_OF_PATH if path else _SUMS
+        n_sums = _PATH_SUMS if path else _SUMS
         _add_sums(fit, n_sums, parts, kept)
     fit.holds("preconditioner", 2 * square)
     method = "iterations" if falkon else kind
@@ -66,11 +66,11 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
 
 def _newton_steps(fit, kind, path):
     """Return the passes over the rows and the Newton steps that are usual."""
-    e, factor = fit.estimator, _OF_CLASSES if fit.n_outputs > 1 else 1.0
+    e, factor = fit.estimator, _MULTICLASS_FACTOR if fit.n_outputs > 1 else 1.0
     if path:
-        return factor * _PASSES_OF_PATH, _STEPS_OF_PATH
+        return factor * _PATH_PASSES, _PATH_STEPS
     first, power = _PASSES[kind]
-    usual = len(way_down(e.alpha)) + _MORE_STEPS
+    usual = len(way_down(e.alpha)) + _EXTRA_STEPS
     steps = min(usual, getattr(e, "max_iter", usual))
     passes = factor * first * max(1 / e.alpha, 1.0) ** power * steps / usual
     return max(passes, 2 * steps), steps
@@ -83,7 +83,7 @@ def _add_passes(fit, count, kept):
         return
     work = 2 * count * fit.n_outputs
     fit.flops += 2.0 * work
-    product = _NARROW * CPU.product_seconds(work, 8, fit.n_threads)
+    product = _NARROW_FACTOR * CPU.product_seconds(work, 8, fit.n_threads)
     fit.seconds += max(8 * count / CPU.read, product)
     if fit.itemsize == 4:
         fit.seconds += count * CPU.convert / fit.n_threads

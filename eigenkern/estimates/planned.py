@@ -25,7 +25,7 @@ from .result import Estimate
 # Seconds to hash a row, and bytes/s of its content, on one thread: 0.5 us for a row of
 # 8 features in single precision, 5.4 us with 784. A row in double precision is hashed
 # in single precision as well.
-_ROW_SECONDS, _CONTENT = 0.5e-6, 0.65e9
+_HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
 # Bytes that a fit adds to a process beside its arrays: pages of code of NumPy, SciPy
 # and BLAS, and panels that each thread of BLAS packs. Six fits on cpusmall, a9a and
 # covtype, by /proc/self/smaps: 2 to 4 MB, and 1 to 8 MB a thread; these are medians.
@@ -151,11 +151,11 @@ class PlannedFit:
         self.entries(n_bytes / self.itemsize)
         self.touches(n_bytes)
 
-    def tells_rows(self):
+    def finds_equal_rows(self):
         """Add the time to find equal rows."""
         if not self.precomputed:
             n_bytes = self.d * (4 if self.itemsize == 4 else 12)
-            self.seconds += self.n * (_ROW_SECONDS + n_bytes / _CONTENT)
+            self.seconds += self.n * (_HASH_SECONDS + n_bytes / _HASH_BYTE_RATE)
 
     # Memory
 

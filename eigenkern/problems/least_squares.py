@@ -24,11 +24,11 @@ from .problem import Problem, scatter, take
 # Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
 # 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
 # 0.631; of fashion_mnist with 500 and 2000 rows 0.432 and 0.431.
-_FEWEST_SETS, _MOST_SETS = 300, 500
+_MIN_SETS, _MAX_SETS = 300, 500
 # Most rows to hold out together, if there is no factor that leaves out single ones.
-_MOST_HELD_OUT = 2000
+_MAX_HELD_OUT = 2000
 # With fewer rows that are not centers, centers are left out too.
-_FEWEST_NO_CENTERS = 50
+_MIN_OTHER_ROWS = 50
 
 
 def rounding(xp, dtype, n):
@@ -444,7 +444,7 @@ class LeastSquares(Problem):
         if self.center_indices is None:
             return everything
         able = ~np.isin(self.all.index, self.center_indices)
-        return able if np.sum(able) >= _FEWEST_NO_CENTERS else everything
+        return able if np.sum(able) >= _MIN_OTHER_ROWS else everything
 
     def _sets(self, among):
         """Return the sets of equal rows that `left_out` takes."""
@@ -456,7 +456,7 @@ class LeastSquares(Problem):
         of_class = np.bincount(which * n_classes + codes, weights, n * n_classes)
         classes = of_class.reshape(n, n_classes).argmax(axis=1)
         able = among[first] | ~np.isin(classes, classes[among[first]])
-        n_taken = min(n, max(_FEWEST_SETS, min(n // 20, _MOST_SETS)))
+        n_taken = min(n, max(_MIN_SETS, min(n // 20, _MAX_SETS)))
         chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
         chosen = np.flatnonzero(able)[chosen]
         n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
@@ -473,7 +473,7 @@ class LeastSquares(Problem):
         """Return the positions of some training rows together with all their copies."""
         first, which = self._data.distinct(self.train.index)
         chosen = np.zeros(len(first), dtype=bool)
-        n_held = min(max(len(first) // 5, 1), _MOST_HELD_OUT)
+        n_held = min(max(len(first) // 5, 1), _MAX_HELD_OUT)
         chosen[self.rng.permutation(len(first))[:n_held]] = True
         return np.flatnonzero(chosen[which])
 

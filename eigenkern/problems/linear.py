@@ -111,7 +111,7 @@ class LinearProblem(Problem):
             levels = levels_of(rows, zeros) if center else None
             if counts:
                 self._seen = self._sum_up(rows, Y, w, levels, seen)
-        self._mean = self._at_hand(self._seen.mean)
+        self._mean = self._on_device(self._seen.mean)
         self.weights, relative = None, self._seen.n_rows / self._seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
@@ -167,7 +167,7 @@ class LinearProblem(Problem):
             return Seen(n, total, mean, target_mean)
         weight = seen.weight + total
         part = float(total / weight)
-        old = self._at_hand(seen.mean)
+        old = self._on_device(seen.mean)
         target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
         return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
 
@@ -180,7 +180,7 @@ class LinearProblem(Problem):
             return None
         return self.xp.astype(varies, self.dtype)
 
-    def _at_hand(self, mean):
+    def _on_device(self, mean):
         mean = move(mean, self.xp, self.device)
         return self.xp.astype(mean, self.dtype, copy=False)
 

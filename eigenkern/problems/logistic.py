@@ -17,7 +17,7 @@ from .least_squares import standard_error, weighted_mean
 from .problem import Problem
 
 # The frequency of a class without weight, which would have no finite intercept.
-_RARE = 1e-6
+_MIN_FREQUENCY = 1e-6
 
 
 class LogisticProblem(Problem):
@@ -72,7 +72,7 @@ class LogisticProblem(Problem):
         mean = to_numpy(self._features.mean(self.train))
         if len(mean) == 1:
             mean = 0.5 * (1.0 + mean)
-        mean = np.clip(mean, _RARE, 1.0 - _RARE)
+        mean = np.clip(mean, _MIN_FREQUENCY, 1.0 - _MIN_FREQUENCY)
         c = np.log(mean / (1.0 - mean)) if len(mean) == 1 else np.log(mean)
         c = c - c.mean() if len(c) > 1 else c
         c = self.xp.asarray(c[None, :], dtype=self.xp.float64, device=self.device)

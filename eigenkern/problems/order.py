@@ -11,7 +11,7 @@ from ..backend.array import to_numpy
 # a standard deviation or more count. And the bound on the probability that a fair piece
 # differs. Of 17820 fair pieces (normal, exponential, or ones among zeros; 32 to 500
 # rows, 1 to 300 columns) one did.
-_MOST_COMPARED, _BY_CHANCE = 500, 1e-3
+_MAX_COMPARED, _FALSE_ALARM_RATE = 500, 1e-3
 
 
 def differing_column(data, kept):
@@ -21,7 +21,7 @@ def differing_column(data, kept):
     n_1 and n_2 fair rows, 1 / n = 1 / n_1 + 1 / n_2, and the variance v of s, the two
     means differ by less than b + sqrt(b^2 + 2 v log(2 / p) / n), where
     b = max |s - mean| log(2 / p) / (3 n), with a probability of about 1 - p, which is
-    Bernstein's inequality; p is `_BY_CHANCE` over the number of columns.
+    Bernstein's inequality; p is `_FALSE_ALARM_RATE` over the number of columns.
 
     Parameters
     ----------
@@ -37,14 +37,14 @@ def differing_column(data, kept):
     rows, kept_rows = data.rows_with_weight(), kept.rows_with_weight()
     if min(len(rows), len(kept_rows)) == 0:
         return None
-    n_compared = min(len(rows), _MOST_COMPARED)
+    n_compared = min(len(rows), _MAX_COMPARED)
     data = data.take(rows[np.linspace(0, len(rows) - 1, n_compared).astype(int)])
     kept = kept.take(kept_rows)
     of_X, of_targets = _signs(data.X, kept.X), _signs(data.targets, kept.targets)
     means = np.concatenate([of_targets, of_X], axis=2)
     sizes = np.array([n_compared, len(kept_rows)])
     mean, square = np.tensordot(means, sizes / sizes.sum(), axes=(1, 0))
-    n, log = 1 / np.sum(1 / sizes), math.log(2 * len(mean) / _BY_CHANCE)
+    n, log = 1 / np.sum(1 / sizes), math.log(2 * len(mean) / _FALSE_ALARM_RATE)
     b = (1 + np.abs(mean)) * log / (3 * n)
     bound = b + np.sqrt(b**2 + 2 * (square - mean**2) * log / n)
     excess = np.abs(means[0, 0] - means[0, 1]) / bound

@@ -11,12 +11,12 @@ from .data import Data
 
 # Most rows to retain, their bytes, and least rows. Pickles stay small; sorted streams
 # of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
-_N_RETAINED, _RETAINED_BYTES, _FEWEST_RETAINED = 2000, 16e6, 250
+_MAX_RETAINED, _MAX_RETAINED_BYTES, _MIN_RETAINED = 2000, 16e6, 250
 # Number of judges, the rows that tell whether a model has become worse, and the factor
 # by which the rows so far may grow before judges are drawn again. Mean losses of 500
 # rows have a standard deviation of 6 % if residuals are normal; two models are compared
 # on the same ones.
-_N_JUDGES, _OUTDATED = 500, 1.25
+_N_JUDGES, _JUDGES_GROWTH = 500, 1.25
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,9 @@ class Retained:
         """Return the sample of the first rows."""
         data = _with_weight(data)
         of_row = _n_bytes(data.X) / max(len(data.targets), 1)
-        n_most = int(
-            min(max(_RETAINED_BYTES / max(of_row, 1.0), _FEWEST_RETAINED), _N_RETAINED)
-        )
+        n_most = max(_MAX_RETAINED_BYTES / max(of_row, 1.0), _MIN_RETAINED)
         none = data.take(np.arange(0))
-        return cls(none, 0, n_most, none).plus(data)
+        return cls(none, 0, int(min(n_most, _MAX_RETAINED)), none).plus(data)
 
     def plus(self, data):
         """Return the sample updated with more rows: Vitter's algorithm R."""
@@ -68,7 +66,7 @@ class Retained:
             chosen[places[taken]] = n_before + taken
             retained = joined([retained, data]).take(chosen)
         more = replace(self, data=retained, n_seen=self.n_seen + n)
-        if more.n_seen < _OUTDATED * self.n_drawn:
+        if more.n_seen < _JUDGES_GROWTH * self.n_drawn:
             return more
         return more.with_judges()
 
