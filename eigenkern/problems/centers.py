@@ -21,7 +21,7 @@ from ..operators.tiled import TiledKernel
 from .least_squares import LeastSquares, products
 from .problem import shuffled, take
 
-# Rows sampled to weigh the centers if the rows are not in memory.
+# Rows sampled to compute the centers' weights if the rows are not in memory.
 _N_WEIGHED = 20_000
 
 
@@ -33,24 +33,24 @@ class CenterProblem(LeastSquares):
     device, data, train, held_out
         As for `LeastSquares`.
     n_centers : int or None
-        At most that many of the distinct training rows; None if centers are given, or
-        to take all distinct rows. The latter include held-out rows, which change
+        Most centers to choose among the distinct training rows. None: the centers are
+        given, or are all distinct rows. These include held-out rows, which change
         nothing while their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
     cache_size : "auto" or float, default=0
         MB for the kernel matrix of the training rows.
     n_passes : int, default=1
-        How often that matrix will be used: if more than once, it may be cached.
+        How often that matrix is used: if more than once, it may be cached.
     **options
         `kernel` and the others of `LeastSquares`.
 
     Attributes
     ----------
     n_centers : int
-        p, before some are left out.
+        p, including those that are not kept.
     center_of_row : ndarray of shape (n,) or None
-        For each row the center equal to it, if all distinct rows are centers.
+        The center that equals each row, if all distinct rows are centers.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class CenterProblem(LeastSquares):
         self._take_centers(first[chosen])
 
     def _take_centers(self, position):
-        """Take the rows of `all` at some positions as centers."""
+        """Make the rows of `all` at some positions the centers."""
         self.center_indices, self.n_centers = self.all.index[position], len(position)
         if self.kernel is not None:
             self._centers = self.to_compute(take(self.all.X, position))
@@ -118,7 +118,7 @@ class CenterProblem(LeastSquares):
 
     @cached_property
     def whitening(self):
-        """R of the centers; computed only after the memory for it has been checked."""
+        """R of the centers, computed only once memory has been checked."""
         xp = self.xp
         if self.kernel is None:
             K = take(self._X, self.center_indices)
@@ -146,7 +146,7 @@ class CenterProblem(LeastSquares):
 
     @cached_property
     def _training_matrix(self):
-        """K(X, Z) of the training rows, kept if it is used again."""
+        """K(X, Z) of the training rows, cached if it is used again."""
         matrix = self.matrix_of(self.train)
         if self._n_passes == 1:
             return matrix
@@ -158,8 +158,8 @@ class CenterProblem(LeastSquares):
     def _moments(self):
         """Sums over the training rows, and over the validation rows if there are any.
 
-        Computed before any linear algebra: the threads of BLAS keep spinning after it,
-        and slow down a kernel's tiles.
+        They are computed before any linear algebra, after which BLAS threads keep
+        spinning and slow down the kernel's tiles.
         """
         matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
         return [
@@ -270,14 +270,14 @@ class CenterProblem(LeastSquares):
     def weights_of_centers(self, rows=None):
         """Return the weight that each kept center represents.
 
-        It is the weight of the rows equal to the center. If the centers are not a
+        It is the weight of the rows that equal the center. If the centers are not a
         uniform sample of the rows, and X is not a kernel matrix, it is the weight of
         the rows that are nearest to the center.
 
         Parameters
         ----------
         rows : Rows, default=None
-            `all`, if all distinct rows are centers. None: `train`.
+            `train`, or `all` if all distinct rows are centers. None: `train`.
         """
         used, rows = self.whitening.kept, self.train if rows is None else rows
         weights = to_numpy(rows.weights)

@@ -13,14 +13,14 @@ from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
 
-# One of `_ROWS_PER_SPARED` rows is spared, but at most `_MAX_SPARED`. Log losses of test
-# rows, with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at
-# most 100; 0.348, 0.372, 0.100 with at most 300; the same to 0.002 with 1000 and 2000.
+# One row in `_ROWS_PER_SPARED` is spared, at most `_MAX_SPARED` rows. Test log losses
+# with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at most
+# 100 spared rows; 0.348, 0.372, 0.100 with 300; the same to 0.002 with 1000 and 2000.
 _ROWS_PER_SPARED, _MAX_SPARED = 10, 1000
 
 
 class OutOfSample(NamedTuple):
-    """Values of rows, each from a model that was trained without the row.
+    """Values of rows, each from a model that was trained without that row.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class OutOfSample(NamedTuple):
     weights : ndarray of shape (m,)
         `sample_weight` times `class_weight`, times the number of rows each stands for.
     n_distinct : int or None
-        Number of distinct rows; None: all.
+        Number of distinct rows. None: all rows are distinct.
     """
 
     values: np.ndarray
@@ -49,7 +49,7 @@ class Spared:
     train : ndarray of int
         Training rows, in the solver's order.
     at_start : bool, default=False
-        Whether to leave out the first rows instead of the last: a tenth, at most 1000.
+        Whether the first rows are spared instead of the last: a tenth, at most 1000.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Spared:
         self.visited = slice(m, n) if at_start else slice(0, n - m)
 
     def states(self, solver, of_all_rows):
-        """Return the states of a solver on the visited rows, then of one on all rows.
+        """Iterate over the states of a solver on the visited rows, then on all rows.
 
-        The iterator changes solvers when ``take_all_rows()`` is called.
+        The iterator changes solvers when its ``take_all_rows()`` is called.
 
         Parameters
         ----------
@@ -94,17 +94,17 @@ class _SparedStates:
         return self._state
 
     def take_all_rows(self):
-        """Continue with the solver on all rows, unless that is so already."""
+        """Switch to the solver on all rows, unless that is done already."""
         if not self._on_all_rows:
             self._solver, self._on_all_rows = self._of_all_rows(self._state), True
 
     def save(self):
-        """Return where the iteration is, for `load`."""
+        """Return the state of the iteration, for `load`."""
         solver = self._solver.save()
         return {"on_all": self._on_all_rows, "state": self._state, "solver": solver}
 
     def load(self, saved):
-        """Continue from where another was saved."""
+        """Continue from a saved state."""
         self._state = saved["state"]
         if saved["on_all"]:
             self.take_all_rows()
@@ -121,14 +121,14 @@ class Data:
     targets : ndarray of shape (n, l)
         In float64, on the host.
     labels : ndarray of shape (n,) or (n, l)
-        What to score: targets as given, or codes of the classes.
+        What predictions are scored against: targets as given, or class codes.
     weights : ndarray of shape (n,) or None
         `sample_weight` times `class_weight`, as given.
     rng : numpy.random.RandomState
     groups : ndarray of shape (n,) or None
-        Codes of the classes; the same fraction of each is held out.
+        Class codes; the same fraction of each class is held out.
     validation : tuple (X, targets, weights) or None
-        Rows to select on, if the user gave some.
+        Validation rows, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
     """
@@ -144,16 +144,16 @@ class Data:
 
     @cached_property
     def ranks(self):
-        """Ranks of the rows of X in an order of their content; equal rows share one.
+        """Ranks of the rows of X, ordered by content; equal rows share a rank.
 
-        Rows of a kernel matrix keep their order.
+        Rows of a kernel matrix keep their order, and count as distinct.
         """
         if self.precomputed:
             return np.arange(len(self.targets))
         return distinct_rows(self.X)[1]
 
     def distinct(self, rows):
-        """Return indices of the distinct rows, and which of them each row equals."""
+        """Return indices of the distinct rows, and which of these each row equals."""
         return np.unique(self.ranks[rows], return_index=True, return_inverse=True)[1:]
 
     def distinct_with_targets(self, rows):
@@ -175,26 +175,29 @@ class Data:
         )
 
     def shuffled(self, rows):
-        """Return some rows in random order; of a file, so that it is read in blocks."""
+        """Return row indices in random order, for a file one that suits its blocks."""
         if is_lazy(self.X):
             return self.X.shuffled(rows, self.rng)
         return self.rng.permutation(rows)
 
     def rows_with_weight(self):
-        """Return the indices of the rows that have a weight."""
+        """Return the indices of the rows with positive weight."""
         if self.weights is None:
             return np.arange(len(self.targets))
         return np.flatnonzero(self.weights > 0)
 
     @property
     def every_row(self):
-        """All rows with weight, to read in ranges."""
+        """All rows with positive weight, to be read in ranges."""
         order = None if self.weights is None else self.rows_with_weight()
         return StreamedRows(self.X, *location_of(self.X), order)
 
 
 def draw(data, n):
-    """Return the data of `n` random rows, or all: of each class a like part (>= 3)."""
+    """Return the data of `n` random rows, or of all if there are fewer.
+
+    Classes keep their proportions, but have at least 3 rows each, or all they have.
+    """
     n_rows = len(data.targets)
     if n >= n_rows:
         return data
@@ -206,14 +209,14 @@ def draw(data, n):
 
 
 def choose_evenly(groups, n, rng):
-    """Choose members of all groups, in proportion, but leave at least one of each.
+    """Choose members of groups in proportion, but leave at least one of each.
 
     Parameters
     ----------
     groups : ndarray of shape (m,)
         The group of each member.
     n : int
-        How many to choose; fewer if the groups can't spare as many.
+        How many to choose; fewer if the groups can't spare that many.
     rng : numpy.random.RandomState
 
     Returns
@@ -226,8 +229,8 @@ def choose_evenly(groups, n, rng):
     )
     spare, quotas = sizes - 1, n * sizes / len(groups)
     counts = np.minimum(np.floor(quotas).astype(np.int64), spare)
-    # Take the missing ones from the groups with most of their quota left; of equal
-    # groups, from those that happen to come first.
+    # Take the rest from the groups with most of their quota left, and of equal groups
+    # from those that come first in the random order.
     while (missing := n - counts.sum()) > 0 and (counts < spare).any():
         able = np.flatnonzero(counts < spare)
         by_rest = np.lexsort((first[able], (counts - quotas)[able]))
@@ -238,14 +241,14 @@ def choose_evenly(groups, n, rng):
 
 
 def _first_of_each(codes, counts, members):
-    """Return each class's first members, as many as its count, or all."""
+    """Return the first members of each class: its count, or all it has."""
     by_class, sizes = np.argsort(codes, kind="stable"), np.bincount(codes)
     ranks = np.arange(len(codes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return members[by_class[ranks < np.repeat(counts, sizes)]]
 
 
 def sample_of_classes(codes, n, rng):
-    """Return a sample of about n, with n / k members of every class, or all it has.
+    """Return a sample of about n members: n / k of each class, or all it has.
 
     Parameters
     ----------
@@ -259,10 +262,11 @@ def sample_of_classes(codes, n, rng):
     chosen : ndarray of int
         Increasing.
     stands_for : ndarray
-        How many members of its class each stands for.
+        How many members of its class each one stands for.
     """
     order, sizes = rng.permutation(len(codes)), np.bincount(codes)
-    # The same share of each class, or all it has: the largest share with n in all.
+    # Each class gives `share` members, or all it has; `share` is the largest number
+    # with a total of at most n.
     left, share = n, n
     for i, size in enumerate(np.sort(sizes)):
         share = left // (len(sizes) - i)
@@ -273,10 +277,10 @@ def sample_of_classes(codes, n, rng):
 
 
 def hold_out(data, rows, fraction):
-    """Split rows into those to train with and those to select on.
+    """Split rows into training rows and held-out rows.
 
-    Equal rows with equal targets are on the same side, chosen only by content and seed:
-    repeating a row instead of giving it an integer weight changes nothing.
+    Equal rows with equal targets stay together, and only content and seed determine the
+    split: repeating a row gives the same result as an integer weight.
 
     Parameters
     ----------
@@ -295,7 +299,7 @@ def hold_out(data, rows, fraction):
     held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
     if not held.any():
         raise ValueError(
-            f"validation_fraction={fraction} leaves no row to select by: the "
-            f"{len(rows)} training rows hold {len(first)} distinct ones"
+            f"validation_fraction={fraction} leaves no row for selection: the "
+            f"{len(rows)} training rows contain {len(first)} distinct rows"
         )
     return rows[~held[which]], rows[held[which]]

@@ -16,7 +16,7 @@ from .problem import Problem, take
 
 
 class Start(NamedTuple):
-    """What is chosen from the first rows, and kept for later rows.
+    """What is chosen on the first rows and kept for later rows.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Start(NamedTuple):
     offset : array of shape (d,)
         Subtracted from all rows.
     target_scale, constant : ndarray of shape (l,)
-        The unit of the targets, and the constant to start from in the unit of y.
+        The unit of the targets, and the constant to start from, in units of y.
     """
 
     kernel: Any
@@ -54,21 +54,20 @@ class FourierProblem(Problem):
         Rows to train with, in the solver's order; rows to score (or None).
     loss : Loss
     numbers : bool
-        Whether targets are numbers, to be centered and scaled, rather than labels.
+        Whether targets are numbers, which are centered and scaled, not labels.
     kernel, bandwidth, device
         Parameters of the estimator.
     block_size : int
         F.
     frequency_bytes : float
-        Memory for frequencies already drawn.
+        Memory for caching frequencies.
     start : Start, default=None
-        That of a fitted model, to continue with it. None: chosen from the training
-        rows.
+        That of a fitted model, to continue with it. None: chosen on the training rows.
 
     Attributes
     ----------
     rows : TrainingRows
-        Training rows; their targets are shifted and scaled.
+        Training rows, with shifted and scaled targets.
     kernel : Kernel
     loss_function : Loss
     features : FourierBlocks
@@ -103,8 +102,8 @@ class FourierProblem(Problem):
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
         self._target_scale, constant = start.target_scale, start.constant
-        # A loss of numeric targets depends only on y - f: the targets are shifted by
-        # the constant, and scaled so that a threshold of the loss means the same in
+        # A loss of numeric targets depends only on y - f: shift the targets by the
+        # constant, and scale them so that a threshold of the loss means the same in
         # every unit.
         self._shift = np.zeros_like(constant)
         if numbers:
@@ -124,12 +123,11 @@ class FourierProblem(Problem):
         constant = self.loss_function.baseline(Y, w)
         scale = np.ones(Y.shape[1])
         if numbers:
-            # For normal targets this is the standard deviation; outliers don't change
-            # it.
+            # The standard deviation of normal targets, estimated robustly.
             residual = Y - self.loss_function.middle(Y, w)
             deviation = 1.4826 * weighted_median(np.abs(residual), w)
             spread = np.average(residual**2, axis=0, weights=w) ** 0.5
-            # If nearly all targets are equal it may be only rounding: use their spread.
+            # If nearly all targets are equal, it may be rounding: use their spread.
             deviation = np.where(deviation > 1e-6 * spread, deviation, spread)
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
@@ -137,7 +135,7 @@ class FourierProblem(Problem):
         return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
 
     def initial_coef(self):
-        """Return the model that consists of the constant alone."""
+        """Return the constant model."""
         return Expansion(self._constant, self.xp.zeros_like(self._constant))
 
     def coef_of(self, fitted):
@@ -175,7 +173,7 @@ class FourierProblem(Problem):
         return expansion.values(expansion.product(self.features, X))
 
     def validation_values(self, coef):
-        """Return f on the held-out rows in the unit of y, on the host, shape (m, l)."""
+        """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
         F = to_numpy(self._values(self._held_out, coef))
         return F * self._target_scale + self._shift
 
@@ -223,7 +221,7 @@ class FourierProblem(Problem):
 
 
 def _by_columns(Y):
-    """Return `Y` with contiguous columns: losses of few columns are faster then."""
+    """Return `Y` with contiguous columns, which make losses of few columns faster."""
     xp = namespace(Y)
     out = xp.empty(Y.shape[::-1], dtype=Y.dtype, device=device_of(Y)).T
     out[:, :] = Y

@@ -1,4 +1,4 @@
-"""The training problem of a general kernel model: one with centers of its own."""
+"""The training problem of a general kernel model: a model with its own centers."""
 
 from copy import copy
 
@@ -24,14 +24,14 @@ from .parameters import make_kernel
 from .problem import Problem, take
 from .sample import Sample
 
-# Rows whose loss is computed at a time, on each machine. The loss of 60000 rows took
-# 0.23 s with 256 rows at a time, 0.15 with 1024, 0.11 to 0.13 with 4096 and 0.10 with
-# all of them (2000 centers): larger blocks gain little, and take more memory.
+# Rows per block of the loss, on each machine. With 2000 centers, the loss of 60000 rows
+# took 0.23 s with blocks of 256 rows, 0.15 s with 1024, 0.11 to 0.13 s with 4096 and
+# 0.10 s with all rows: larger blocks gain little and take more memory.
 _LOSS_ROWS = 4096
 
 
 def keeps_rows(K, cache_size, n_epochs, n_features):
-    """Whether K = K(X, Z) and X are kept in memory: they fit, and that pays."""
+    """Whether to keep K = K(X, Z) and X in memory: they fit, and keeping them pays."""
     n, p = K.shape
     needed = (p + n_features) * n * K.itemsize
     if needed > cache_budget(cache_size, K) or K.factored:
@@ -48,13 +48,13 @@ class GeneralProblem(Problem):
     Parameters
     ----------
     data : Data
-        Its X may be a `numpy.memmap` or not in memory: rows are read when used.
+        Its X need not be in memory: rows are read when they are used.
     train, held_out : ndarray of int
         Rows to train with, in the solver's order; rows to score (or None).
     kernel, device
         Parameters of the estimator.
     centers : str or array of shape (p, d)
-        Z, or one of `centers.METHODS`, which chooses them.
+        Z, or one of `centers.METHODS` to choose them.
     bandwidth : float or str, default=None
         Parameter of the estimator; None if the kernel already has one.
     n_centers : int, default=None
@@ -62,7 +62,7 @@ class GeneralProblem(Problem):
     intercept : ndarray of shape (l,), default=None
         None: the weighted mean of the targets.
     weight_scale : float, default=None
-        Factor for the weights. None: one that makes their mean 1.
+        Factor for the weights. None: the one that makes their mean 1.
     zero_loss : float, default=None
         Mean loss of f = 0, summed over the outputs. None: that of the training rows.
 
@@ -71,12 +71,12 @@ class GeneralProblem(Problem):
     center_matrix : Matrix
         K(Z, Z), the centers in random order.
     weights : array of shape (n,)
-        With mean 1; in a stream, relative to those of the first rows.
+        With mean 1; in a stream, scaled by the factor of the first rows.
     intercept : ndarray of shape (l,)
     n_machines, message_seconds : int, float
-        Machines that share a batch, and how long a step waits for them.
+        Machines that share a batch, and the seconds that a step waits for them.
     cache_megabytes : float
-        MB of K(X, Z) that are cached.
+        Size of the cached K(X, Z) in MB.
     """
 
     cache_megabytes = 0.0
@@ -126,7 +126,7 @@ class GeneralProblem(Problem):
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = self.array(w * self.weight_scale)
         self._zero_loss = zero_loss
-        # In random order, so that the first ones are a sample of all.
+        # Centers are in random order, so that the first ones are a sample of all.
         self._order = np.random.RandomState(0).permutation(centers.shape[0])
         self.center_matrix = kernel_operator(
             self.kernel, take(self._centers, self._order), self.devices
@@ -138,7 +138,7 @@ class GeneralProblem(Problem):
             self._validation = self.center_matrix.rows(take(self._X, held_out))
 
     def _measured(self, kernel, bandwidth, weights):
-        """Return the kernel, its bandwidth measured on some training rows."""
+        """Return the kernel with its bandwidth measured on some training rows."""
         first = slice(0, n_sampled_rows(len(self._train)))
         weights = None if weights is None else weights[first]
         rows, Y = self._streamed[first, :], self._data.targets[self._train[first]]
@@ -152,12 +152,12 @@ class GeneralProblem(Problem):
 
     @property
     def n_rows(self):
-        """Training rows."""
+        """Number of training rows."""
         return len(self._train)
 
     @property
     def n_coefficients(self):
-        """Rows of the `dual_coef_` of a model."""
+        """Number of rows of `dual_coef_`."""
         return self.center_matrix.shape[0]
 
     def has_centers(self, centers):
@@ -201,7 +201,7 @@ class GeneralProblem(Problem):
         )
 
     def cached(self, cache_size, n_epochs):
-        """Return the problem with K(X, Z) and X in memory, if that fits and pays."""
+        """Return the problem with K(X, Z) and X in memory, if they fit and it pays."""
         if self._on_workers is not None:
             return self
         K, d = self.center_matrix.rows(self._streamed), self.n_features
@@ -217,20 +217,20 @@ class GeneralProblem(Problem):
         return other
 
     def entry_size(self):
-        """Return the mean of w k(x, x), on some rows."""
+        """Return the mean of w k(x, x) over some rows."""
         first = slice(0, min(self.n_rows, N_DIAGONAL))
         entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
         return float(self.xp.mean(entries))
 
     def least_ridge(self):
-        """Return the c below which rounding of the kernel matrix drowns a penalty."""
+        """Return the c below which rounding of the kernel matrix drowns the penalty."""
         least = rounding(self.xp, self.dtype, self.n_coefficients)
         return least * self.n_rows * self.entry_size()
 
     def solved(self, ridge):
-        """Return what minimizes ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``, c = `ridge`.
+        """Return the minimizer of ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``.
 
-        It is found by the normal equations of the Nystrom method.
+        It solves the normal equations of the Nystrom method; c is `ridge`.
 
         Returns
         -------
@@ -256,14 +256,14 @@ class GeneralProblem(Problem):
         b = equations.solve(factor)[:, :-1]
         coef, left_out = self.coef_of(squares.dual_coef(b)), None
         if squares.calibrates:
-            # Leave out no row that is a center: almost nothing else would determine its
+            # Leave out no center: without its row, almost nothing would determine its
             # coefficient, and new rows are not centers.
             others = ~choice_of_centers.rows_among(squares.all.X, self._centers)
             left_out = squares.left_out(alpha, factor, among=others)
         return coef, left_out
 
     def check_memory(self):
-        """Raise a ValueError unless the free memory holds K(X, Z) and two factors."""
+        """Raise a ValueError unless K(X, Z) and two factors fit in free memory."""
         n, p = self.n_rows, self.center_matrix.shape[0]
         needed = self.center_matrix.itemsize * n * p + 16.0 * p * p
         free = memory.available(self.xp, self.device)
@@ -339,7 +339,7 @@ class GeneralProblem(Problem):
 def _chosen(method, p, kernel, X, train, weights, rng):
     """Return p centers among the rows `train`.
 
-    All distinct rows if `p` is None, or there are no more than p.
+    These are all distinct rows if `p` is None or there are at most p of them.
     """
     n = len(train)
     if method != "uniform" or p is None:
@@ -351,14 +351,14 @@ def _chosen(method, p, kernel, X, train, weights, rng):
         totals = np.bincount(which, weights=weights)
         rows = take(rows, first)
         return choice_of_centers.choose(method, kernel, rows, p, rng, totals)[0]
-    # Take the last rows: the step is measured on the first. Copies add nothing. Rows of
-    # a file are drawn, as the last ones would be neighbors.
+    # Take the last distinct rows, as the step is measured on the first rows. In a file
+    # the last rows would be neighbors: draw rows instead.
     order = rng.permutation(train) if isinstance(X, StoredRows) else train
     found, taken = (), min(p, n)
     while len(found) < p and taken < 2 * n:
         last = order[max(n - taken, 0) :]
         first = choice_of_centers.distinct_rows(rows_at(X, last))[0]
         found, taken = last[np.sort(first)[-p:]], 2 * taken
-    if len(found) < p:  # all of them, in an order that does not change
+    if len(found) < p:  # all distinct rows, in the order of their content
         found = last[first]
     return rows_at(X, found)

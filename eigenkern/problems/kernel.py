@@ -26,7 +26,7 @@ class KernelProblem(Problem):
     Attributes
     ----------
     operator : Matrix
-        K(X, X) of the training rows, or with a penalty on its diagonal.
+        K(X, X) of the training rows, with a penalty on its diagonal if there is one.
     validation : Matrix or None
         K(X_val, X) of the held-out rows.
     kernel : Kernel or None
@@ -34,7 +34,7 @@ class KernelProblem(Problem):
     intercept : ndarray of shape (l,)
         Weighted mean of the targets, on the host.
     cache_megabytes : float
-        MB of the matrices that are cached.
+        Size of the cached matrices in MB.
     """
 
     cache_megabytes = 0.0
@@ -95,7 +95,7 @@ class KernelProblem(Problem):
         return other
 
     def can_be_cached_beside(self, n_bytes):
-        """Whether the free memory holds the kernel matrices and `n_bytes` more."""
+        """Whether free memory can hold the kernel matrices and `n_bytes` more."""
         scored = [] if self.validation is None else [self.validation]
         return fit_in_memory([self.operator, *scored], n_bytes)
 
@@ -107,7 +107,7 @@ class KernelProblem(Problem):
 
     @property
     def n_coefficients(self):
-        """Rows of the `dual_coef_` of a model: all of X, also those without weight."""
+        """Number of rows of `dual_coef_`: one per row of X, even without weight."""
         return self._X.shape[0]
 
     def coef_of(self, dual_coef):

@@ -1,4 +1,4 @@
-"""Least squares with a kernel: what models on centers and on all rows share."""
+"""Least squares with a kernel: the base of models on centers and on all rows."""
 
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
 from .problem import Problem, scatter, take
 
-# Rows that are left out, one at a time: all of few, a twentieth of more. With 300, 500,
-# 1000 and 4000 rows of covtype the calibration's log loss is 0.633, 0.632, 0.632 and
-# 0.631; of fashion_mnist with 500 and 2000 rows 0.432 and 0.431.
+# Sets of equal rows that are left out one at a time: a twentieth, within these limits.
+# With 300, 500, 1000 and 4000 rows of covtype the calibration's log loss is 0.633,
+# 0.632, 0.632 and 0.631; with 500 and 2000 rows of fashion_mnist 0.432 and 0.431.
 _MIN_SETS, _MAX_SETS = 300, 500
-# Most rows to hold out together, if there is no factor that leaves out single ones.
+# Most distinct rows to hold out together, if no factor can leave out single rows.
 _MAX_HELD_OUT = 2000
 # With fewer rows that are not centers, centers are left out too.
 _MIN_OTHER_ROWS = 50
@@ -34,12 +34,13 @@ _MIN_OTHER_ROWS = 50
 def rounding(xp, dtype, n):
     """Return the rounding error of an n x n kernel matrix over its trace.
 
-    Errors of the entries are as good as random: their norm grows as n^1/2, that of the
-    matrix as n.
+    The errors of the entries are practically random: their norm grows like n^1/2, that
+    of the matrix like n.
     """
-    # In units of eps n^-1/2 0.3 to 27, the median 1.5 (300 and 1000 rows of four data
-    # sets, three kernels, 0.5 to 32 median distances, both precisions); above 10 only
-    # for the laplacian on california_housing. A multiple of K is no error.
+    # Measured in units of eps n^-1/2: 0.3 to 27, median 1.5 (300 and 1000 rows of four
+    # data sets, three kernels, bandwidths of 0.5 to 32 median distances, both
+    # precisions); above 10 only for the laplacian on california_housing. A multiple of
+    # K does not count as an error.
     return 10 * float(xp.finfo(dtype).eps) / n**0.5
 
 
@@ -55,7 +56,7 @@ def weighted_mean(losses, weights):
 
 
 def standard_error(losses, weights, n_distinct):
-    """Return the standard error of that mean, with `n_distinct` distinct rows."""
+    """Return the standard error of `weighted_mean`, with `n_distinct` distinct rows."""
     xp = namespace(weights)
     w = weights / xp.sum(weights)
     variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
@@ -63,9 +64,9 @@ def standard_error(losses, weights, n_distinct):
 
 
 def products(matrix, coefs, width):
-    """Yield ranges of rows of a matrix, and their product with coefficients.
+    """Yield ranges of rows of a matrix, and their products with coefficients.
 
-    A range fits into a block, even if each row takes `width` more numbers.
+    A range fits into a block even with `width` more numbers per row.
     """
     for block in blocks(matrix.shape[0], matrix.shape[1] + width):
         K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
@@ -79,11 +80,11 @@ class Rows(NamedTuple):
     ----------
     X : array of shape (n, d)
     targets : array of shape (n, l)
-        In float64, as all of the linear algebra with them.
+        In float64, like all linear algebra with them.
     weights : array of shape (n,)
         In float64.
     index : ndarray of shape (n,)
-        Their indices in the X of the user; empty for rows that are not among them.
+        Their indices in the user's X; empty for rows that are not in X.
     """
 
     X: Any
@@ -108,16 +109,16 @@ class Sets(NamedTuple):
     Attributes
     ----------
     position : ndarray of shape (k,)
-        Of their rows, increasing.
+        Positions of their rows, increasing.
     which : ndarray of shape (k,)
         The set of each row.
     row_weights : ndarray of shape (k,)
     weights : ndarray of shape (G,)
-        Of the sets.
+        Total weight of each set.
     targets : ndarray of shape (G, l)
-        Their weighted means.
+        Weighted mean target of each set.
     stands_for : ndarray of shape (G,)
-        How many sets of its class each stands for.
+        How many sets of its class each one stands for.
     """
 
     position: np.ndarray
@@ -129,25 +130,25 @@ class Sets(NamedTuple):
 
 
 class LeastSquares(Problem):
-    """Weighted least squares with a kernel: what models on centers and on rows share.
+    """Weighted least squares with a kernel: the base of models on centers and on rows.
 
-    Coefficients are those b of the features phi(x), see `eigenkern.nystrom`. A subclass
-    says what the features are:
+    Coefficients b belong to features phi(x), see `eigenkern.nystrom`. A subclass
+    defines the features:
 
-    - ``expand(b)``: the coefficients of the centers (or rows) themselves, and
-      ``places(b)``: the rows of `dual_coef_` where they stand, and how many it has;
-    - ``matrix_of(rows)``: the operator of training rows that `descent` needs, and
-      ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` is the
-      values of the validation rows;
+    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
+    - ``places(b)``: their rows in `dual_coef_`, and its number of rows;
+    - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
+    - ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` gives
+      the values on the validation rows;
     - ``training`` and ``everything``: the normal equations of the training rows, and of
       training and held-out rows together (the same object if none are held out);
-    - ``gradient(matrix, rows, b, Y)``: N (B b - q) with the q of targets Y; N B b if Y
-      is None;
+    - ``gradient(matrix, rows, b, Y)``: N (B b - q), with q from the targets Y, or N B b
+      if Y is None;
     - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
       training spectrum;
     - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
-      with its columns scaled to norm 1; a range fits into a block, even if each row
-      takes `width` more numbers;
+      with its columns scaled to norm 1; a range fits into a block even with `width`
+      more numbers per row;
     - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
       `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
     - ``variance_attributes(factor)``: the attributes that variances of predictions
@@ -161,7 +162,7 @@ class LeastSquares(Problem):
     train : ndarray of int
         Rows to train with.
     held_out : ndarray of int or None
-        Rows to select by; None: those of `data.validation`, if there are some.
+        Rows to select on. None: those of `data.validation`, if there are any.
     kernel : str, Kernel or callable
         Not used if the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
@@ -169,9 +170,9 @@ class LeastSquares(Problem):
         Penalty. If the rounding of float32 kernel values would drown it, rows and model
         are in float64.
     n_columns : int, default=None
-        Columns of the kernel matrix, one for each center. None: all rows are centers.
+        Columns of the kernel matrix, one per center. None: all rows are centers.
     centered : bool, default=True
-        Whether their mean is subtracted from the targets.
+        Whether the mean of the targets is subtracted from them.
 
     Attributes
     ----------
@@ -186,15 +187,15 @@ class LeastSquares(Problem):
     center_indices : ndarray of shape (n_centers,) or None
         Rows of X that are centers; None if all are, or if centers are not rows of X.
     n_coefs : int
-        Coefficients of an output: one for each row, or for each center that is kept.
+        Coefficients per output: one for each row, or for each center that is kept.
     refits : bool
-        Whether rows are held out. If so, the selected model is fitted again in the end,
-        to these rows too.
+        Whether rows are held out. If so, the selected model is fitted again at the end,
+        to all rows.
     intercept : ndarray of shape (l,)
         Weighted mean of all targets, or zero, on the host. It is subtracted from all
         targets, so that sums of squares are accurate.
     dtype : data type
-        Of the kernel's values.
+        Data type of the kernel's values.
     """
 
     n_centers = center_indices = None
@@ -244,15 +245,14 @@ class LeastSquares(Problem):
         self.parts = [rows for rows in both if rows is not None]
 
     def _kernel(self, kernel, bandwidth, X, train, order):
-        """Return the kernel, its bandwidth measured on distinct rows.
+        """Return the kernel with its bandwidth measured on distinct rows.
 
-        "scale" is measured on all rows, as by scikit-learn. The median is of distances
-        of all rows, held-out ones too; "auto" uses targets, so it sees only training
-        rows.
+        As in scikit-learn, "scale" is measured on all rows. "median" takes held-out
+        rows into account; "auto" uses targets, so it sees only training rows.
         """
         data, targets, weights = self._data, None, None
         if isinstance(kernel, str) and bandwidth == "median":
-            # Drawn here, as `median_distance` would, so that X is not copied whole.
+            # Draw the rows that `median_distance` would draw, to avoid a copy of X.
             first = data.distinct(order)[0]
             if len(first) > MEDIAN_ROWS:
                 drawn = self.rng.choice(len(first), MEDIAN_ROWS, replace=False)
@@ -266,7 +266,7 @@ class LeastSquares(Problem):
         return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
 
     def _drowns(self, alpha, X, n_rows, n_columns):
-        """Whether float32 values of the kernel of the first rows drown a penalty."""
+        """Whether rounding to float32 drowns the penalty, judged by the first rows."""
         if self.dtype == self.xp.float64 or is_lazy(X):
             return False
         rows = self.to_compute(X[: min(N_DIAGONAL, n_rows), :])
@@ -280,17 +280,17 @@ class LeastSquares(Problem):
         return Rows(X, targets, xp.asarray(weights, **options), index)
 
     def _given_rows(self, X, targets, weights):
-        """Return validation rows that are not among those of X."""
+        """Return validation rows that are not rows of X."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         if not is_lazy(X):
             X = self.xp.astype(self.to_compute(X), self.dtype)
         return self._rows(X, targets, weights, np.arange(0))
 
     def n_distinct(self, rows):
-        """Return the number of distinct rows with distinct targets among some."""
+        """Return the number of distinct pairs of a row and its targets."""
         if len(rows.index):
             return len(self._data.distinct_with_targets(rows.index)[0])
-        # Validation rows that were given; those without weight may be among them.
+        # Validation rows given by the user may have no weight.
         pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
         return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
 
@@ -318,7 +318,7 @@ class LeastSquares(Problem):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
         free = memory.available(self.xp, self.device)
         if plan.bytes > free:
-            matrices, remedy = "", "at least so much has to be free"
+            matrices, remedy = "", "at least that much must be free"
             if 4 * plan.bytes_of_squares > plan.bytes:
                 size, megabytes = plan.size, plan.bytes_of_squares / 1e6
                 matrices = f"{megabytes:.0f} of it for matrices of {size} x {size}, "
@@ -333,20 +333,20 @@ class LeastSquares(Problem):
     def path_spectrum(self, selection, low, high):
         """Return the spectrum of the training rows that a selection needs.
 
-        Rows held out are predicted by the models alone, between the penalties `low` and
-        `high`; the other criteria need all eigenvectors.
+        To predict held-out rows, the models between the penalties `low` and `high` are
+        enough; the other criteria need all eigenvectors.
         """
         if selection in ("gcv", "loo"):
             return self.training.spectrum
         return self.training.spectrum_between(low, high)
 
     def path_errors(self, spectrum, path, selection):
-        """Return the errors of a path that is fitted to the training rows.
+        """Return the errors of a path of models of the training rows.
 
         Parameters
         ----------
         spectrum : Spectrum
-            `path_spectrum`.
+            From `path_spectrum`.
         path : RidgePath or DescentPath
         selection : {"holdout", "gcv", "loo"}
 
@@ -366,12 +366,12 @@ class LeastSquares(Problem):
         return loo_errors(spectrum, left, parts, Y, rows.weights)
 
     def validation_error(self, matrix, coef, mean):
-        """Return the mean squared error of b, with an intercept, on validation rows."""
+        """Return the mean squared error of b and the intercept on validation rows."""
         squares = self._squares(matrix, coef, mean)
         return weighted_mean(squares, self.validation.weights)
 
     def validation_deviation(self, coef):
-        """Return the standard error of the validation error of b of training rows."""
+        """Return the standard error of the validation error of b."""
         matrix, rows = self.matrix_of_validation(coef), self.validation
         squares = self._squares(matrix, coef, self.training.mean)
         return standard_error(squares, rows.weights, self.n_distinct(rows))
@@ -391,32 +391,33 @@ class LeastSquares(Problem):
 
     @property
     def calibrates(self):
-        """Whether values out of sample are asked for: of classes."""
+        """Whether out-of-sample values are needed: for classes."""
         return self._data.groups is not None
 
     def left_out(self, alpha, factor=None, *, among=None):
-        """Return the values of a sample of rows, each by a model fitted without it.
+        """Return the values of a sample of rows, each from a model fitted without it.
 
-        The models are of ridge regression. Equal rows are left out together: a row that
-        is repeated, or has an integer weight, changes nothing. Let phi be the features
-        of a set of equal rows, w its weight, y its mean target, f its value in the
-        model of all rows, s its value in the model of targets that are all 1, and h its
-        leverage, w phi' (Phi' W Phi + lambda N)^-1 phi. Its value without it is then ::
+        The models are ridge regressions. Equal rows are left out together, so that
+        repeating a row gives the same result as an integer weight. For a set of equal
+        rows, let phi be the features, w the weight, y the mean target, f the value in
+        the model of all rows, s the value in the model of targets that are all 1, and
+        h = w phi' (Phi' W Phi + lambda N)^-1 phi the leverage. The value in the model
+        without the set is ::
 
             y + (f - y + m (1 - s)) / (1 - h),   m = -w y / (N - w),
 
-        where m is how far the mean of the targets moves. The penalty lambda N is kept.
+        where m is the change of the mean target. The penalty lambda N stays the same.
 
         Parameters
         ----------
         alpha : float
             lambda.
         factor : Factor, default=None
-            ``everything.factor(alpha)``; None: that of the least lambda from `alpha` up
-            that has one.
+            ``everything.factor(alpha)``. None: that of the least lambda >= `alpha` that
+            has one.
         among : ndarray of bool, shape (n,), default=None
-            Which rows of `all` may be left out; any row of a class that has no such row
-            may be, too. None: rows that are not centers, if there are enough of them.
+            Which rows of `all` may be left out. If a class has no such row, all of its
+            rows may be. None: rows that are not centers, if there are enough.
 
         Returns
         -------
@@ -437,8 +438,8 @@ class LeastSquares(Problem):
     def _able_to_leave_out(self):
         """Return which rows may be left out: those that are not centers, or all.
 
-        New rows are not centers. If the row of a center is left out, little determines
-        the center's coefficient where the penalty is small: no new row is like it.
+        If the row of a center is left out and the penalty is small, little determines
+        the center's coefficient. New rows are not centers: such a row is unlike them.
         """
         everything = np.ones(len(self.all.index), dtype=bool)
         if self.center_indices is None:
@@ -447,7 +448,7 @@ class LeastSquares(Problem):
         return able if np.sum(able) >= _MIN_OTHER_ROWS else everything
 
     def _sets(self, among):
-        """Return the sets of equal rows that `left_out` takes."""
+        """Return the sets of equal rows that `left_out` leaves out."""
         rows = self.all
         first, which = self._data.distinct(rows.index)
         codes = self._data.groups[rows.index]
@@ -478,15 +479,15 @@ class LeastSquares(Problem):
         return np.flatnonzero(chosen[which])
 
     def held_out(self, coef, mean, position=None):
-        """Return the values on the validation rows of b of the training rows.
+        """Return the values on validation rows of b, fitted to the training rows.
 
         Parameters
         ----------
         coef : array of shape (p, l)
         mean : array of shape (l,)
-            Of the targets that b was fitted to, which is added to the values.
+            Mean of the targets that b was fitted to; it is added to the values.
         position : ndarray of int, default=None
-            Rows of `all` to take in place of the validation rows.
+            Rows of `all` to take instead of the validation rows.
         """
         if position is None:
             rows, matrix = self.validation, self.matrix_of_validation(coef)
@@ -505,18 +506,18 @@ class LeastSquares(Problem):
     # Gradient descent
 
     def descent(self, rows, matrix):
-        """Return gradient descent on some rows, from the mean of their targets.
+        """Return gradient descent on some rows, started at the mean of their targets.
 
-        `matrix` is ``matrix_of(rows)``, or an operator that keeps its values.
+        `matrix` is ``matrix_of(rows)``, possibly cached.
         """
         weight = float(self.xp.sum(rows.weights))
 
         def gradient(b, Y):
             return self.gradient(matrix, rows, b, Y) / weight
 
-        # In 39 of 192 fits (400 iterations, four data sets) rounding let gradients
-        # grow, all below 0.002 eps^1/2 of the first; in another one an eigenvalue
-        # was negative.
+        # In 39 of 192 fits (400 iterations, four data sets) gradients grew by rounding,
+        # all below 0.002 eps^1/2 times the first gradient; in one more fit an
+        # eigenvalue was negative.
         noise = 10 * float(self.xp.finfo(matrix.dtype).eps) ** 0.5
         Y = rows.targets - self.mean(rows)
         return Descent(gradient, Y, matrix.shape[1], noise)
@@ -534,7 +535,7 @@ class LeastSquares(Problem):
         return weighted_mean(self.xp.mean(squares, axis=1), rows.weights)
 
     def validation_values(self, coef):
-        """Return f on the validation rows in the unit of y, on the host, (m, l)."""
+        """Return f on the validation rows in units of y, on the host, (m, l)."""
         F = self.values(self.matrix_of_validation(coef), coef)
         return to_numpy(F) + self.intercept
 
@@ -559,7 +560,7 @@ class LeastSquares(Problem):
         return namespace(pieces[0]).concat(pieces)
 
     def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
-        """Return attributes of variances, arrays where X lives.
+        """Return the attributes that variances need, arrays where X lives.
 
         The symbols are those of `eigenkern.nystrom.posterior`.
 
@@ -571,9 +572,9 @@ class LeastSquares(Problem):
             k(x, x) of the rows that were left out.
         factor : Factor
         L : array of shape (p, p)
-            M; W^-1/2 M on the full kernel.
+            M, or W^-1/2 M with the full kernel.
         index : ndarray of shape (p,)
-            The centers that it belongs to.
+            The centers that L belongs to.
         features : array of shape (p, p), default=None
             L of the features L^-1 K(Z, x). None: those of the full kernel.
         """

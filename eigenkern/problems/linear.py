@@ -17,15 +17,15 @@ from .problem import Problem, take, weighted_mean_square
 
 
 class Seen(NamedTuple):
-    """The rows seen before, which count in the means.
+    """Rows seen before, which count in the means.
 
     Attributes
     ----------
     n_rows : int
     weight : float
-        Of all of them.
+        Their total weight.
     mean : array of shape (d,)
-        Of their features, where X lives.
+        Mean of their features, where X lives.
     target_mean : ndarray of shape (l,)
         In float64, on the host.
     """
@@ -50,13 +50,13 @@ class LinearProblem(Problem):
     center : bool
         Whether there is an intercept.
     one_dimensional : bool
-        Whether the fitted coefficients are those of one output, of shape (d,).
+        Whether the fitted coefficients have the shape (d,), of one output.
     seen : Seen, default=None
         Rows of earlier pieces.
     counts : bool, default=True
-        Whether the training rows count in the means too.
+        Whether the training rows count in the means.
     needs_normal : callable, default=None
-        ``needs_normal(operator)`` tells whether `normal` is of use. None: it is not.
+        ``needs_normal(operator)`` returns whether `normal` is needed. None: it is not.
 
     Attributes
     ----------
@@ -122,10 +122,9 @@ class LinearProblem(Problem):
         self._held_out = None if held_out is None else rows_of(held_out)
 
     def _read_once(self, rows, Y, weights, w, center, needs_normal):
-        """Return the levels of the columns of a file, or None, and all sums over it.
+        """Return the levels of a file's columns, or None, and all sums over the file.
 
-        A file is never a piece of a stream, whose rows are in memory: there are no
-        rows of earlier pieces.
+        Pieces of a stream are in memory, so a file has no earlier pieces.
         """
         zeros = np.zeros(rows.shape[1], dtype=self.dtype)
         with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
@@ -142,7 +141,7 @@ class LinearProblem(Problem):
         return sums.levels if center else None, sums
 
     def _normal_equations(self, sums, varies, relative):
-        """Return `normal` from sums over a file."""
+        """Return `normal`, from sums over a file."""
         if sums is None or sums.gram is None:
             return None
         G, b = sums.normal_equations(self._mean)
@@ -152,7 +151,7 @@ class LinearProblem(Problem):
         return G, relative * varies[:, None] * b
 
     def _sum_up(self, rows, Y, w, levels, seen):
-        """Return what is known of these rows and of those seen before."""
+        """Return the `Seen` of these rows and those seen before."""
         total, n = w.sum(), len(w)
         mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
         if levels is not None:
@@ -172,7 +171,7 @@ class LinearProblem(Problem):
         return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
 
     def _varying(self, levels):
-        """Return 0 for columns that are their mean in all rows, or else 1; or None."""
+        """Return 1 for columns that vary and 0 for constant ones; None if all count."""
         if levels is None:
             return None
         varies = ~near(levels, self._mean)
@@ -212,9 +211,9 @@ class LinearProblem(Problem):
 
     @property
     def rounding(self):
-        """Largest mean square that rounding leaves of targets that equal their mean."""
-        # To round y and its mean leaves at most eps times the mean; the factor leaves
-        # room for the rounding of a few operations that y was computed by.
+        """Largest mean square that rounding leaves if all targets equal their mean."""
+        # Rounding y and its mean leaves at most eps times the mean; the factor allows
+        # for the rounding of a few operations by which y was computed.
         eps = float(self.xp.finfo(self.dtype).eps)
         return float(np.max((10 * eps * self._seen.target_mean) ** 2))
 

@@ -16,7 +16,7 @@ from .centers import CenterProblem
 from .least_squares import standard_error, weighted_mean
 from .problem import Problem
 
-# The frequency of a class without weight, which would have no finite intercept.
+# Least class frequency: a class without weight would have no finite intercept.
 _MIN_FREQUENCY = 1e-6
 
 
@@ -33,14 +33,14 @@ class LogisticProblem(Problem):
     cache_size : "auto" or float
         MB for the kernel matrices of the rows and the centers.
     n_passes : int
-        About how many products with each of them are to come.
+        Approximate number of products with each of them.
 
     Attributes
     ----------
     train, validation, all, refits
-        As of `CenterProblem`.
+        As in `CenterProblem`.
     targets : array of shape (n, l)
-        Of the training rows, as `LogLoss` takes them.
+        Targets of the training rows, as `LogLoss` takes them.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class LogisticProblem(Problem):
 
     @property
     def n_coefs(self):
-        """Centers that are kept."""
+        """Number of centers that are kept."""
         return self._features.n_coefs
 
     @property
     def constant(self):
-        """Whether rows of one class alone have weight."""
+        """Whether only one class has weight."""
         return bool(self.xp.all(self.targets == self.targets[:1, :]))
 
     @cached_property
     def start(self):
-        """The constant model: logarithms of the odds, or of the frequencies."""
+        """The constant model: the log odds, or logarithms of class frequencies."""
         mean = to_numpy(self._features.mean(self.train))
         if len(mean) == 1:
             mean = 0.5 * (1.0 + mean)
@@ -86,7 +86,7 @@ class LogisticProblem(Problem):
         kind : {"logistic", "falkon logistic"}
         """
         n, n_outputs = self.all.targets.shape
-        # Targets, values, curvature and two gradients of every row.
+        # Targets, values, curvature and two gradients for every row.
         n_stored = 8 * n * n_outputs
         return NystromPlan.make(kind, self._features.n_centers, n, n_stored=n_stored)
 
@@ -98,7 +98,7 @@ class LogisticProblem(Problem):
 
     @cached_property
     def _matrices(self):
-        """K(X, Z) of the training rows and of the validation rows, and MB cached."""
+        """K(X, Z) of training rows and of validation rows; how many MB are cached."""
         return cached(
             [self._features.matrix_of(rows) for rows in self._features.parts],
             self._cache_size,
@@ -108,11 +108,11 @@ class LogisticProblem(Problem):
 
     @property
     def cache_megabytes(self):
-        """MB of kernel matrix that are cached."""
+        """Size of the cached kernel matrices in MB."""
         return self._matrices[1]
 
     def objective(self, rows):
-        """Return the objective on the training rows, or on these and held-out ones."""
+        """Return the objective on the training rows, or with the held-out rows."""
         matrices = self._matrices[0]
         several = len(rows.index) > len(self.train.index)
         return Logistic(
@@ -130,10 +130,10 @@ class LogisticProblem(Problem):
         ----------
         objective : Logistic
         rows : Rows
-            Those of the objective.
+            Rows of the objective.
         of_centers : bool, default=False
-            Whether the centers stand for the rows. If all rows are centers they always
-            do, and that is exact.
+            Whether the centers stand in for the rows. If all rows are centers, they
+            always do, and that is exact.
         """
         L, R = self._features.whitening.L, self._features.whitening.R
         of_centers = of_centers or self._features.center_of_row is not None
@@ -146,7 +146,7 @@ class LogisticProblem(Problem):
         return Preconditioner(objective, sums, self._patience(rows, of_centers))
 
     def _patience(self, rows, of_centers):
-        """Return how many passes over the rows cost as much as a preconditioner."""
+        """Return how many passes over the rows take as long as a preconditioner."""
         n, n_outputs = rows.targets.shape
         p, matrix = self.n_coefs, self._matrices[0][0]
         machine, n_threads = machine_of(matrix), matrix.n_workers
@@ -167,16 +167,16 @@ class LogisticProblem(Problem):
         return self._loss.value(self.validation.targets, F)
 
     def validation_loss(self, losses):
-        """Return their weighted mean."""
+        """Return the weighted mean of these losses."""
         return weighted_mean(losses, self.validation.weights)
 
     def deviation(self, losses):
-        """Return the standard error of that mean."""
+        """Return the standard error of `validation_loss`."""
         n = self._features.n_distinct(self.validation)
         return standard_error(losses, self.validation.weights, n)
 
     def suits(self, *attributes):
-        """Whether `CenterProblem.suits` fitted attributes."""
+        """Whether fitted attributes suit the centers (`CenterProblem.suits`)."""
         return self._features.suits(*attributes)
 
     def kept_coef(self, dual_coef, intercept):

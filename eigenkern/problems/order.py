@@ -1,4 +1,4 @@
-"""Whether the pieces of a stream come in an order."""
+"""Whether the rows of a stream come in a systematic order."""
 
 import math
 
@@ -7,21 +7,22 @@ import scipy.sparse
 
 from ..backend.array import to_numpy
 
-# Most rows of a piece to compare: however large the pieces, only shifts by a quarter of
-# a standard deviation or more count. And the bound on the probability that a fair piece
-# differs. Of 17820 fair pieces (normal, exponential, or ones among zeros; 32 to 500
-# rows, 1 to 300 columns) one did.
+# Most rows of a piece to compare: however large the pieces, only shifts of at least a
+# quarter of a standard deviation count. And a bound on the probability that a fair
+# piece, one of random rows, differs. Of 17820 fair pieces (normal, exponential, or ones
+# among zeros; 32 to 500 rows, 1 to 300 columns) one did.
 _MAX_COMPARED, _FALSE_ALARM_RATE = 500, 1e-3
 
 
 def differing_column(data, kept):
     """Return the column in which two sets of rows differ most, or None.
 
-    A number x counts as s = sign(x - median of the kept rows), whatever its scale. With
-    n_1 and n_2 fair rows, 1 / n = 1 / n_1 + 1 / n_2, and the variance v of s, the two
-    means differ by less than b + sqrt(b^2 + 2 v log(2 / p) / n), where
-    b = max |s - mean| log(2 / p) / (3 n), with a probability of about 1 - p, which is
-    Bernstein's inequality; p is `_FALSE_ALARM_RATE` over the number of columns.
+    Each number x is replaced by s = sign(x - median of the kept rows), so that scales
+    do not matter. Let the two sets have n_1 and n_2 random rows, 1 / n = 1 / n_1 +
+    1 / n_2, v be the variance of s, and b = max |s - mean| log(2 / p) / (3 n). By
+    Bernstein's inequality the two means of s differ by less than
+    b + sqrt(b^2 + 2 v log(2 / p) / n) with a probability of about 1 - p. Here p is
+    `_FALSE_ALARM_RATE` over the number of columns.
 
     Parameters
     ----------
@@ -31,8 +32,8 @@ def differing_column(data, kept):
     Returns
     -------
     int or None
-        A column of X; negative for a target, which is preferred in a draw. None: no
-        column differs.
+        A column of X, or negative for a target; targets win ties. None: no column
+        differs.
     """
     rows, kept_rows = data.rows_with_weight(), kept.rows_with_weight()
     if min(len(rows), len(kept_rows)) == 0:
@@ -53,10 +54,10 @@ def differing_column(data, kept):
 
 
 def _signs(values, kept):
-    """Return the means of the signs and of their squares, of both sets of rows.
+    """Return the means of the signs and of their squares, for both sets of rows.
 
     The shape is (2, 2, n_columns): means and squares, then sets. The median of a sparse
-    column is taken to be 0, as it is if most of its numbers are.
+    column is taken as 0, which is right if most of its numbers are 0.
     """
     if scipy.sparse.issparse(kept):
         signs = [part.sign() for part in (values, kept)]

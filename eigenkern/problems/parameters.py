@@ -83,7 +83,7 @@ def check_largest(X, xp, dtype):
 
     Parameters
     ----------
-    X : array, or LazyRows of which the extremes are known
+    X : array, or LazyRows with known extremes
     xp : module
         Array library that computes the products.
     dtype : data type of `xp`
@@ -96,7 +96,7 @@ def check_largest(X, xp, dtype):
 
 
 def check_extremes(low, high, xp, dtype):
-    """Raise the ValueError of `check_largest`, from the least and largest entry."""
+    """Raise the ValueError of `check_largest`, given the least and largest entry."""
     limits, largest = xp.finfo(dtype), max(high, -low)
     low, high = limits.smallest_normal**0.5 * 1e4, limits.max**0.5 * 1e-4
     if largest and not low <= largest <= high:
@@ -116,14 +116,14 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None
     bandwidth : float, "median", "scale" or "auto"
         Used with a kernel's name; a kernel object has its own.
     X : array of shape (n, d)
-        Rows to measure the median distance, or the leave-one-out error, on.
+        Rows on which to measure the median distance or the leave-one-out error.
     rng : numpy.random.RandomState
     targets : ndarray of shape (n, l), default=None
         On the host; only "auto" needs them.
     weights : ndarray of shape (n,), default=None
         On the host, positive.
     data : Data, default=None
-        "scale" is measured on all its rows with weight, held-out ones too. None: on X.
+        "scale" is measured on all its rows with positive weight. None: on X.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None
     if not 1e-150 < median < 1e150:
         raise ValueError(
             f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "
-            f"{median:.3g}, whose square is no float"
+            f"{median:.3g}, whose square is out of range"
         )
     made = replace(made, bandwidth=median)
     if bandwidth == "median":

@@ -8,17 +8,18 @@ from ..backend.devices import compute_device, compute_devices
 from ..backend.lazy import in_memory, is_lazy
 from ..backend.memory import n_bytes
 
-# Rows whose entries are taken together: 20 MB of 10 000 columns in double precision.
+# Rows per block of `take_entries`: 20 MB with 10 000 columns in double precision.
 _TAKEN_ROWS = 256
 
 
 class Problem:
-    """A training problem, complete once made, with arrays on the device that computes.
+    """A training problem with its arrays on the device that computes.
 
-    It holds the rows and targets to train on, the rows to score on, and the operators
-    between them. A solver needs its operators and targets; the training loop and the
-    estimator only the methods below. Coefficients are in the solver's order; only
-    `fitted_attributes` brings them into the order of X, and to where X lives.
+    It is complete once constructed, and holds the training rows and targets, the rows
+    to score, and the operators between them. A solver uses its operators and targets;
+    the training loop and the estimator use only the methods below. Coefficients are in
+    the solver's order; only `fitted_attributes` returns them in the order of X, where X
+    lives.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ class Problem:
     Attributes
     ----------
     xp, device
-        Namespace and device of the computation; with several devices the first, which
+        Namespace and device of the computation: the first of several devices, which
         holds everything but the kernel's centers.
     devices : list of (namespace, device)
     targets : array of shape (n, l)
@@ -60,7 +61,7 @@ class Problem:
         raise NotImplementedError
 
     def model_loss(self, coef, n_rows=None):
-        """Return the model's own loss, where `loss` is that of a penalized system."""
+        """Return the loss of the model itself; `loss` may be of a penalized system."""
         return self.loss(coef, n_rows)
 
     def validation_values(self, coef):
@@ -76,10 +77,10 @@ class Problem:
         return move(in_memory(X), self.xp, self.device)
 
     def to_compute_if_small(self, X):
-        """Return X on the device that computes, or as it is if too large for that.
+        """Return X on the device that computes, or unchanged if it is too large.
 
-        A reordered copy takes as much memory again. If X stays, operators move its rows
-        when they use them.
+        A reordered copy takes the same memory again. If X stays where it is, operators
+        move its rows as they use them.
         """
         if self._source == self.devices[0]:
             return X
@@ -119,7 +120,7 @@ def take(values, index, axis=0):
 def take_entries(K, rows, columns):
     """Return some rows and columns of a matrix, by indices on the host.
 
-    The rows are taken in blocks, so that the result is all the memory it takes.
+    The rows are taken in blocks, to need little memory besides the result.
     """
     xp, shape = namespace(K), (len(rows), len(columns))
     out = xp.empty(shape, dtype=K.dtype, device=device_of(K))
@@ -129,15 +130,15 @@ def take_entries(K, rows, columns):
 
 
 def shuffled(rows):
-    """Return indices in a random order that is always the same.
+    """Return indices in a fixed random order.
 
-    Any range of them is a sample, and no fit depends on earlier random draws.
+    Any range of them is a random sample, whatever was drawn before.
     """
     return np.random.RandomState(0).permutation(rows)
 
 
 def scatter(values, index, n):
-    """Return `n` rows: `values` at the rows `index`, zero in the others."""
+    """Return `n` rows: `values` at the positions `index`, zeros elsewhere."""
     xp, source = namespace(values), np.full(n, len(index))
     source[index] = np.arange(len(index))
     return take(xp.concat([values, xp.zeros_like(values[:1, :])]), source)

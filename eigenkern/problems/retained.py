@@ -1,4 +1,4 @@
-"""Rows of a stream that are retained: a sample of all rows so far."""
+"""The rows of a stream that are retained: a sample of all rows so far."""
 
 from dataclasses import dataclass, replace
 
@@ -9,32 +9,34 @@ from ..backend.array import namespace
 from ..backend.memory import n_bytes
 from .data import Data
 
-# Most rows to retain, their bytes, and least rows. Pickles stay small; sorted streams
-# of 4000 rows (cpusmall, a9a) end near the shuffled ones, or warn.
+# Most rows to retain, most bytes, and the number of rows to retain even if they take
+# more bytes. Pickles stay small; sorted streams of 4000 rows (cpusmall, a9a) end near
+# the shuffled ones, or warn.
 _MAX_RETAINED, _MAX_RETAINED_BYTES, _MIN_RETAINED = 2000, 16e6, 250
-# Number of judges, the rows that tell whether a model has become worse, and the factor
-# by which the rows so far may grow before judges are drawn again. Mean losses of 500
-# rows have a standard deviation of 6 % if residuals are normal; two models are compared
-# on the same ones.
+# Number of judges, the rows that show whether a model has become worse; and the growth
+# of the stream after which judges are drawn again. Mean losses of 500 rows have a
+# standard deviation of 6 % if residuals are normal; two models are compared on the same
+# rows.
 _N_JUDGES, _JUDGES_GROWTH = 500, 1.25
 
 
 @dataclass(frozen=True)
 class Retained:
-    """A sample of all rows of a stream so far, each with the same probability.
+    """A uniform sample of all rows of a stream so far.
 
     Attributes
     ----------
     data : Data
         The rows, with their sample weights and without a random generator.
     n_seen : int
-        Number of rows so far with weight.
+        Number of rows with positive weight so far.
     n_most : int
         Most rows to retain.
     judges : Data
-        Some of them, to compare models on; drawn again after a quarter more rows.
+        Some of them, to compare models on; drawn again once there are a quarter more
+        rows.
     n_drawn : int
-        Rows so far when the judges were drawn.
+        `n_seen` when the judges were drawn.
     """
 
     data: Data
@@ -71,11 +73,11 @@ class Retained:
         return more.with_judges()
 
     def with_judges(self):
-        """Return the same with judges drawn from all rows so far."""
+        """Return the sample with new judges."""
         return replace(self, judges=self.draw(_N_JUDGES), n_drawn=self.n_seen)
 
     def parted(self):
-        """Return the rows in two parts; the second has a quarter, at most 500."""
+        """Return the rows in two parts; the second is a quarter, at most 500 rows."""
         n = len(self.data.targets)
         order = np.random.RandomState(self.n_seen).permutation(n)
         n_judges = min(_N_JUDGES, n // 4)
@@ -113,7 +115,7 @@ def _with_weight(data):
 
 
 def _joined_rows(parts):
-    """Return rows as one array, in the data type of the first ones."""
+    """Return rows as one array, in the data type of the first piece."""
     if scipy.sparse.issparse(parts[0]):
         return scipy.sparse.vstack(parts, format="csr", dtype=parts[0].dtype)
     xp, dtype = namespace(parts[0]), parts[0].dtype

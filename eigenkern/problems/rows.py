@@ -19,7 +19,7 @@ from .problem import take
 class RowProblem(LeastSquares):
     """Least squares on the full kernel of all rows: phi(x) = W^1/2 K(X, x).
 
-    Coefficients b of fewer rows are those of the first: of the training rows.
+    Coefficients b of fewer rows belong to the first rows, the training rows.
     """
 
     @property
@@ -32,7 +32,7 @@ class RowProblem(LeastSquares):
         return self.all.part(0, coef.shape[0])
 
     def matrix_of(self, rows, others=None):
-        """Return K(X, X) of some rows, or of other rows and them."""
+        """Return K(X, X) of some rows, or K of other rows and these."""
         if self.kernel is None:
             X = (rows if others is None else others).X
             return GivenMatrix(self.to_compute(take(X, rows.index, axis=1)))
@@ -40,7 +40,7 @@ class RowProblem(LeastSquares):
         return kernel_operator(self.kernel, rows.X, self.devices, X)
 
     def matrix_of_validation(self, coef):
-        """Return K of the validation rows and those that b belongs to."""
+        """Return K of the validation rows and the rows that b belongs to."""
         return self.matrix_of(self._part(coef), self.validation)
 
     # Normal equations
@@ -75,8 +75,9 @@ class RowProblem(LeastSquares):
         return ((block, U[block, :]) for block in blocks(U.shape[0], width))
 
     def without(self, sets, L, solutions):
-        # With M = L L' = W^1/2 K W^1/2 + c I and u = w^1/2 on the rows of a set, which
-        # sum to w: 1 - h = c u' M^-1 u / w, and f - y = -c u' b / w. Both have c.
+        # Let M = L L' = W^1/2 K W^1/2 + c I, and let u hold the square roots of the
+        # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w and
+        # f - y = -c u' b / w: c cancels in the quotients.
         root = np.sqrt(sets.row_weights)
         left = to_numpy(inverse_squares(L, sets.position, sets.which, root))
         b = to_numpy(take(solutions, sets.position)) * root[:, None]
@@ -91,7 +92,7 @@ class RowProblem(LeastSquares):
         return self.xp.sqrt(rows.weights)[:, None] * F
 
     def residual(self, b, alpha):
-        """Return the largest |(B + lambda) b - q| / |q| of the outputs."""
+        """Return the largest |(B + lambda) b - q| / |q| of all outputs."""
         xp, rows = self.xp, self._part(b)
         g = self.gradient(self.matrix_of(rows), rows, b, rows.targets)
         g = g + alpha * float(xp.sum(rows.weights)) * b
@@ -103,7 +104,7 @@ class RowProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
-        # The last rows are left out: they should be a sample of all.
+        # Leave out the last rows, which should be a sample of all rows.
         rows, equations, L = self.all, self.everything, factor.L
         first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)

@@ -5,9 +5,10 @@ from ..operators.tiled import TiledKernel
 
 
 class Sample:
-    """A sample of rows X: their kernel matrix, and the one with the centers Z.
+    """A sample of rows X: the kernel matrices K(X, X) and K(X, Z), with centers Z.
 
-    It is not a `Matrix`: it has only the blocks that preconditioner and step need.
+    It is not a `Matrix`: it has only the blocks that the preconditioner and the step
+    need.
 
     Parameters
     ----------
@@ -16,8 +17,8 @@ class Sample:
     rows : array of shape (N, d)
         X.
     whiten : callable, default=None
-        ``whiten(C)`` returns C L^-T for C = K(X, Z), with L L' = K(Z, Z): then
-        `row_kernel` is of the kernel projected onto the span of the centers.
+        ``whiten(C)`` returns C L^-T for C = K(X, Z), with L L' = K(Z, Z). If given,
+        `row_kernel` is that of the kernel projected onto the span of the centers.
 
     Attributes
     ----------

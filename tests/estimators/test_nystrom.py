@@ -930,7 +930,7 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
     for cls in (NystromRegressor, NytroRegressor, FalkonLikeRegressor):
         with pytest.raises(ValueError, match=r"n_centers=40 needs .* MB .* are free"):
             cls(n_centers=40).fit(X, y)
-    blocks_alone = r"MB, but .* are free; at least so much has to be free"
+    blocks_alone = r"MB, but .* are free; at least that much must be free"
     with pytest.raises(ValueError, match=blocks_alone):
         NystromRegressor(n_centers=None).fit(X, y)
     squares = r"matrices of 3000 x 3000, but .* pass a smaller n_centers"
