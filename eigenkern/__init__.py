@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# What is public, by the module that has it. Modules are loaded when a name of them is
-# asked for, and with them their parts of scikit-learn.
+# Public names by module. A module, with the parts of scikit-learn that it needs, is
+# imported when one of its names is first used.
 _MODULES = {
     "backend.versions": ["show_versions"],
     "display": [

@@ -15,7 +15,7 @@ __all__ = [
     "SpectrumDisplay",
 ]
 
-# Most features with a bar or a label: as many as can be read in a figure.
+# Most features with a bar or a label that can be read in a figure.
 _MAX_FEATURES = 20
 
 
@@ -35,10 +35,10 @@ def _axes(ax):
 class SpectrumDisplay:
     """Eigenvalues by which the preconditioner was chosen.
 
-    The eigenvalues of the subsample's kernel matrix, the largest eigenvalue of the
-    preconditioned kernel as estimated on held-out rows, and the chosen q. Where the
+    It shows the eigenvalues of the subsample's kernel matrix, the largest eigenvalue of
+    the preconditioned kernel as estimated on held-out rows, and the chosen q. Where the
     second curve leaves the first, the eigenvectors overfit the subsample: the step must
-    suit the second.
+    suit the second curve.
 
     It is recommended to use `from_estimator`; all parameters are stored as attributes.
 
@@ -49,10 +49,10 @@ class SpectrumDisplay:
     in_sample : array of shape (k,)
         lambda_{q+1} of the subsample.
     held_out : array of shape (k,)
-        The largest eigenvalue of the preconditioned kernel, measured on rows with no
-        larger a share of the subsample than in the data.
+        The largest eigenvalue of the preconditioned kernel, measured on rows that are
+        in the subsample no more often than the rows of the data.
     chosen : int
-        q in use.
+        The q in use.
     name : str, default=None
         For the title.
 
@@ -93,7 +93,7 @@ class SpectrumDisplay:
     def from_estimator(
         cls, estimator: Any, *, ax: Any = None, name: str | None = None
     ) -> Self:
-        """Plot what a fit measured.
+        """Plot the eigenvalues that a fit measured.
 
         Parameters
         ----------
@@ -275,9 +275,9 @@ class RegularizationPathDisplay:
     Parameters
     ----------
     values : array of shape (k,)
-        What regularizes: lambda, or the number of iterations.
+        What regularizes the models: lambda, or the number of iterations.
     errors : array of shape (k,)
-        Mean squared errors, or what `measure` says.
+        Mean squared errors, or what `measure` names.
     chosen : float
         The chosen one of `values`.
     parameter : {"alpha", "iterations"}
@@ -286,7 +286,7 @@ class RegularizationPathDisplay:
     name : str, default=None
         For the legend.
     measure : str, default="mean squared error"
-        For the axis of the errors.
+        Label of the errors' axis.
 
     Attributes
     ----------

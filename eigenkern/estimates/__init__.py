@@ -1,9 +1,8 @@
-"""What a fit would take, estimated beforehand: sizes, memory, flops and seconds.
+"""Estimate the sizes, memory, flops and seconds of a fit beforehand.
 
 The sizes come from the functions that choose them in a fit, called with dummy matrices
-of the right shape. Memory and seconds follow from them: the peak of what is in memory
-together, and the work of each part over the rates of this machine, which are measured
-once per process.
+of the right shape. They determine the peak of memory in use, and the seconds: the work
+of each part over the rate of this machine, measured once per process.
 """
 
 from inspect import isclass
@@ -39,18 +38,18 @@ def estimate(
     *,
     dtype: Any = "float64",
 ) -> Estimate:
-    """Return what a fit of an estimator would take on this machine.
+    """Estimate what a fit of an estimator would take on this machine.
 
     Nothing is fitted. The number of centers, the batch and whether to keep a kernel
     matrix are what a fit would choose with the memory that is free now; the rates of
-    this machine are measured once per process, in up to 0.3 s. A fit that early
-    stopping or a tolerance ends takes less time.
+    this machine are measured once per process, in up to 0.3 s. A fit takes less time if
+    early stopping or a tolerance ends it.
 
     Parameters
     ----------
     estimator : estimator
         Of this package, on the CPU; not a transformer, `RFMRegressor` or
-        `RFMClassifier`. The rounds of these two fit another estimator: estimate that.
+        `RFMClassifier`. These two fit another estimator in each round: estimate that.
     n_samples : int
         Training rows.
     n_features : int
@@ -58,7 +57,7 @@ def estimate(
     n_outputs : int, default=1
         Columns of y. For a classifier: 1 for two classes, their number for more.
     dtype : {"float32", "float64"}, default="float64"
-        Data type of X. Matrices in float32 take half of the memory.
+        Data type of X. Matrices in float32 take half the memory.
 
     Returns
     -------

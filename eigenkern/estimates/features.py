@@ -23,8 +23,8 @@ from ..tuning.sizes import (
 )
 from .parts import FACTOR_CUBES, N_FACTORS, N_REFINEMENTS, add_ridge, race
 
-# Work of half a product F' F, computed in slower pieces; and passes over the rows for
-# means, copies and the loss.
+# Work of half of F' F, in slower pieces, over that of the whole product; and passes
+# over the rows for means, copies and the loss.
 _HALF_PRODUCT, _SETUP_PASSES = 0.8, 8
 
 
@@ -36,7 +36,7 @@ def estimate_linear(fit):
     fit.holds("targets", (8 + 2 * size) * n * k)
     if is_auto(e.early_stopping) and is_solved_directly(e, X):
         return _direct_on_features(fit, X)
-    alpha = float(is_auto(e.early_stopping))  # all that matters is whether there is one
+    alpha = float(is_auto(e.early_stopping))  # only whether it is 0 matters
     _, m, s = sizes_of_features(X, k, alpha, e.batch_size, e.subsample_size)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
@@ -55,7 +55,7 @@ def estimate_linear(fit):
 
 
 def _direct_on_features(fit, X):
-    """Return the estimate of a factor of the normal matrix, and of the penalties."""
+    """Return the estimate for a factor of the normal matrix and a chosen penalty."""
     (n, d), size = X.shape, fit.itemsize
     s, left = min(n // 4, 4000), min(max(n / 8, 300), 4000)
     fewer, judges = min(s, d), min(n - s, 4000)
@@ -78,9 +78,9 @@ def estimate_dsg(fit):
     fit.holds("targets", (8 + 3 * size) * n * k)
     rows = min(n, 20_000)
     add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
-    # Steps of an epoch, and blocks that a batch evaluates: its own, and those changed
-    # since its last visit, or all so far. Of n_1 / t blocks of step t, n_1 log(n_1) are
-    # not the first.
+    # Steps, and the blocks that a batch evaluates: its own, and those changed since its
+    # last visit, or else all so far. Early steps t change n_1 / t blocks instead of
+    # one, about n_1 log(n_1) blocks more.
     total = passes_of_epoch(n, m) * -(-n // m) * e.max_iter
     most = (e.max_features or np.inf) // F
     blocks = min(n / m, most) if kept else min(total / 2, most)

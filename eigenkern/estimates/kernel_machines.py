@@ -80,9 +80,9 @@ def estimate_eigenpro(fit):
 
 
 def _direct(fit, K):
-    """Return the estimate of one factor of the kernel matrix."""
+    """Return the estimate for one factor of the kernel matrix."""
     e, n, size = fit.estimator, K.shape[0], fit.itemsize
-    # In single precision, if the penalty is above its rounding.
+    # In single precision if the penalty is above the rounding.
     factor_size = 4 if not e.alpha or size == 4 else 8
     fit.holds("kernel matrix", n * n * factor_size)
     left = n / 8
@@ -140,7 +140,7 @@ def _estimate_general(fit, n, held_out):
 
 
 def _add_projection(fit, p, q, factor):
-    """Add what projects onto p centers: a Cholesky factor, or q eigenvectors."""
+    """Add the projection onto p centers: a Cholesky factor, or q eigenvectors."""
     if not factor:
         fit.holds("preconditioner", p * 2 * q * fit.itemsize)
         return
@@ -151,7 +151,7 @@ def _add_projection(fit, p, q, factor):
 
 
 def _add_sample(fit, c, N, q, whitened):
-    """Add q eigenvectors of c centers, measured on N rows beside `whitened` bytes."""
+    """Add q eigenvectors of c centers, measured on N rows, and `whitened` bytes."""
     fit.entries(c * c / 2 + 2 * N * c + N * N)
     fit.products((EIGENVECTOR_CUBES + FACTOR_CUBES) * c**3)
     fit.products(N * c * c)
@@ -164,7 +164,7 @@ def _add_sample(fit, c, N, q, whitened):
 
 
 def _estimate_direct_on_centers(fit, K):
-    """Return the estimate of the normal equations of a model on centers."""
+    """Return the estimate for the normal equations of a model on centers."""
     n, p = K.shape
     fit.holds("targets", 8 * n * (2 * fit.n_outputs + 1))
     fit.holds("centers", p * (fit.d + K.row_width) * fit.itemsize)
@@ -177,7 +177,7 @@ def _estimate_direct_on_centers(fit, K):
 
 
 def _estimate_exact(fit, n, p, s, q):
-    """Return the estimate of full-batch steps that are projected exactly."""
+    """Return the estimate for full-batch steps that are projected exactly."""
     e, size, k = fit.estimator, fit.itemsize, fit.n_outputs
     s = default_subsample_size(n) if is_auto(s) else s
     rows = fit.matrix(n, n, symmetric=True)

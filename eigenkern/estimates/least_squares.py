@@ -25,7 +25,7 @@ from ..tuning.sizes import FALKON_ITERATIONS
 from .logistic import estimate_logistic
 from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
 
-# Iterations that fit a Falkon classifier without its calibration rows.
+# Extra iterations that refit a Falkon classifier without its calibration rows.
 _HELD_OUT_ITERATIONS = 3
 
 NYTRO = NytroRegressor, NytroClassifier
@@ -45,7 +45,7 @@ def estimate_centers(fit):
         p = min(p, n_train)
     every_row = p is None or (kind == "falkon" and p == n)
     logistic = kind.endswith("logistic")
-    p = p or (n if logistic else n_train)  # rows held out are centers without weight
+    p = p or (n if logistic else n_train)  # held-out rows are centers without weight
     alpha = getattr(e, "alpha", "path")
     if alpha != "path" and fit.drowns(alpha, p):
         return estimate_centers(replace(fit, dtype="float64"))
@@ -59,7 +59,7 @@ def estimate_centers(fit):
 
 
 def _estimate_rows(fit, kind):
-    """Return the estimate of the full kernel of all rows."""
+    """Return the estimate for the full kernel of all rows."""
     e, n, k = fit.estimator, fit.n, fit.n_outputs
     path = kind == "path" or (kind == "falkon" and e.alpha == 0)
     plan = NystromPlan.make("full path" if path else "full ridge", n, n)
@@ -67,8 +67,8 @@ def _estimate_rows(fit, kind):
     fit.holds("data copy", n * fit.d * fit.itemsize)
     fit.holds("kernel matrix", 8 * n * n)
     fit.holds("centers", n * K.row_width * fit.itemsize)
-    # Eigenvectors, or the part of the inverse that rows left out need: with 1000 to
-    # 5000 rows a fit allocates 4 to 15 MB beside K.
+    # Eigenvectors, or the part of the inverse for the rows that are left out: with 1000
+    # to 5000 rows a fit allocates 4 to 15 MB in addition to K.
     values = 2 * n * n if path else n_left_out(n, 1 / 4) ** 2
     fit.uses(8 * values + fit.tiles(K) + 40 * n * k)
     fit.entries((2 if path else 1) * n * n / 2)
@@ -79,12 +79,12 @@ def _estimate_rows(fit, kind):
 
 
 def _add_rows(fit, p, holds_out):
-    """Add rows, targets and p centers, or their columns of a matrix that is given."""
+    """Add rows, targets and p centers, or the p columns of a given kernel matrix."""
     n, k, size = fit.n, fit.n_outputs, fit.itemsize
     if holds_out:
         fit.holds("data copy", n * fit.d * size)
         fit.touches(n * fit.d * size)
-    # Targets of the data, centered, and beside ones; weights and indices of the rows.
+    # Targets as given, centered, and with a column of ones; weights and indices.
     fit.holds("targets", 8 * n * (3 * k + 4))
     if fit.precomputed:  # the columns of the centers
         fit.holds("kernel matrix", n * p * size)
@@ -93,7 +93,7 @@ def _add_rows(fit, p, holds_out):
 
 
 def _estimate_on_centers(fit, kind, n_train, p, holds_out):
-    """Return the estimate of least squares on p centers."""
+    """Return the estimate for least squares on p centers."""
     e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
     K = fit.matrix(n_train, p)
     plan = NystromPlan.make(kind, p, n, validated=holds_out)
@@ -103,7 +103,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
         if isinstance(e, NystromRegressor):
-            # For variances: rows that are left out, as values, whitened by L and by the
+            # For variances: kernel values of left-out rows, whitened by L, then by the
             # factor, and squared.
             fit.uses(2 * square + 4 * 8 * p * n_left_out(n, 1 / 8))
         return fit.result("factor" if kind == "ridge" else kind, n_centers=p)
@@ -121,7 +121,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
         fit.reads(n_passes * n_train * p, 2 * k, 8)
     else:
         fit.entries(n_passes * n_train * p, 2 * k)
-    # Blocks of a matrix that is kept in float32 are converted to float64.
+    # Blocks of a matrix kept in float32 are converted to float64.
     converted = kept and size == 4
     block = min(CPU.tile_bytes, 8 * n * p) if converted else fit.tiles(K)
     fit.uses(2 * square + block)

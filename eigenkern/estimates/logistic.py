@@ -10,31 +10,31 @@ from ..operators.given import GivenMatrix
 from ..solvers.logistic import way_down
 from .parts import FACTOR_CUBES, add_pivoted_factor
 
-# Passes over the rows at alpha = 1, and minus the power of alpha that they grow with;
-# those of a path; and how many times as many they are with more than two classes. They
+# Passes over the rows: their number at alpha = 1 and the power of 1 / alpha by which it
+# grows; their number for a path; and the factor for more than two classes. Passes
 # depend on the data: with 1000 centers and alpha = 1e-6, a9a, coil2000 and ijcnn1 took
 # 36 to 62 (Falkon 53 to 105, a path 34 to 142), MNIST, Fashion-MNIST and Covtype 63 to
 # 366 (Falkon 183 to 843, a path 252 to 312); with 1e-4 these were 12 to 19 and 45 to 57
 # (Falkon 13 to 17, and 65).
 _PASSES = {"logistic": (1.4, 0.25), "falkon logistic": (0.32, 0.4)}
 _PATH_PASSES, _MULTICLASS_FACTOR = 90, 2.5
-# Newton steps beside one for each penalty on the way down, and those of a path.
+# Newton steps in addition to one for each penalty on the way down; those of a path.
 _EXTRA_STEPS, _PATH_STEPS = 2, 20
-# Sums over the rows for preconditioners: for one penalty, and of a path.
+# Sums over the rows for preconditioners, for one penalty and for a path.
 _SUMS, _PATH_SUMS = 2, 4
-# A multiply-add with the few columns of the log loss, in blocks that fit a core's
-# cache, takes as long as so many of the machine's model: MNIST, ten columns, 0.15 s for
-# 1.2e9 of them on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
+# Time of a multiply-add with the few columns of the log loss, in blocks that fit a
+# core's cache, over that in the machine's model. On MNIST with ten columns, 1.2e9 of
+# them took 0.15 s on two cores of an Intel Xeon, and 0.18 s on an AMD EPYC.
 _NARROW_FACTOR = 5
-# Numbers in float64 for every row and output, and for every row, beside the targets:
-# gradients, and curvatures of two points; losses and weights.
+# Float64 numbers in addition to the targets. For every row and output: gradients, and
+# curvatures at two points; for every row: losses and weights.
 _STORED_PER_OUTPUT, _STORED_PER_ROW = 4, 3
 
 
 def estimate_logistic(fit, kind, n_train, p, every_row):
-    """Return the estimate of Newton steps on p centers.
+    """Return the estimate for Newton steps on p centers.
 
-    Memory of rows, targets and centers is in the planned fit already.
+    The planned fit already includes the memory of rows, targets and centers.
     """
     e, n, k = fit.estimator, fit.n, fit.n_outputs
     falkon, path = kind.startswith("falkon"), isinstance(e.alpha, str)
@@ -52,7 +52,7 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
     fit.entries(p * p / 2)
     add_pivoted_factor(fit, p)
     fit.products(n_steps * FACTOR_CUBES * p**3)
-    # Of the centers or of the rows, while the last sums and their factor are kept.
+    # Sums over centers or rows, while the last sums and their factor are in memory.
     if falkon or every_row:
         fit.products(n_steps * p**3)
         fit.uses(6 * square)
@@ -65,7 +65,7 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
 
 
 def _newton_steps(fit, kind, path):
-    """Return the passes over the rows and the Newton steps that are usual."""
+    """Return the usual numbers of passes over the rows and of Newton steps."""
     e, factor = fit.estimator, _MULTICLASS_FACTOR if fit.n_outputs > 1 else 1.0
     if path:
         return factor * _PATH_PASSES, _PATH_STEPS
@@ -77,7 +77,7 @@ def _newton_steps(fit, kind, path):
 
 
 def _add_passes(fit, count, kept):
-    """Add products with so many entries in all, and with their transpose."""
+    """Add products with `count` entries in total, and with their transpose."""
     if not kept:
         fit.entries(count, 2 * fit.n_outputs)
         return
@@ -90,16 +90,16 @@ def _add_passes(fit, count, kept):
 
 
 def _add_sums(fit, n_sums, parts, kept):
-    """Add sums over the rows of some matrices, beside the last ones and a factor."""
+    """Add sums over the rows of matrices, with the last sums and a factor in memory."""
     K, p = parts[0], parts[0].shape[1]
     if kept:
         K = GivenMatrix(np.broadcast_to(np.zeros((), fit.dtype), K.shape))
     else:
         fit.entries(n_sums * fit.n * p)
-    work = 1.0 if kept else 0.5  # without threads of its own the whole is computed
+    work = 1.0 if kept else 0.5  # without its own threads, both triangles
     fit.products(n_sums * (work * fit.n * p**2 + 2 * p**3))
     square, n_sets = 8 * p * p, len(parts)
-    # A block with weights, and the one before, unless it is a part of K.
+    # A block times the weights, and the block itself, unless it is a part of K.
     n_blocks = 1 if kept and fit.itemsize == 8 else 2
     fit.uses(n_blocks * 8 * p * K.gram_rows() + (2 + n_sets) * square)
     fit.uses((4 + n_sets) * square)

@@ -1,4 +1,4 @@
-"""Costs of parts that fits of several estimators share."""
+"""Costs of the parts that fits of several estimators share."""
 
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
@@ -13,32 +13,32 @@ from ..tuning.sizes import (
 
 # Multiply-adds of a Cholesky factor over n^3.
 FACTOR_CUBES = 0.25
-# Factors to choose a penalty on a subsample: of half its rows, and of all of them.
+# Factors that choose a penalty on a subsample, for half its rows and for all of them.
 N_FACTORS = 4
-# Work of a path with all eigenvectors, over what `NystromPlan` says.
+# Work of a path with all eigenvectors, over that in `NystromPlan`.
 ALL_EIGENVECTORS = 3
-# Extra epochs that a race of six sides takes, summed over the sides beside the first:
-# its rules drop most of them early (`solvers.step_search`).
+# Extra epochs of a race of six sides, summed over all sides but the first. Most sides
+# are dropped early (`solvers.step_search`).
 _RACE_SIDES = 16
-# Seconds of normal equations over those of large products with as many multiply-adds,
-# 24 fits on cpusmall, a9a and covtype (benchmarks/estimates.py): 1.3 to 1.6, but 1.8 to
-# 2.7 in fits of less than a second. They multiply blocks of rows, and halves.
+# Seconds of normal equations over those of large products with as many multiply-adds:
+# 1.3 to 1.6 in 24 fits on cpusmall, a9a and covtype (benchmarks/estimates.py), but 1.8
+# to 2.7 in fits of less than a second. They multiply blocks of rows, by halves.
 NORMAL_EQUATIONS = 1.4
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
 
 
 def race(fit, n, m):
-    """Return the sides of a race on n rows, and the columns of all epochs' products."""
+    """Return the sides of a race on n rows, and the product columns of all epochs."""
     e, k = fit.estimator, fit.n_outputs
     sides = StepSearch(k, -(-n // m), tries=is_auto(e.step_size)).n_sides
     return sides, k * (e.max_iter + _RACE_SIDES * (sides - 1) / 5)
 
 
 def add_ridge(fit, K, n_bytes=0.0):
-    """Add the choice of a penalty on a subsample, if there is one.
+    """Add the choice of a penalty on a subsample, if a fit chooses one.
 
-    K is the kernel matrix of rows that take `n_bytes` beside what is held.
+    K is the kernel matrix of rows that take `n_bytes` on top of what is held.
     """
     e, size = fit.estimator, fit.itemsize
     if not is_auto(e.early_stopping) or getattr(e, "alpha", 0.0) not in (0, "auto"):
@@ -54,7 +54,7 @@ def add_ridge(fit, K, n_bytes=0.0):
 
 
 def add_tuning(fit, K, s, q, kept):
-    """Add preconditioner and step: eigenvectors of s rows, measured on others."""
+    """Add preconditioner and step: eigenvectors of s rows, measured on other rows."""
     size, n = fit.itemsize, K.shape[0]
     N = n_measured_rows(K, n)
     (fit.reads if kept else fit.entries)(s * s + N * N + N * s)
@@ -76,9 +76,9 @@ def add_measuring(fit, N, q):
 
 def add_normal_equations(fit, kind, K, plan, holds_out=False):
     """Add factors, and sums over all rows, with the matrix K of the training rows."""
-    # Sums over the rows pass through a buffer, with L of the centers and the sums in
-    # memory. The tiles stay with the threads that freed them. While the models are
-    # computed, the plan has room for one matrix more than was seen in use.
+    # Sums over the rows pass through a buffer, while L of the centers and the sums are
+    # in memory. Freed tiles stay with their threads. While the models are computed, the
+    # plan has room for one matrix more than was seen in use.
     p, n_block = K.shape[1], K.gram_rows()
     square = 8 * p * p
     fit.holds("tiles", fit.tiles(K, n_block))

@@ -21,16 +21,17 @@ from ..problems.least_squares import rounding
 from ..problems.parameters import make_kernel
 from .result import Estimate
 
-# Costs depend on the data; benchmarks/estimates.py shows how accurate these are.
-# Seconds to hash a row, and bytes/s of its content, on one thread: 0.5 us for a row of
-# 8 features in single precision, 5.4 us with 784. A row in double precision is hashed
-# in single precision as well.
-_HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
-# Bytes that a fit adds to a process beside its arrays: pages of code of NumPy, SciPy
-# and BLAS, and panels that each thread of BLAS packs. Six fits on cpusmall, a9a and
-# covtype, by /proc/self/smaps: 2 to 4 MB, and 1 to 8 MB a thread; these are medians.
-_CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
+# Costs depend on the data; benchmarks/estimates.py shows the accuracy of estimates.
 
+# Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
+# a row of 8 features takes 0.5 us and a row of 784 takes 5.4 us. A row in double
+# precision is hashed in single precision as well.
+_HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
+# Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
+# SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six
+# fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
+# thread.
+_CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
 
 # Seconds per entry of a kernel matrix on all threads, measured once per process for
 # every kernel, number of features and data type.
@@ -56,7 +57,7 @@ def _best_seconds(function):
 
 @dataclass
 class PlannedFit:
-    """A planned fit: what is known of it, and the costs so far."""
+    """A planned fit: what is known about it, and its costs so far."""
 
     estimator: object
     n: int
@@ -82,8 +83,8 @@ class PlannedFit:
         self.n_threads = n_blas_threads()
         if self.precomputed or not hasattr(e, "kernel"):
             return
-        # A few random rows, at most 80 MB, to measure the kernel on; not negative, as
-        # users' own functions may require.
+        # A few random rows, at most 80 MB, to measure the kernel on; they are not
+        # negative, as kernels of users may require.
         n_rows = max(min(1024 if self.d > 100 else 2048, 10**7 // self.d), 64)
         sample = rng.random_sample((n_rows, self.d)).astype(self.dtype)
         word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
@@ -96,7 +97,7 @@ class PlannedFit:
         self._entry_seconds = _entry_seconds[key]
 
     def n_held_out(self, holds_out):
-        """Return how many rows are held out, if some are."""
+        """Return how many rows are held out: 0 unless `holds_out`."""
         fraction = self.estimator.validation_fraction if holds_out else 0.0
         return math.ceil(fraction * self.n)
 
@@ -109,7 +110,7 @@ class PlannedFit:
         return made
 
     def drowns(self, alpha, n_columns):
-        """Whether the fit uses float64, as float32 rounding would drown the penalty."""
+        """Whether the fit uses float64 because float32 rounding drowns the penalty."""
         if self.precomputed or self.itemsize == 8 or alpha == 0:
             return False
         size = float(np.mean(self._kernel.diagonal(self._sample)))
@@ -165,14 +166,14 @@ class PlannedFit:
         self.peak = max(self.peak, sum(self.held.values()))
 
     def uses(self, n_bytes):
-        """Add memory that is in use for a while, beside what is held."""
+        """Add memory that is in use for a while, on top of what is held."""
         self.peak = max(self.peak, sum(self.held.values()) + n_bytes)
 
     def tiles(self, operator, m=None):
         """Return the bytes that the tiles of a product take.
 
-        The plan allows for more: half of it was seen in use in float32, and a quarter
-        in float64.
+        The operator's plan allows for more: half of it was seen in use in float32, and
+        a quarter in float64.
         """
         if self.precomputed:
             return 0

@@ -1,4 +1,4 @@
-"""What a fit would take, and how it is printed."""
+"""The estimate of a fit, and how it is printed."""
 
 from dataclasses import dataclass
 from html import escape
@@ -22,10 +22,10 @@ class Estimate:
     batch_size : int or None
         Rows per step; None if there are no steps.
     n_epochs : int
-        Epochs, iterations or Newton steps assumed: as many as allowed, or usual; 1 for
-        a solution in closed form.
+        Epochs, iterations or Newton steps assumed: the maximum or the usual number; 1
+        for a solution in closed form.
     memory : dict of float
-        MB in use when memory use peaks: "data copy", "centers", "kernel matrix",
+        MB in use at the peak: "data copy", "centers", "kernel matrix",
         "preconditioner", "workspace", and their "total".
     flops : float
         Floating-point operations.
