@@ -20,7 +20,7 @@ def other_xp(request):
 
 @pytest.fixture
 def naive_gaussian():
-    """The gaussian kernel matrix, of the definition, in float64."""
+    """The gaussian kernel matrix by its definition, in float64."""
 
     def kernel(X, Z, bandwidth):
         return np.exp(-cdist(X, Z, "sqeuclidean") / (2 * bandwidth**2))
@@ -30,7 +30,7 @@ def naive_gaussian():
 
 @pytest.fixture
 def regression(rng):
-    """A smooth function of 160 rows, and 40 other rows."""
+    """A smooth function on 160 rows, and 40 other rows."""
     X = rng.standard_normal((200, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2]
     return X[:160], y[:160], X[160:], y[160:]

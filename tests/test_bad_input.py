@@ -1,4 +1,4 @@
-"""Bad input: an error that names the parameter, its value and what would be right."""
+"""Bad input: errors name the parameter, its value and what would be right."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from eigenkern.backend import memory
 
 @pytest.fixture
 def no_work(monkeypatch):
-    """Fail where the long work of a fit would begin."""
+    """Fail where the expensive part of a fit would begin."""
 
     def work(*args, **kwargs):
         raise AssertionError("the fit began")
@@ -19,7 +19,7 @@ def no_work(monkeypatch):
 
 
 BAD_PARAMETERS = [
-    # (parameters, what the message says)
+    # (parameters, part of the message)
     ({"kernel": "rbff"}, "kernel must be one of 'gaussian'.*got 'rbff'"),
     ({"kernel": None}, "kernel must be one of .*got None"),
     ({"kernel": 1.0}, "kernel must be one of .*got 1.0"),

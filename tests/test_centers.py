@@ -152,7 +152,7 @@ def test_leverage_scores_with_a_pilot(weighted_matrix):
     assert found.sum() == pytest.approx(40, rel=1e-8)
     assert 0 < found.min() and found.max() < 1
     assert np.median(abs(found / exact - 1)) < 0.2
-    # Rows of the pilot are no different from others.
+    # Rows of the pilot are treated like others.
     assert found[pilot].sum() == pytest.approx(exact[pilot].sum(), rel=0.1)
 
 
@@ -177,7 +177,7 @@ def test_leverage_scores_of_matrices_of_low_rank(rng):
     chosen = leveraged(A @ A.T, 20)
     assert len(set(chosen)) == 20
     assert chosen.max() < 250
-    # Rows whose kernel is zero come last; copies are rows like others.
+    # Rows with a zero kernel come last; copies count as separate rows.
     assert len(set(leveraged(A @ A.T, 280))) == 280
     assert len(set(leveraged(np.ones((30, 30)), 10))) == 10
     assert len(set(leveraged(np.zeros((30, 30)), 10))) == 10
@@ -317,7 +317,7 @@ def test_functions_of_a_kernel_and_rows(method, rng):
     state, totals = np.random.RandomState(0), np.bincount(which)
     expected = choose(method, Gaussian(1.0), X[first], 20, state, totals)[0]
     assert_array_equal(found, expected)
-    # All of them, where there are fewer.
+    # All of them, if there are fewer.
     found, _ = function(Gaussian(1.0), X, 100, random_state=np.random.default_rng(0))
     assert_allclose(sorted_rows(found), sorted_rows(X[first]))
 

@@ -1,4 +1,4 @@
-"""The table of what the estimators can do says what they do."""
+"""The table of the estimators' abilities says what they can do."""
 
 import re
 from pathlib import Path

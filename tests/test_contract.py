@@ -36,13 +36,13 @@ STOCHASTIC = (
 
 
 def is_stochastic(estimator):
-    """Whether an estimator, or the default one that it fits, is a stochastic solver."""
+    """Whether an estimator, or the default one that it fits, is stochastic."""
     if isinstance(estimator, RFMClassifier | RFMRegressor):
         return estimator.estimator is None
     return isinstance(estimator, STOCHASTIC)
 
 
-# scikit-learn's own words for its stochastic solvers.
+# These are scikit-learn's names for its stochastic solvers.
 EXPECTED_FAILED_CHECKS = {
     f"check_sample_weight_equivalence_on_{kind}_data": (
         "sample_weight is not equivalent to removing/repeating samples."
@@ -52,7 +52,7 @@ EXPECTED_FAILED_CHECKS = {
 
 
 class OnCenters(EigenProRegressor):
-    """One whose `alpha` stays 0, as it must in models on centers of their own.
+    """An estimator whose `alpha` stays 0, as required with its own centers.
 
     ``check_regressors_train`` sets it where an estimator has no `alphas`.
     """
@@ -83,7 +83,7 @@ class OnCenters(EigenProRegressor):
 # Some of scikit-learn's targets are noise.
 @pytest.mark.filterwarnings("ignore:.* it still falls there")
 @pytest.mark.filterwarnings("ignore:n_centers=100 is more than the")
-# BLAS sets this flag now and then in products of finite numbers that are right:
+# BLAS occasionally sets this flag in correct products of finite numbers:
 # https://github.com/numpy/numpy/issues/24067
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
 def test_sklearn_checks(estimator, check):

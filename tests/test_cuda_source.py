@@ -1,4 +1,4 @@
-"""The kernels' lines of CUDA C++: they compile, and compute what NumPy does."""
+"""The kernels' lines of CUDA C++ compile, and compute the same as NumPy."""
 
 import ctypes
 import shutil
@@ -34,7 +34,7 @@ kernels = pytest.mark.parametrize("kernel", KERNELS, ids=map(repr, KERNELS))
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """All lines as functions of an array that they change in place, as a library."""
+    """A library of all lines, as functions that change an array in place."""
     if CPP is None:
         pytest.skip("no C++ compiler")
     source = ["#include <cmath>", "using namespace std;", 'extern "C" {']
@@ -100,6 +100,6 @@ def test_another_function_takes_another_line():
 
     assert Squared().cuda is None and Mixed().cuda is None
     assert Renamed().cuda == Gaussian().cuda is not None
-    # Nor is it replaced by the clipped gaussian, whose function is another.
+    # Nor is it replaced by the clipped gaussian, which is another function.
     X = np.asarray([[0.0], [0.5], [1000.0]], dtype=np.float32)
     assert_allclose(Squared()(X)[0, 1], np.exp(-0.25), rtol=0.02)

@@ -1,4 +1,4 @@
-"""Public docstrings, and what estimators that share a parameter say of it."""
+"""Public docstrings, and descriptions of parameters that estimators share."""
 
 import inspect
 import re
@@ -14,7 +14,7 @@ PUBLIC = {name: getattr(eigenkern, name) for name in eigenkern.__all__}
 ESTIMATORS = {
     name: value for name, value in PUBLIC.items() if hasattr(value, "get_params")
 }
-# Checks of numpydoc that are not ours, and why.
+# Checks of numpydoc that we do not follow, and why.
 NOT_CHECKED = {
     "ES01": "the first line says it where it can",
     "PR07": "X and y need no words beside their shapes",
@@ -32,7 +32,7 @@ NOT_CHECKED_OF_METHODS = NOT_CHECKED | {
 
 
 def objects():
-    """Yield the name of everything public, and the checks that it may fail."""
+    """Yield the name of each public object, and the checks that it may fail."""
     for name, value in PUBLIC.items():
         if not inspect.ismodule(value):
             yield f"eigenkern.{name}", NOT_CHECKED
@@ -57,7 +57,7 @@ def test_docstrings_follow_numpydoc(name, not_checked):
 
 
 def documented(cls):
-    """Return parameter -> (default, text of its description), of the docstring."""
+    """Return {parameter: (default, description)} of a docstring."""
     texts = {}
     for parameter in NumpyDocString(inspect.getdoc(cls))["Parameters"]:
         for name in parameter.name.split(", "):
@@ -78,7 +78,7 @@ def test_docstrings_name_the_parameters_and_their_defaults(name):
             assert default == repr(value.default)
 
 
-# What a classifier says otherwise than its regressor.
+# Parameters that a classifier describes differently from its regressor.
 OF_CLASSIFIERS = {
     "estimator": "a classifier in place of a regressor",
     "validation_fraction": "the same fraction of every class is held out",
@@ -98,8 +98,8 @@ def test_classifiers_say_what_regressors_say(family):
         assert one_says[name] == other_says[name], name
 
 
-# Parameters that families share by name: how many defaults, and how many texts (or
-# types) there are, where there are more than one, and why.
+# Parameters that families share by name and describe differently: numbers of defaults
+# and of descriptions (or types), and the reason.
 SHARED = {
     "algorithm": (2, 2, "of EigenPro and of random features"),
     "alpha": (

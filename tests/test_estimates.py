@@ -1,4 +1,4 @@
-"""What a fit is said to take, against what it chooses and takes."""
+"""Estimates of fits, against what fits choose and take."""
 
 import ast
 import tracemalloc
@@ -110,7 +110,7 @@ def test_memory_is_what_a_fit_allocates(model, rng):
         peak = tracemalloc.get_traced_memory()[1] / 1e6
     finally:
         tracemalloc.stop()
-    # Tiles stay with the process after they were freed, and are not in that peak.
+    # Freed tiles stay with the process, and are not in that peak.
     assert 0.9 * peak < told["total"] < 1.1 * peak + 17
 
 

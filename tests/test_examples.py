@@ -1,4 +1,4 @@
-"""The gallery: every example is found, says what it claims, and runs by itself."""
+"""The gallery: every example is found, checks its claim, and runs alone."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_an_example_checks_its_claim_and_needs_no_other_file(file):
 
 
 def test_links_to_examples_lead_somewhere():
-    # Sphinx is told not to mind missing references, so that a stale one goes unseen.
+    # Sphinx ignores missing references, so it would not notice a stale one.
     texts = [ROOT / "README.rst", *EXAMPLES]
     texts += (ROOT / "docs").glob("*.rst")
     texts += (ROOT / "docs").glob("us*/*.rst")

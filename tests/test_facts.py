@@ -1,6 +1,6 @@
-"""Numbers that pages quote stand in ``benchmarks/results``, digit by digit.
+"""Numbers that pages quote are in ``benchmarks/results``, digit by digit.
 
-A comment ``.. from results/FILE.txt`` (or several, with commas) holds for the block
+A comment ``.. from results/FILE.txt`` (or several, with commas) applies to the block
 after it: a paragraph, a list or a table.
 """
 
@@ -16,8 +16,8 @@ PAGES = [ROOT / "README.rst", *sorted((DOCS / "using").glob("*.rst")), *THEORY]
 
 COMMENT = re.compile(r" *\.\. from (results/\S+(?:,\s+results/\S+)*)\s*$")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w|\.\d)")
-# What holds no quoted number: literals and roles, options of directives, references,
-# and names that have one.
+# Text without quoted numbers: literals and roles, options of directives, references,
+# and names that contain a number.
 NOT_QUOTED = re.compile(
     r"^ *:[\w-]+:.*$|:?[\w:-]*:`[^`]*`|``[^`]*``|\[\d+\]_"
     r"|EigenPro \d(?:, \d)*(?: and \d)?",
@@ -27,7 +27,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def blocks(text):
-    """Yield (line number, text) of the blocks: up to the next line indented no more."""
+    """Yield (line number, text) of blocks, which end before a line indented no more."""
     lines = text.splitlines()
     start = None
     for i, line in enumerate([*lines, ""]):
@@ -53,7 +53,7 @@ def quoted(block):
 
 
 def unknown(block, results):
-    """Return the numbers of a block that stand in none of the texts of results."""
+    """Return the numbers of a block that are in none of the results."""
     known = set(NUMBER.findall(DATE.sub("", "\n".join(results))))
     return [number for number in quoted(block) if number not in known]
 

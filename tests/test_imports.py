@@ -1,4 +1,4 @@
-"""What is imported: nothing heavy, nothing private, and only from below."""
+"""Imports: nothing heavy, nothing private, and only from lower layers."""
 
 import ast
 import subprocess
@@ -14,7 +14,7 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-# From the ground up. A module imports from lines before its own, and from its folder.
+# From the bottom up. A module imports from earlier lines and from its own folder.
 LAYERS = [
     {"backend"},
     {"kernels", "losses"},
@@ -30,7 +30,7 @@ LAYERS = [
 
 
 def layer(module):
-    """Return the place of a module's folder, or of a file at the top, in LAYERS."""
+    """Return the position in LAYERS of a module's folder, or of a top-level file."""
     name = module.split(".")[0]
     return next(i for i, names in enumerate(LAYERS) if name in names)
 
@@ -54,7 +54,7 @@ def own_imports(module, path):
         if level == 0:
             continue
         base = folder[: len(folder) - (level - 1)] + [p for p in name.split(".") if p]
-        for child in names:  # a module, a folder, or what one of them has
+        for child in names:  # a module, a folder, or a name in one of them
             paths = (
                 [*base, child],
                 [*base, child, "__init__"],
@@ -66,7 +66,7 @@ def own_imports(module, path):
 
 
 def reached(module, seen=()):
-    """Return all modules that importing a module imports."""
+    """Return all modules that a module imports, directly or indirectly."""
     for other in own_imports(module, MODULES[module]) - set(seen):
         seen = reached(other, {*seen, other})
     return set(seen)

@@ -1,4 +1,4 @@
-"""With the rest of scikit-learn's world: frames, searches, files, callbacks, arrays."""
+"""Together with other tools: frames, searches, files, callbacks, arrays."""
 
 import os
 import pickle
@@ -106,7 +106,7 @@ def test_grid_search_over_bandwidth_and_kernel(regression):
     X, y, X_test, y_test = regression
     grid = {
         "eigenproregressor__kernel": ["gaussian", "laplacian", Laplacian(3.0)],
-        "eigenproregressor__bandwidth": [2.0, 1e-3],  # the first of what is equal
+        "eigenproregressor__bandwidth": [2.0, 1e-3],  # the first of equal results
     }
     pipeline = make_pipeline(StandardScaler(), EigenProRegressor(random_state=0))
     search = GridSearchCV(pipeline, grid, cv=3, error_score="raise").fit(X, y)

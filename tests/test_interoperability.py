@@ -1,4 +1,4 @@
-"""Inside scikit-learn's other tools, and searches by Optuna."""
+"""Inside other tools of scikit-learn, and searches by Optuna."""
 
 import re
 
@@ -111,7 +111,7 @@ def test_calibrated_classifier(three_classes):
     P = calibrated.predict_proba(X_test)
     assert_allclose(P.sum(axis=1), 1.0)
     own = model.fit(X_train, y_train).predict_proba(X_test)
-    # As good as the probabilities that the model has itself; log(3) knows nothing.
+    # As good as the model's own probabilities; a blind guess has log(3).
     assert log_loss(y_test, P) < 0.95
     assert log_loss(y_test, P) == pytest.approx(log_loss(y_test, own), abs=0.05)
 
@@ -135,7 +135,7 @@ def test_permutation_importance(regression, rng):
     model = NystromRegressor(alpha=1e-3, bandwidth=3.0).fit(X, y)
     found = permutation_importance(model, X, y, n_repeats=5, random_state=0)
     means = found.importances_mean
-    # The last column tells nothing of y.
+    # The last column is unrelated to y.
     assert means.argmin() == 3 and means[:3].min() > 3 * means[3]
 
 
@@ -175,7 +175,7 @@ def test_sample_weights_are_routed(regression):
 
 
 class Pruning:
-    """A callback that reports a score of every epoch to a trial, and may prune it."""
+    """A callback that reports a score per epoch to a trial, and may prune it."""
 
     def __init__(self, trial, X, y):
         self.trial, self.X, self.y = trial, X, y
@@ -225,7 +225,7 @@ def test_optuna_prunes_in_a_fit(regression):
     for model, callback in zip(models, callbacks, strict=True):
         assert callback.was_torn_down
         assert hasattr(model, "dual_coef_") == (model.bandwidth == 2.0)
-        # Nothing stays behind: the next fit is that of a new model.
+        # Nothing remains: the next fit equals that of a new model.
         model.set_callbacks().fit(X, y)
         new = clone(model).fit(X, y)
         assert_array_equal(model.dual_coef_, new.dual_coef_)
@@ -293,7 +293,7 @@ def test_html_shows_what_was_chosen(regression):
 
 
 def test_lines_of_progress_in_a_notebook(regression, capsys):
-    """No terminal: a line an epoch, and nothing that moves the cursor."""
+    """Without a terminal: one line per epoch, and nothing that moves the cursor."""
     DSGRegressor(max_iter=3, verbose=1).fit(*regression[:2])
     out = capsys.readouterr().out
     assert "\r" not in out

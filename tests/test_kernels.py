@@ -119,7 +119,7 @@ KERNELS = [
 @pytest.mark.parametrize("dtype, atol", [("float32", 2e-4), ("float64", 1e-12)])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: repr(k).partition(" at ")[0])
 def test_the_matrix_is_that_of_the_operator(kernel, dtype, atol, library, rng):
-    """Of more rows than are computed at a time; the diagonal is exact."""
+    """With more rows than are computed at a time; the diagonal is exact."""
     xp = array_api_compat.array_namespace(pytest.importorskip(library).zeros(1))
     X, Z = (rng.standard_normal((n, 3)).astype(dtype) for n in (1100, 40))
     X_xp, Z_xp = xp.asarray(X), xp.asarray(Z)
@@ -227,7 +227,7 @@ def test_callable_kernel_is_checked(function, message):
 
 
 def gradients(kernel, X, Z):
-    """Return the gradients in x of k(x, z) that its slope says, shape (m, p, d)."""
+    """Return the gradients in x of k(x, z) by its slope, shape (m, p, d)."""
     slope = kernel.slope()
     away = Z[None, :, :] - (X[:, None, :] if slope.direction != "z" else 0.0)
     if slope.direction == "sign(z - x)":
@@ -249,7 +249,7 @@ def test_slopes_are_differences(kernel, rng):
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize("kernel", RADIAL, ids=repr)
 def test_a_row_has_no_slope_at_itself(kernel, offset, dtype, rng):
-    """On the laplacian's kink, too; also at copies of the row."""
+    """Even on the laplacian's kink, and at copies of the row."""
     X = (rng.standard_normal((50, 7)) + offset).astype(dtype)
     Z = np.concatenate([X, X[::-1]])
     slope, same = kernel.slope(), np.concatenate([np.eye(50), np.eye(50)[::-1]], 1)
@@ -355,7 +355,7 @@ def test_from_gamma_is_the_kernel_of_scikit_learn(gamma, rng):
             pairwise.polynomial_kernel(X, Z, gamma=gamma, **options),
             rtol=1e-10,
         )
-    # Its distances are Manhattan's: the same for one feature.
+    # It uses Manhattan distances: the same for one feature.
     kernel = Laplacian.from_gamma(gamma)
     expected = pairwise.laplacian_kernel(X[:, :1], Z[:, :1], gamma)
     assert_allclose(kernel(X[:, :1], Z[:, :1]), expected)

@@ -32,7 +32,7 @@ def n_columns(request):
 
 
 def problems(n_columns, rng):
-    """Yield losses with targets that they are made for."""
+    """Yield losses with suitable targets."""
     for loss in NUMBERS:
         yield loss, rng.standard_normal((40, n_columns))
     codes = rng.integers(0, 2 if n_columns == 1 else 3, 40)
@@ -134,7 +134,7 @@ def test_baselines_are_good_constants(weighted, n_columns, rng):
     weights = rng.integers(1, 3, 40) if weighted else None
     w = np.ones(40) if weights is None else weights
     for loss, Y in problems(n_columns, rng):
-        if isinstance(loss, Hinge):  # starts at zero, whatever the classes weigh
+        if isinstance(loss, Hinge):  # starts at zero, whatever the class weights
             assert_allclose(loss.baseline(Y, weights), np.zeros(n_columns))
             continue
         deviation = loss
@@ -148,7 +148,7 @@ def test_baselines_are_good_constants(weighted, n_columns, rng):
             return np.average(loss.value(Y, F), weights=w)
 
         best = minimize(mean, np.zeros(n_columns), method="Nelder-Mead", tol=1e-10)
-        # Half a row more of each class moves the logarithm a little.
+        # Half a row added to each class changes the logarithm a little.
         slack = 2e-3 if isinstance(loss, LogLoss) else 1e-8
         assert mean(loss.baseline(Y, weights)) <= best.fun * (1 + slack)
 
@@ -180,7 +180,7 @@ def test_pinball_is_the_mean_of_the_sharp_one_around(quantiles, rng):
         sharp = SharpPinball(q).value
         expected += np.mean([sharp(y[:, None] - e, f[:, None]) for e in noise], axis=0)
     assert_allclose(loss.value(Y, F), expected, atol=1e-6)
-    # Far from the kink it is scikit-learn's.
+    # Far from the kink it equals scikit-learn's loss.
     far = Y + np.sign(F - Y)
     sharp = sum(
         mean_pinball_loss(y, f, alpha=q)

@@ -1,4 +1,4 @@
-"""Fits in processes whose address space is limited: a result, or one clear error."""
+"""Fits in processes with limited address space: a result, or one clear error."""
 
 import re
 import subprocess
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere such limits don't hold"
 )
 
-# Every process tries several models, each under a limit of so many MB above what is in
-# use then. 4000 rows: their kernel matrix is of 128 MB, or 64 in float32.
+# Every process tries several models, each with a limit in MB on top of what is in use.
+# The kernel matrix of the 4000 rows takes 128 MB, or 64 MB in float32.
 CODE = """
 import resource, sys, warnings
 import numpy as np, psutil
@@ -43,7 +43,7 @@ def attempt(model, megabytes):
 
 
 def outcomes(code):
-    """Return the lines that a process prints, which has to end well."""
+    """Return the lines that a process prints; it must exit without error."""
     found = subprocess.run(
         [sys.executable, "-c", CODE + code],
         capture_output=True,

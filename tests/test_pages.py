@@ -21,7 +21,7 @@ BLOCK = re.compile(
 
 
 def program(page):
-    """Return the code of a page, each line where it stands in the page."""
+    """Return the code of a page, each line at its line number in the page."""
     text = page.read_text(encoding="utf-8")
     lines = [""] * (text.count("\n") + 1)
     for block in BLOCK.finditer(text):

@@ -1,4 +1,4 @@
-"""Fitted models in files of skops: what they ask to be trusted, what they predict."""
+"""Fitted models in files of skops: which types they need, what they predict."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from eigenkern import (
 )
 from eigenkern.kernels import Gaussian
 
-# The types of a fitted model beside its own class and those that skops trusts.
+# Types of a fitted model apart from its own class and those that skops trusts.
 PARTS = {
     "eigenkern.kernels.Gaussian",
     "eigenkern.kernels.Laplacian",
@@ -44,7 +44,7 @@ def data(rng, model):
 
 
 def assert_round_trip(model, X):
-    """The file trusts public classes only, and predicts the same to the last bit."""
+    """The file needs only public classes, and predictions agree to the last bit."""
     dumped = skops.io.dumps(model)
     untrusted = skops.io.get_untrusted_types(data=dumped)
     own = {cls for cls in untrusted if cls.startswith("eigenkern.estimators.")}

@@ -1,4 +1,4 @@
-"""What is told of the package in several places is the same in all of them."""
+"""Facts about the package that appear in several places agree."""
 
 import re
 import subprocess

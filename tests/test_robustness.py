@@ -20,7 +20,7 @@ def smooth(X):
 
 
 def clusters(rng):
-    """As in ijcnn1: dense clusters in few dimensions, and a cloud around them."""
+    """Dense clusters in few dimensions in a cloud, as in ijcnn1."""
     centers = rng.standard_normal((12, D))
     X = centers[rng.integers(12, size=N)] + 0.3 * rng.standard_normal((N, D))
     X[::4] = 1.2 * rng.standard_normal((N // 4, D)) * rng.exponential(size=(N // 4, 1))
@@ -71,7 +71,7 @@ def hundred_gaussians(X, Z):
     return 100.0 * Gaussian(2.0)(X, Z)
 
 
-# Data, kernel, bandwidth over the median distance, R^2 on the training rows.
+# Data, kernel, bandwidth over the median distance, R^2 on training rows.
 CASES = [
     (clusters, "gaussian", 1.0, 0.9),
     (clusters, "gaussian", 0.25, 0.99),
@@ -144,7 +144,7 @@ def test_noise_is_not_worse_than_the_mean(algorithm):
     X, y = rng.standard_normal((N, D)), rng.standard_normal(N)
     for kernel in ("linear", "gaussian", "polynomial"):
         model = EigenProRegressor(kernel, algorithm=algorithm, random_state=0)
-        with warnings.catch_warnings():  # it may well say that it found nothing
+        with warnings.catch_warnings():  # it may warn that it found nothing
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(X, y)
         assert model.score(X, y) >= 0

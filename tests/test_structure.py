@@ -1,4 +1,4 @@
-"""The shape of the package: sizes, levels of classes, constants, paths of X."""
+"""The structure of the package: sizes, class levels, constants, paths of X."""
 
 import ast
 import importlib
@@ -23,7 +23,7 @@ _DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
 
 
 def docstring_lines(node):
-    """Return how many lines the docstring of a node has."""
+    """Return the number of lines of a node's docstring."""
     if ast.get_docstring(node) is None:
         return 0
     return node.body[0].end_lineno - node.body[0].lineno + 1
@@ -35,7 +35,7 @@ def nodes(tree, kinds):
 
 @pytest.mark.parametrize("path", FILES, ids=MODULES)
 def test_a_file_is_read_at_one_sitting(path):
-    """At most 600 lines, but for estimators whose docstrings are most of the file."""
+    """At most 600 lines, except for estimator files that are mostly docstrings."""
     text = path.read_text()
     n_lines, tree = text.count("\n"), ast.parse(text)
     n_documented = sum(map(docstring_lines, nodes(tree, _DOCUMENTED)))
@@ -63,7 +63,7 @@ def own_classes():
 
 
 def n_levels(cls):
-    """Return how many levels of own classes are over a class, mixins of targets not."""
+    """Return the levels of own base classes of a class, except mixins of targets."""
     own = [
         base
         for base in cls.__bases__
@@ -92,7 +92,7 @@ def test_no_two_constants_share_a_name():
 
 
 def documented_path(heading):
-    """Return the functions that CONTRIBUTING lists, with numbers, under a heading."""
+    """Return the functions in CONTRIBUTING's numbered list under a heading."""
     text = (PACKAGE.parent / "CONTRIBUTING.rst").read_text()
     section = text.split(f"\n{heading}\n", 1)[1]
     listed = re.match(r"\W*\n(?:.*\n)*?((?:\d+\. .*\n(?:   .*\n)*)+)", section)[1]
@@ -100,9 +100,9 @@ def documented_path(heading):
 
 
 def calls_of(function):
-    """Return the names of the package's functions that a call calls, first ones first.
+    """Return the names of the package's functions that a call calls, in order.
 
-    Functions inside of others are named by these.
+    Names of nested functions include those of the outer ones.
     """
     called = {}
 

@@ -1,4 +1,4 @@
-"""The page on warnings has every warning of the package."""
+"""The page on warnings contains every warning of the package."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ PAGE = " ".join((ROOT / "docs" / "using" / "warnings.rst").read_text().split())
 
 
 def warnings_of(path):
-    """Yield the fixed parts of every message that a file warns with."""
+    """Yield the fixed parts of every warning message in a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn_user":
             constants = [
@@ -34,7 +34,7 @@ def test_there_are_warnings():
 
 @pytest.mark.parametrize("constants", CASES)
 def test_page_has_the_warning(constants):
-    """The page quotes 20 characters of it, or a whole part, if that is shorter."""
+    """The page quotes 20 characters of it, or a shorter part as a whole."""
     parts = [" ".join(text.split()) for text in constants]
     quoted = [part[:20].strip() for part in parts if len(part) > 12]
     assert any(text in PAGE for text in quoted), parts

@@ -33,7 +33,7 @@ def test_a_visit_reads_each_block_once(n_workers, rng):
             return X[key]
 
     index = rng.permutation(1000)[:900]
-    index = index[(index < 300) | (index >= 400)]  # none of the fourth block
+    index = index[(index < 300) | (index >= 400)]  # no row of the fourth block
     rows = StoredRows(Counted(), float, 100)
     found, first = np.zeros((len(index), 3)), []
 
@@ -50,7 +50,7 @@ def test_a_visit_reads_each_block_once(n_workers, rng):
     np.testing.assert_array_equal(found, X[index])
     np.testing.assert_array_equal(first[0][1], X[index[first[0][0]]])
     assert sorted(read) == [100 * i for i in range(10) if i != 3]
-    np.testing.assert_array_equal(order[:500, :], X[index[:500]])  # kept on the way
+    np.testing.assert_array_equal(order[:500, :], X[index[:500]])  # kept from the visit
     assert len(read) == 9
 
 

@@ -21,7 +21,7 @@ from eigenkern.backend.linalg import (
 
 
 def symmetric(eigenvalues, rng):
-    """Return a symmetric matrix of the given eigenvalues."""
+    """Return a symmetric matrix with the given eigenvalues."""
     Q = np.linalg.qr(rng.standard_normal((len(eigenvalues),) * 2))[0]
     return (Q * eigenvalues) @ Q.T
 
@@ -203,7 +203,7 @@ def test_right_singular_vectors(shape, any_xp, rng):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("decay", [0.9, 0.7, 0.5, 0.1, 0.0])
 def test_singular_vectors_of_any_condition(decay, dtype, rng):
-    """Where a Gram matrix cannot tell small values, and where there are none."""
+    """Even if a Gram matrix cannot resolve small values, or all are zero."""
     U, _, Vt = np.linalg.svd(rng.standard_normal((150, 90)), full_matrices=False)
     expected = decay ** np.arange(90)
     A = ((U * expected) @ Vt).astype(dtype)

@@ -1,6 +1,6 @@
-"""Free memory under the limits of control groups, with folders in place of the real.
+"""Free memory under the limits of control groups, with folders in place of real ones.
 
-And the rate of its first use, with a clock in place of the real.
+And the rate of its first use, with a clock in place of the real one.
 """
 
 from pathlib import Path
@@ -14,12 +14,12 @@ from eigenkern.backend import memory
 from eigenkern.backend.array import location_of
 
 HOST = location_of(np.empty(0))
-FREE = 10_000_000  # bytes of the machine
+FREE = 10_000_000  # bytes, of the machine
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """Return a function that sets the process's groups; its folders are below a root.
+    """Return a function that sets the process's groups, with folders below a root.
 
     ``groups(lines, folders)``: lines of /proc/self/cgroup, and for each folder its
     files.
@@ -48,13 +48,13 @@ def groups(tmp_path, monkeypatch):
 
 
 def v2(limit, used, inactive=None):
-    """Return the files of a group of version 2."""
+    """Return the files of a version 2 group."""
     stat = "anon 7" if inactive is None else f"anon 7\ninactive_file {inactive}\nfile 9"
     return {"memory.max": limit, "memory.current": used, "memory.stat": stat}
 
 
 def v1(limit, used, inactive):
-    """Return the files of a group of version 1."""
+    """Return the files of a version 1 group."""
     return {
         "memory.limit_in_bytes": limit,
         "memory.usage_in_bytes": used,
@@ -93,7 +93,7 @@ def test_the_narrowest_of_nested_limits_counts(of_user, of_job, expected, groups
 
 def test_the_root_is_a_group_too_and_nothing_above_it(groups, tmp_path):
     groups(["0::/job"], {"": v2(4000, 100), "job": v2("max", 100)})
-    for name, content in v2(10, 0).items():  # beside the root
+    for name, content in v2(10, 0).items():  # next to the root
         (tmp_path / name).write_text(str(content))
     assert memory.available(*HOST) == 3900
 
@@ -169,7 +169,7 @@ def test_bytes_of_a_matrix():
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """Return a function that sets the milliseconds which the pieces take in turn."""
+    """Return a function that sets the milliseconds of each piece, in turn."""
 
     def make(*milliseconds):
         ends = np.cumsum(np.array(milliseconds) / 1e3)
@@ -192,7 +192,7 @@ PIECE = 2**23
     [
         ([0.5, 0.5, 0.5], 24e9),  # 17 GB/s, rounded
         ([0.7, 0.4, 0.6], 24e9),
-        ([0.5, 18.0, 18.0], 0.375e9),  # pages that were given back, then others
+        ([0.5, 18.0, 18.0], 0.375e9),  # pages that were freed before, then new ones
         ([18.0, 0.5, 18.0], 24e9),  # interrupted
         ([4.0, 5.0, 6.0], 1.5e9),
     ],

@@ -1,4 +1,4 @@
-"""Threads: tasks are shared, limits are kept, results are the same."""
+"""Threads share tasks, keep limits and do not change results."""
 
 import multiprocessing
 import os
@@ -64,7 +64,7 @@ def test_helpers_take_tasks():
 
 
 def test_helpers_work_in_the_context_of_the_caller():
-    """Overflow that the caller expects gives no warning, which would be an error."""
+    """An overflow that the caller expects gives no warning (an error in tests)."""
     both_work, big = threading.Barrier(2, timeout=60), np.full(4, 1e308)
 
     def task():
@@ -83,7 +83,7 @@ def test_little_work_is_done_by_the_caller():
 
 
 def test_nobody_waits_for_helpers_that_have_not_begun():
-    """Another call keeps all helpers of the process: this one gets on alone."""
+    """Another call uses all helpers of the process: this one proceeds alone."""
     go_on, working = threading.Event(), threading.Barrier(2, timeout=60)
 
     def occupy():
@@ -145,7 +145,7 @@ def test_threads_that_do_not_start_are_done_without(team, n_starting, monkeypatc
     monkeypatch.setattr(threading.Thread, "start", fail)
     run_on_threads(team(4), lambda i: done.append(i), [(i,) for i in range(50)])
     assert sorted(done) == list(range(50))
-    assert len(starts) == 2 * n_starting + 1  # and so many anew
+    assert len(starts) == 2 * n_starting + 1  # and that many new ones
 
 
 def test_a_limited_address_space_has_room_for_fewer_threads(monkeypatch):
@@ -218,7 +218,7 @@ def test_fits_and_predictions_run_blas_on_one_thread(rng):
 def test_predictions_do_not_depend_on_the_threads(model, monkeypatch, rng):
     X = rng.standard_normal((900, 5))
     y = np.sin(X[:, 0])
-    # What is measured of the machine, with so many threads, decides on sizes.
+    # Sizes depend on measurements of the machine with this number of threads.
     monkeypatch.setattr("eigenkern.tuning.sizes.filling_work", lambda *args: 3e7)
     found = []
     for n_threads in (1, 3):

@@ -1,4 +1,4 @@
-"""Checkpoints: fits that stop at any moment, and go on bit for bit."""
+"""Checkpoints: fits that stop at any moment and resume bit for bit."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ N_EPOCHS = 4
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch):
-    """Leave files to the operating system: it takes milliseconds to write each."""
+    """Leave writing to the operating system: each fsync takes milliseconds."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -72,7 +72,7 @@ def assert_equal_models(one, other):
 
 
 def assert_equal_values(one, other):
-    """Compare arrays, and what is made of them."""
+    """Compare arrays, and objects that contain arrays."""
     if isinstance(one, np.ndarray):
         assert_array_equal(one, other)
         assert one.dtype == other.dtype
@@ -86,7 +86,7 @@ def assert_equal_values(one, other):
 
 @pytest.fixture
 def copies(monkeypatch, tmp_path):
-    """Copy the folder of every checkpoint that is written; return the list of them."""
+    """Copy the folder of every checkpoint that is written; return the copies."""
     found, keep = [], Keeper.keep
 
     def kept(self, *args):
@@ -355,7 +355,7 @@ def test_the_random_state_at_the_start_is_kept(random_state, data, copies, tmp_p
             resumed.set_params(random_state=np.random.RandomState(5))
         resumed.fit(X, labels, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
-        if random_state is not None:  # as if it had made all draws
+        if random_state is not None:  # as if all draws had been made
             one, other = (m.random_state.get_state() for m in (resumed, expected))
             assert_array_equal(one[1], other[1])
             assert one[2:] == other[2:]
@@ -365,7 +365,7 @@ def test_the_random_state_at_the_start_is_kept(random_state, data, copies, tmp_p
 
 @pytest.fixture
 def fitted(data, tmp_path):
-    """Return a model, its data, and the folder of a fit of it that was finished."""
+    """Return a model, its data, and the folder of a finished fit."""
     X, y, _ = data
     model = EigenProRegressor(**MACHINE, max_iter=3, random_state=0)
     model.fit(X, y, checkpoint=tmp_path / "fit")
@@ -378,7 +378,7 @@ def contents(folder):
 
 
 def assert_refused(model, X, y, folder, match, **options):
-    """Fit; assert that it raises an error and changes neither model nor folder."""
+    """Assert that a fit raises an error and changes neither model nor folder."""
     before, files = dict(vars(model)), contents(folder)
     with pytest.raises(ValueError, match=match):
         model.fit(X, y, checkpoint=folder, **({"resume": True} | options))
@@ -576,7 +576,7 @@ def test_a_file_is_held_in_memory_or_not_as_at_first(
     fits(not held)
     other = clone(model).fit(file, y)
     assert abs(other.dual_coef_ - expected.dual_coef_).max() > 0  # another order
-    monkeypatch.setattr(lazy, "_BLOCK_BYTES", 999)  # as another kind of file has
+    monkeypatch.setattr(lazy, "_BLOCK_BYTES", 999)  # as in another kind of file
     for copy in list(copies):
         resumed = clone(model).fit(file, y, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
@@ -891,9 +891,9 @@ def test_an_interrupt_while_a_checkpoint_is_written(
     assert len(contents(tmp_path)) == 2
 
 
-# A process that forks before it computes: children inherit its imports, and no threads.
-# It kills them at random times and starts others that go on, until a fit is over. Files
-# outlive a process that is killed whether they are brought to the disk or not.
+# This process forks before it computes, so its children inherit imports but no threads.
+# It kills them at random times and starts others that resume, until a fit is finished.
+# Files survive a killed process whether or not they have reached the disk.
 KILLING = """
 import os, random, signal, sys, warnings
 import numpy as np
@@ -975,4 +975,4 @@ def test_a_fit_that_is_killed_at_20_points_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr
     n_fits, *points = map(int, done.stdout.split())
     assert n_fits >= 1 and len(points) == 20
-    assert len(set(points)) > 1  # epochs that had been written
+    assert len(set(points)) > 1  # epochs that were written before

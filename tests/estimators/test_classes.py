@@ -1,4 +1,4 @@
-"""Classes as people have them: rare, many, and of any type of label."""
+"""Classes as found in practice: rare, many, and with labels of any type."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ of_epochs = pytest.mark.parametrize("model", EPOCHS, ids=repr)
 
 @pytest.fixture
 def imbalanced(rng):
-    """300 rows, of which 36 are of the class 1, some of them among those of class 0."""
+    """300 rows, 36 of them of class 1, some of these among rows of class 0."""
     y = (np.arange(300) % 25 < 3).astype(int)
     return rng.standard_normal((300, 2)) + 1.5 * y[:, None], y
 
@@ -68,7 +68,7 @@ def test_balanced_weights_are_explicit_ones(model, imbalanced):
     assert_allclose(
         model.fit(X, y, w).decision_function(X), fitted[0], rtol=1e-6, atol=1e-9
     )
-    # The rare class gains.
+    # The rare class is predicted more often.
     assert (fitted[0] > 0).sum() > (fitted[2] > 0).sum()
 
 

@@ -59,7 +59,7 @@ from eigenkern.operators.tiled import TiledKernel
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
-# Of the client's own threads and sockets, when it is closed.
+# From the client's own threads and sockets, when it is closed.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 N = 600
@@ -101,12 +101,12 @@ def client():
         distributed.Client(cluster) as client,
     ):
         yield client
-    gc.collect()  # sockets that are left, while their warnings are ignored
+    gc.collect()  # remaining sockets, while their warnings are ignored
 
 
 @pytest.fixture(autouse=True)
 def no_client(request, monkeypatch):
-    """Without `client` the chunks are here, though a client may be there."""
+    """Without `client`, chunks are computed here even if a client exists."""
     if "client" not in request.fixturenames:
         monkeypatch.setattr("eigenkern.backend.dask.cluster", Here)
 
@@ -136,7 +136,7 @@ def iterated(name, X, **parameters):
 
 @pytest.fixture
 def iterates(monkeypatch):
-    """NYTRO iterates; neither it nor Falkon warns that it does so to the end."""
+    """Make NYTRO iterate; neither it nor Falkon warns at the last iteration."""
     monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
     monkeypatch.setattr("eigenkern.estimators.nytro.warn_user", lambda *_: None)
     monkeypatch.setattr("eigenkern.estimators.falkon.warn_user", lambda *_: None)
@@ -333,7 +333,7 @@ def test_here():
 
 @pytest.fixture
 def split_centers(monkeypatch):
-    """Centers are too many for one worker; without a client, split into three."""
+    """Too many centers for one worker; without a client, split into three."""
     for cluster in (Here, Workers):
         monkeypatch.setattr(cluster, "is_too_large", lambda *_: True)
     monkeypatch.setattr(Here, "threads", lambda _: 3 * ["here"])
@@ -369,7 +369,7 @@ def test_models_whose_centers_are_split(name, client, split_centers):
 
 
 def test_centers_are_split_if_a_worker_cannot_hold_them(client):
-    """They may take a quarter of its memory limit."""
+    """Centers may take a quarter of its memory limit."""
     limit = min(w["memory_limit"] for w in client.scheduler_info()["workers"].values())
     assert not Workers(client).is_too_large(0.24 * limit)
     assert Workers(client).is_too_large(0.26 * limit)
@@ -389,7 +389,7 @@ def test_centers_are_split_if_a_worker_cannot_hold_them(client):
 def test_a_worker_that_dies_costs_its_chunks(
     function, when, client, iterates, made, monkeypatch, request
 ):
-    """It dies after some of the steps' products were asked for."""
+    """It dies after some products of the steps were requested."""
     if function is rows_of_chunks:
         request.getfixturevalue("split_centers")
     asked, run = [], DaskRows.run
@@ -422,13 +422,13 @@ def test_kernel_matrices_are_cached_on_workers(name, client, iterates, made):
     gc.collect()
     n_before = len(client.cluster.scheduler.tasks)
     kept = iterated(name, D)
-    # 480 rows of training and 120 held out; all rows. With 480 rows it is refitted.
+    # 480 training rows and 120 held out, or all rows. With 480 rows it is refitted.
     rows = {"falkon": [600], "nytro": [480, 120, 600]}[name]
     assert_allclose(made, [8e-6 * 60 * n for n in rows])
     assert_allclose(kept.dual_coef_, again.dual_coef_, rtol=0, atol=1e-10)
     if name == "falkon":
         assert kept.cache_size_ == made[0]
-    for _ in range(100):  # what was cached is given back, without the collector
+    for _ in range(100):  # cached matrices are freed without the garbage collector
         if len(client.cluster.scheduler.tasks) <= n_before:
             break
         time.sleep(0.02)
@@ -463,7 +463,7 @@ def test_workers_use_freed_memory_again(client):
             np.ones(2**20)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    # Each array is 2048 pages: of the first one, and of some that others are in.
+    # Each array has 2048 pages: those of the first array, and some of others.
     assert max(client.gather(client.map(lambda _: n_faults(), range(2)))) < 20 * 2048
 
 
@@ -473,7 +473,7 @@ def test_room_of_workers(client):
     room = rows.cluster.room()
     assert room.keys() == limits.keys()
     for place, free in room.items():
-        assert 0 < free < limits[place] / 2 - 2e7  # of a process with NumPy
+        assert 0 < free < limits[place] / 2 - 2e7  # for a process with NumPy
 
 
 def test_rows_made_of_others(client):
@@ -487,7 +487,7 @@ def test_rows_made_of_others(client):
             assert_allclose(cached.block(3, 50, 2, 5), expected[3:50, 2:5], atol=1e-12)
             part = cached.part(5, 30)
             assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
-            part._rows.forget()  # made again
+            part._rows.forget()  # computed again
         assert cached.rows(X[:3]).shape == (3, 9)
 
 
@@ -565,7 +565,7 @@ def test_workers_without_enough_memory(monkeypatch):
 
 
 def test_chunks_are_spread_evenly(client, monkeypatch):
-    """Also if they share a task; persisted ones stay where they are."""
+    """Even if they share a task; persisted chunks stay where they are."""
     client.wait_for_workers(2, timeout=120)
     first = min(client.nthreads())
     D = da.from_array(X, chunks=(75, 4))

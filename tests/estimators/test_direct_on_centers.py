@@ -1,4 +1,4 @@
-"""Models on centers that are solved directly, beside their formulas and epochs."""
+"""Models on centers solved directly, against their formulas and epochs."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ TOLD = [
 
 @pytest.fixture
 def data(rng):
-    """Rows, two noisy targets, other rows, weights of which some are 0."""
+    """Rows, two noisy targets, other rows, and weights, some of them 0."""
     X = rng.standard_normal((N + 100, 3))
     Y = np.stack([np.sin(2 * X[:, 0]), 5 + X[:, 1] * X[:, 2]], axis=1)
     Y += 0.2 * rng.standard_normal(Y.shape)
@@ -28,7 +28,7 @@ def data(rng):
 
 
 def ridge(kernel, c, Z, X, Y, X_test, w=None):
-    """Return predictions of least squares on centers, c beside the summed squares."""
+    """Return predictions of least squares on centers, with penalty c on the sum."""
     w = np.ones(len(X)) if w is None else w / w[w > 0].mean()
     mean = np.average(Y, axis=0, weights=w)
     K, K_zz = kernel(X, Z), kernel(Z)

@@ -47,7 +47,7 @@ def test_regression_is_kernel_ridge(algorithm, kernel, regression):
         return np.sqrt(np.mean(difference**2))
 
     assert error(1e-3, model.bandwidth_) < 0.02 * np.std(y)
-    # That tells the penalty and the bandwidth.
+    # This is sensitive to the penalty and the bandwidth.
     for alpha, factor in [(3e-4, 1), (3e-3, 1), (1e-3, 1.5), (1e-3, 0.67)]:
         assert error(alpha, factor * model.bandwidth_) > 0.02 * np.std(y)
 
@@ -66,7 +66,7 @@ def test_model_is_the_sum_over_blocks(regression):
     shape = (model.n_blocks_, 2 * model.block_size_, 1)
     assert model.coef_.shape == shape
     assert model.n_features_used_ == model.n_blocks_ * model.block_size_
-    n_first = 32e6 / (2000 * model.block_size_)  # 2000: there are fewer rows
+    n_first = 32e6 / (2000 * model.block_size_)  # 2000, but there are fewer rows
     new = np.maximum(np.round(n_first / np.arange(1, 160, 2)), 1).sum()
     assert (model.n_iter_, model.t_, model.n_blocks_) == (5, 160, new)
 
@@ -172,7 +172,7 @@ def test_pieces_of_one_batch_are_a_fit_in_that_order(regression):
 def test_the_constant_steps_by_the_curvature_of_the_logistic_loss(
     n_rows, part, regression
 ):
-    """Rare rows of class 1; of small batches the curvature is at least 10 / B."""
+    """Rows of class 1 are rare; in small batches the curvature is at least 10 / B."""
     X, y, _, _ = regression
     X, y = np.tile(X, (26, 1)), np.tile(y, 26)
     X, labels = X[:n_rows], (y > np.quantile(y, 0.9)).astype(int)[:n_rows]
@@ -235,12 +235,12 @@ def test_streams_of_classes(loss, three_classes, rng):
 
 
 def test_memory_does_not_grow_with_the_stream(rng):
-    @threadpool_limits.wrap(limits=1)  # with two, it is chance what is alive at once
+    @threadpool_limits.wrap(limits=1)  # with two, peaks are random
     def peak(n_pieces):
         model = DSGRegressor(
             bandwidth=2.0, block_size=32, max_features=256, random_state=0
         )
-        for _ in range(20):  # until the features are all there
+        for _ in range(20):  # until all features exist
             X = rng.standard_normal((200, 5))
             model.partial_fit(X, X[:, 0])
         tracemalloc.start()
@@ -379,7 +379,7 @@ def test_short_batches_make_short_steps(rng):
         model.partial_fit(X[rows], y[rows])
     assert model.n_step_halvings_ == 0
     assert model.score(X, y) > before - 0.01
-    # The same in a fit: two rows are left over. It makes 240 steps on other batches.
+    # The same in a fit, where two rows are left over: 240 steps on other batches.
     options = {"batch_size": 500, "tol": 0, "random_state": 0}
     even = DSGRegressor(max_iter=7, **options).fit(X[:1500], y[:1500])
     uneven = DSGRegressor(max_iter=10, **options).fit(X[:1502], y[:1502])
@@ -457,7 +457,7 @@ def test_attributes_of_a_stream(regression):
         model.partial_fit(X, y)
     model.set_params(max_features=None)
     model.partial_fit(X[:1], y[:1])
-    assert (model.n_iter_, model.t_) == (2, 1)  # a row waits for others
+    assert (model.n_iter_, model.t_) == (2, 1)  # a single row waits for more rows
 
 
 def test_callbacks_see_the_model_of_an_epoch(three_classes):

@@ -78,7 +78,7 @@ def test_model_minimises_the_objective_of_the_kernel(quantile, rng):
         return np.sqrt(np.mean((model.predict(X) - f) ** 2)) / unit
 
     assert distance(exact(alpha)) < 0.03
-    # That tells the penalty and the quantile.
+    # This is sensitive to the penalty and the quantile.
     for other in (0.5 * alpha, 2 * alpha):
         assert distance(exact(other)) > 0.04
     assert distance(exact(alpha) + 0.1 * unit) > 0.04
@@ -105,14 +105,14 @@ def test_few_features_are_quantile_regression_on_them(quantile, rng):
 
 
 def test_no_features_are_the_empirical_quantiles(rng):
-    """A penalty that leaves the constant alone."""
+    """The penalty does not act on the constant."""
     X, y = rng.standard_normal((500, 3)), rng.standard_exponential(500)
     w = np.where(y > 1, 3.0, 1.0)
     model = made(quantile=QUANTILES, alpha=1e4, max_iter=5)
     expected = np.quantile(y, QUANTILES, weights=w, method="inverted_cdf")
     predicted = model.fit(X, y, sample_weight=w).predict(X)
     assert_allclose(predicted, np.tile(expected, (500, 1)), atol=0.25)
-    # The heavy rows are above.
+    # Rows with large weights lie above.
     assert (predicted[0] > np.quantile(y, QUANTILES) + [0, 0.3, 0.3]).all()
 
 
@@ -146,7 +146,7 @@ def test_rows_are_held_out_by_default(regression):
 
 
 def test_held_out_rows_are_covered(noisy, monkeypatch):
-    """The last step of the fit: the quantile of the held-out residuals is zero."""
+    """After the last step, the quantile of the held-out residuals is zero."""
     X, y, _ = (part[:300] if isinstance(part, np.ndarray) else part for part in noisy)
     w = np.linspace(0.5, 1.5, 300)
     held_out = np.arange(0, 300, 3)
@@ -216,7 +216,7 @@ def test_units_and_signs_of_the_targets(dtype, regression):
     moved = clone(model).fit(X, 1e6 * y - 3e6).predict(X_test)
     assert_allclose(moved, 1e6 * plain - 3e6, atol=1e6 * rtol)
     mirrored = made(quantile=(0.8, 0.3), max_iter=5).fit(X, -y).predict(X_test)
-    # The quantile of 160 rows is another row of those, from the other side.
+    # From the other side, the quantile of 160 rows is another of these rows.
     assert_allclose(-mirrored, plain, atol=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The EigenPro estimators: what is fitted, and what must not change it."""
+"""The EigenPro estimators: what they fit, and what must not change it."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from eigenkern.operators.cached import CachedTriangle, cached_bytes
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.solvers.guard import EpochState
 
-# Epochs until the coefficients stand still.
+# Epochs until the coefficients no longer change.
 CONVERGED = {
     "max_iter": 1000,
     "tol": 0.0,
@@ -257,7 +257,7 @@ def test_multiclass_labels(labels, three_classes):
     assert values.shape == (180, 3) and model.dual_coef_.shape == (180, 3)
     assert_array_equal(model.predict(X), model.classes_[values.argmax(axis=1)])
     assert model.score(X, y) > 0.6
-    # Targets of ones and zeros that sum to one: so do the values.
+    # Targets of ones and zeros sum to one, and so do the values.
     assert_allclose(values.sum(axis=1), 1.0, atol=1e-8)
 
 
@@ -354,7 +354,7 @@ def test_class_weights_multiply_sample_weights(three_classes, rng):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_early_stopping_restores_the_best_epoch(weighted, rng):
     X = rng.standard_normal((240, 3))
-    y = 3 * np.sin(X[:, 0]) + rng.standard_normal(240)  # overfitted in few epochs
+    y = 3 * np.sin(X[:, 0]) + rng.standard_normal(240)  # overfits in a few epochs
     w = rng.uniform(0.5, 2, size=240) if weighted else None
     options = {"early_stopping": True, "random_state": 3, "validation_fraction": 0.25}
     options |= {"n_components": 20, "bandwidth": 3.0}
@@ -394,7 +394,7 @@ def test_stops_when_the_loss_stops_falling(regression):
     assert np.all(losses[-2:] >= losses[:-2].min() - 0.01 * losses[0])
 
 
-# Going on
+# Warm starts
 
 
 def test_warm_start_goes_on(regression):
@@ -412,18 +412,18 @@ def test_warm_start_goes_on(regression):
     assert warm.n_iter_ == 3
     assert max(warm.loss_curve_) < cold.loss_curve_[-1]
     assert np.mean((warm.predict(X) - y) ** 2) < np.mean((cold.predict(X) - y) ** 2)
-    # Without warm_start a second fit starts anew.
+    # Without warm_start, a second fit starts from zero.
     assert_array_equal(cold.dual_coef_, cold.fit(X, y).dual_coef_)
 
 
-# What the rule looks at: the losses of epochs rise, or not, or it has scores.
+# The stopping rule sees losses that rise or do not, or scores.
 @pytest.mark.parametrize("losses", [(40.0, 50.0, 60.0), (40.0, 40.0, 40.0)])
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
     early_stopping, losses, regression, monkeypatch
 ):
-    """To the previous coefficients, and not to zero."""
+    """It falls back to the previous coefficients, not to zero."""
     X, y, *_ = regression
     options = {"random_state": 0, "early_stopping": early_stopping}
     model = EigenProRegressor(warm_start=True, **options).fit(X, y)
@@ -487,7 +487,7 @@ def test_coefficients_follow_the_rows(regression, rng):
     assert_allclose(permuted, coef[order], rtol=1e-4, atol=1e-5)
 
 
-# The same kernel in other words
+# The same kernel, given differently
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_linear_kernel_needs_no_tuning(n, d, dtype, rng):
     [("gaussian", 8.0), ("laplacian", 60.0), ("cauchy", 20.0), ("matern52", 20.0)],
 )
 def test_wide_kernels_on_few_distinct_rows(kernel, bandwidth, dtype, rng):
-    # Beyond the rank of the kernel matrix its eigenvalues are rounding errors.
+    # Beyond the rank of the kernel matrix, eigenvalues are rounding errors.
     X = np.repeat(rng.standard_normal((20, 3)), 10, axis=0).astype(dtype)
     y = np.sin(X[:, 0])
     model = EigenProRegressor(kernel, bandwidth=bandwidth, random_state=0).fit(X, y)
@@ -604,7 +604,7 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
 def test_the_cache_leaves_memory_to_the_tuning(
     factor, early_stopping, filled, rng, monkeypatch
 ):
-    # What is free is what the cached matrices have not taken.
+    # Free memory is what the cached matrices have left.
     X, total = rng.standard_normal((1500, 3)), factor * 8 * 1500**2
 
     def free(xp, device):
@@ -681,7 +681,7 @@ def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
 
 @pytest.mark.parametrize("good", [True, False])
 def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
-    """The loss of an epoch is measured on its way and tells nothing of its end."""
+    """The loss of an epoch is measured during it and does not show how it ends."""
     X, y, *_ = regression
 
     def solver(operator, targets, preconditioner, **ignored):

@@ -17,7 +17,7 @@ from eigenkern.solvers import direct
 from eigenkern.solvers.direct import solve_directly
 
 N = 160
-# Epochs until the coefficients stand still.
+# Epochs until the coefficients no longer change.
 CONVERGED = {"max_iter": 300, "tol": 0.0, "n_iter_no_change": 300}
 EPOCHS = [
     {"algorithm": "eigenpro2", **CONVERGED},
@@ -57,7 +57,7 @@ def test_few_rows_are_solved_directly(kernel, c, weighted, data):
     assert model.algorithm_ == "direct"
     expected = ridge(kernel, c / N, X, Y, X_test, w)
     assert_allclose(model.predict(X_test), expected, atol=1e-7)
-    # The loss is of the model, not of the system.
+    # The loss is that of the model, not of the penalized system.
     squares = np.average((model.predict(X) - Y) ** 2, axis=0, weights=w)
     assert_allclose(model.loss_curve_, [squares.mean()], rtol=1e-6, atol=1e-12)
 
@@ -115,7 +115,7 @@ def test_a_given_kernel_matrix_is_copied_once(library, rng):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # In the order of training, and half as much to measure the step in float32.
+    # In training order, and half as much to measure the step in float32.
     assert peak < 1.6 * 8 * n * n
     assert_array_equal(to_numpy(K), Gaussian(1.0)(X, X))
 
@@ -135,7 +135,7 @@ def test_rows_without_weight_do_not_count(algorithm, data):
 
 @pytest.mark.parametrize("algorithm", ["auto", "eigenpro2"])
 def test_copies_of_a_row_are_penalised_as_rows(algorithm, data):
-    """The penalty belongs to a place in X, not to its content."""
+    """The penalty belongs to a position in X, not to its content."""
     X, Y, X_test, _ = data
     X, Y = np.concatenate([X, X[:50]]), np.concatenate([Y, Y[50:100]])
     model = EigenProRegressor(alpha=0.01, algorithm=algorithm, bandwidth=2.0)
@@ -186,7 +186,7 @@ def test_array_libraries(kernel, algorithm, data, other_xp):
 
 
 def test_validation_scores_are_of_the_model(data):
-    """Rows that are held out know nothing of the penalty."""
+    """The penalty does not enter values of held-out rows."""
     X, Y, *_ = data
     model = EigenProRegressor(alpha=0.1, early_stopping=True, random_state=0).fit(X, Y)
     held = ~model.dual_coef_.any(axis=1)
@@ -196,7 +196,7 @@ def test_validation_scores_are_of_the_model(data):
 
 
 def test_the_step_takes_the_penalty_into_account(data):
-    """Its stable range ends at 2 / (1 + c) of single rows: that of k(x, x) = 1 + c."""
+    """For single rows, its stable range ends at 2 / (1 + c), as k(x, x) = 1 + c."""
     X, Y, *_ = data
     options = {"algorithm": "sgd", "batch_size": 1, "random_state": 0, "max_iter": 3}
     plain = EigenProRegressor(Laplacian(0.01), **options).fit(X, Y)

@@ -1,4 +1,4 @@
-"""The rule of epochs: which coefficients become the model."""
+"""The stopping rule of epochs: which coefficients become the model."""
 
 from types import SimpleNamespace
 
@@ -14,13 +14,13 @@ from eigenkern.solvers.guard import EpochState
     [((0.2, 0.5, 0.4), 1), ((np.nan, 0.5, np.nan), 1), ((0.3, np.nan, 0.1), 0)],
 )
 def test_the_best_scored_epoch_is_the_model(scores, best):
-    """A score that is not a number is never the best one."""
+    """A score of NaN is never the best."""
     problem = SimpleNamespace(
         initial_coef=lambda: -1,
         validation_values=lambda coef: coef,
         fitted_attributes=lambda coef: {"coef_": coef},
     )
-    # Coefficients are the number of the epoch; zero and start have no score.
+    # Coefficients are epoch numbers; zero and the start have no score.
     rule = EpochRule(
         "EigenPro",
         "",

@@ -207,7 +207,7 @@ def test_too_few_iterations_warn(regression):
     text = warning_of(model, X, y)
     assert "after 3 iterations" in text and "above tol=0.001" in text
     assert model.score(X, y) > 0.3
-    # What it advises is enough, and not too much.
+    # The advised value is enough, but not too much.
     n_iter = int(text.partition("raise max_iter to ")[2])
     assert model.set_params(max_iter=n_iter).fit(X, y).n_iter_ > n_iter // 5
 

@@ -1,4 +1,4 @@
-"""Explicit features against the kernels that they stand for."""
+"""Explicit features against the kernels that they approximate."""
 
 import pickle
 import tracemalloc
@@ -33,7 +33,7 @@ KERNELS = [
     kernels.Matern(1.5, nu=2.5),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
-# What says how many features there are.
+# The parameter that sets the number of features.
 SIZE = {RandomFourierFeatures: "n_components", RBFNetworkFeatures: "n_centers"}
 both = pytest.mark.parametrize("cls", [RandomFourierFeatures, RBFNetworkFeatures])
 
@@ -62,7 +62,7 @@ def test_errors_fall_as_the_root_of_the_features(kernel, rng):
         )
         for D in sizes
     ]
-    # D / 2 frequencies: a mean of as many cosines.
+    # D / 2 frequencies: the mean of that many cosines.
     expected = np.sqrt(np.mean(variance(kernel, X)) / (sizes / 2))
     assert_allclose(errors, expected, rtol=0.15)
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
@@ -159,7 +159,7 @@ def test_other_libraries(cls, n_components, dtype, atol, rng, other_xp, monkeypa
         assert namespace(phi) == namespace(getattr(features, features._coef_attribute))
         assert namespace(phi) == other_xp and phi.dtype == there.dtype
         assert_allclose(to_numpy(phi), expected, atol=atol)
-        # On the host and back, by slabs.
+        # To the host and back, in slabs.
         monkeypatch.setattr(features_module, "_SLAB_BYTES", 8 * n_components * 70)
         back = features.set_params(device="cpu").transform(there)
         assert namespace(back) == other_xp
@@ -176,7 +176,7 @@ def test_single_precision(cls, rng):
     single = features.fit_transform(X.astype(np.float32))
     assert single.dtype == getattr(features, cls._coef_attribute).dtype == np.float32
     assert_allclose(single, exact, atol=2e-6)
-    # The type is that of the rows, not of the training rows.
+    # The data type is that of the new rows, not of the training rows.
     assert_allclose(features.transform(X), exact, atol=2e-6)
     assert features.transform(X).dtype == np.float64
 
@@ -184,8 +184,8 @@ def test_single_precision(cls, rng):
 @both
 @pytest.mark.parametrize("dtype, atol", [("float32", 2e-3), ("float64", 1e-11)])
 def test_offsets_change_nothing(cls, dtype, atol, rng):
-    # On a grid that float32 holds exactly, far from zero too: all there is to lose is
-    # in the computation.
+    # X lies on a grid that float32 represents exactly, even far from zero: only the
+    # computation can lose digits.
     X = np.round(rng.standard_normal((200, 5)) * 64) / 64
     X[:, 0] = np.round(X[:, 0]) / 16
     features = cls(bandwidth=2.0, random_state=0)
@@ -209,7 +209,7 @@ def test_files_and_clones(cls, rng):
     X = rng.standard_normal((120, 4))
     features = cls(random_state=0).fit(X)
     expected = features.transform(X)
-    # What was fitted holds, whatever becomes of parameters and generator.
+    # Fitted attributes stay, whatever happens to parameters and generator.
     features.set_params(**{SIZE[cls]: 3}, random_state=1)
     again = pickle.loads(pickle.dumps(features))
     assert_array_equal(again.transform(X), expected)
@@ -319,7 +319,7 @@ def test_bad_parameters(cls, parameters, message, rng):
     old = features.get_params()
     with pytest.raises(ValueError, match=message):
         features.set_params(**parameters).fit(X[:, ::-1])
-    # The model fitted before stays usable.
+    # The previously fitted model stays usable.
     assert_array_equal(features.set_params(**old).transform(X), expected)
 
 

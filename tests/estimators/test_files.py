@@ -1,4 +1,4 @@
-"""Rows in files that memory does not hold."""
+"""Rows in files that do not fit in memory."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ N = 3000
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 4))
 Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
-X, Y = X[np.argsort(Y)], np.sort(Y)  # the worst order of a file
+X, Y = X[np.argsort(Y)], np.sort(Y)  # the worst order for a file
 LABELS = (Y > 0).astype(int)
 
 
@@ -59,7 +59,7 @@ STORES = [memory_map, hdf5, zarr_array]
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch):
-    """Files that memory does not hold, blocks of 400 rows, sections of 1200."""
+    """Files that do not fit in memory, blocks of 400 rows, sections of 1200."""
     monkeypatch.setattr("eigenkern.estimators.lazy._fits", lambda X: False)
     monkeypatch.setattr(lazy, "_BLOCK_BYTES", 400 * 32)
     monkeypatch.setattr(lazy, "_SECTION_BYTES", 1200 * 32)
@@ -96,7 +96,7 @@ def test_the_same_model_with_the_log_loss(cls, cache_size, tmp_path):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("store", STORES)
 def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(lazy, "_N_FIRST", 2000)  # so many choose the penalty
+    monkeypatch.setattr(lazy, "_N_FIRST", 2000)  # as many rows as choose the penalty
     rows, noisy = X.astype(dtype), Y + 30 * RNG.normal(size=N)
     file, weights = store(rows, tmp_path), RNG.uniform(size=N)
     weights[::7] = 0
@@ -184,7 +184,7 @@ def test_shuffled_rows_are_all_of_them_once(tmp_path):
     some = np.delete(np.arange(N), np.arange(0, N, 10))
     order = rows.shuffled(some, rng)
     assert_array_equal(np.sort(order), some)
-    # The first are from everywhere, the others from one section after the other.
+    # The first rows are from everywhere, the others from one section at a time.
     assert np.ptp(order[:500]) > 0.95 * N
     assert (np.diff(order[500:] // 1200) != 0).sum() == 2
     assert abs(np.corrcoef(np.arange(500, 1000), order[500:1000])[0, 1]) < 0.2
@@ -205,7 +205,7 @@ def test_an_epoch_reads_the_file_once(tmp_path, monkeypatch):
     for start in order.shuffled_ranges(starts, rng):
         found = order[int(start) : int(start) + 70, :]
         assert found.shape[0] == min(70, N - start)
-    # Eight blocks, those at the ends of the three sections perhaps once more.
+    # Eight blocks; those at the ends of the three sections may be read twice.
     assert sum(read) <= 8 + 3
 
 

@@ -1,4 +1,4 @@
-"""What those who come from SVC pass: gamma="scale", gamma and C."""
+"""What users of SVC pass: gamma="scale", gamma and C."""
 
 import copy
 import pickle
@@ -49,7 +49,7 @@ with_bandwidth = pytest.mark.parametrize(
 
 @pytest.fixture
 def two_classes(rng):
-    """Rows of unlike columns, some of them repeated."""
+    """Rows with dissimilar columns, some rows repeated."""
     X = rng.standard_normal((150, 3)) * [1.0, 2.0, 5.0] + [0.0, 4.0, 1.0]
     X = np.concatenate([X, X[:30]])
     return X, (X[:, 0] > 0).astype(int)
@@ -99,8 +99,8 @@ def test_scale_of_other_array_libraries(model, two_classes, other_xp):
 
 
 def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
-    # C and gamma as they are said here: a hinge loss under the same penalty, which
-    # minimizes the objective of SVC, and so agrees with its values.
+    # C and gamma translated: a hinge loss with the same penalty, which minimizes the
+    # objective of SVC and so agrees with its values.
     X, y = two_classes
     y, n = (X[:, 0] + X[:, 1] > 4).astype(int), len(X)
     svc = SVC(C=0.5).fit(X, y)

@@ -1,4 +1,4 @@
-"""Spread of new targets against Gaussian processes, the formula, and left-out rows."""
+"""Variances of predictions against Gaussian processes, formulas, left-out rows."""
 
 from contextlib import nullcontext
 
@@ -21,7 +21,7 @@ OPTIONS = {"bandwidth": SIGMA, "alpha": 1e-3, "random_state": 0}
 
 @pytest.fixture
 def noisy(rng):
-    """A smooth function of 160 rows with noise of deviation 0.3, and 40 other rows."""
+    """A smooth function on 160 rows, with noise of deviation 0.3, and 40 other rows."""
     X = rng.standard_normal((200, 3))
     y = np.sin(X[:, 0]) + X[:, 1] + 5 + 0.3 * rng.standard_normal(200)
     return X[:160], y[:160], 1.5 * X[160:]
@@ -125,7 +125,7 @@ def test_intervals_hold_new_targets(options, rng):
     model = NystromRegressor(**OPTIONS | options).fit(X[:1000], y[:1000])
     mean, std = model.predict(X[1000:], return_std=True)
     assert 0.87 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.93
-    # Far from all rows nothing but the prior is known.
+    # Far from all rows only the prior is known.
     far = model.predict(X[:5] + 1000, return_std=True)[1]
     both = model.prior_variance_ + model.noise_variance_
     assert_allclose(far, np.repeat(both**0.5, 5))
@@ -134,7 +134,7 @@ def test_intervals_hold_new_targets(options, rng):
 
 @pytest.mark.parametrize("name", ["gaussian", "laplacian"])
 def test_what_centers_say_of_themselves_is_not_asked(name, rng):
-    """A center without its row has next to nothing to tell its coefficient by."""
+    """Without its row, almost nothing determines the coefficient of a center."""
     X = rng.uniform(size=(3000, 6))
     y = np.sin(4 * X[:, 0]) * X[:, 1]
     model = NystromRegressor(name, n_centers=400, alpha=1e-13, random_state=0)
@@ -144,7 +144,7 @@ def test_what_centers_say_of_themselves_is_not_asked(name, rng):
 
 
 def test_few_centers_do_not_hide_the_noise(rng):
-    """The penalty says there is none; rows that are centers would have no spread."""
+    """The penalty implies no noise; rows that are centers would have no variance."""
     X = rng.standard_normal((3000, 2))
     y = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(3000)
     model = NystromRegressor(bandwidth=2.0, n_centers=100, alpha=1e-12, random_state=0)
@@ -157,7 +157,7 @@ def test_few_centers_do_not_hide_the_noise(rng):
 
 
 def test_interpolation_does_not_hide_the_noise(rng):
-    """Without penalty copies of rows would have no spread, and others far too much."""
+    """Without a penalty, copied rows would have no variance, others far too much."""
     X = rng.integers(0, 8, (3000, 3)).astype(float)
     y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(3000)
     model = NystromRegressor(alpha=1e-12, random_state=0).fit(X[:600], y[:600])
@@ -179,7 +179,7 @@ def test_scales_are_the_most_likely(rng):
 
 
 def test_rows_left_out_are_a_sample(rng):
-    """The noise grows along the rows; the last of them are not like the others."""
+    """The noise grows along the rows, so the last rows are unlike the others."""
     X = rng.standard_normal((2000, 2))
     y = np.sin(X[:, 0]) + np.linspace(0, 1, 2000) ** 2 * rng.standard_normal(2000)
     assert n_left_out(2000, 1 / 4) == 500

@@ -1,4 +1,4 @@
-"""Estimators with centers of their own: models, streams, choices of centers."""
+"""Estimators with their own centers: models, streams, choices of centers."""
 
 import pickle
 
@@ -32,7 +32,7 @@ def quick(monkeypatch):
 
 
 def least_squares(X, y, Z):
-    """Return the loss of the best model on the centers, its constant fixed."""
+    """Return the loss of the best model on the centers with a fixed constant."""
     K = np.exp(-cdist(X, Z) / 4.0)
     residual = y - y.mean()
     return np.mean((K @ np.linalg.lstsq(K, residual, rcond=None)[0] - residual) ** 2)
@@ -111,7 +111,7 @@ def test_algorithm_1(data):
         algorithm="eigenpro3-exact", n_centers=40, max_iter=300, tol=0, **OPTIONS
     ).fit(X, y)
     assert model.batch_size_ == 300
-    assert model.t_ == model.n_iter_ == 300  # a projection a step
+    assert model.t_ == model.n_iter_ == 300  # a projection per step
     assert np.diff(model.loss_curve_).max() < 1e-12
     # Lemma 6 of the paper.
     K_xx, K = (np.exp(-cdist(X, Z) / 4.0) for Z in (X, model.centers_))
@@ -213,7 +213,7 @@ def test_array_libraries(other_xp, data):
     assert_allclose(to_numpy(stream.dual_coef_), expected.dual_coef_, rtol=1e-6)
 
 
-# Data that come in pieces
+# Data in pieces
 
 
 def pieces(data, size):
@@ -241,7 +241,7 @@ def test_partial_fit_gives_what_a_stream_gives(data):
     assert 1000 % size == 0
     for i in range(1000, 3000, size):
         model.partial_fit(X[i : i + size], y[i : i + size])
-    # The start looks at the first piece only.
+    # The start uses only the first piece.
     other = EigenProRegressor(**STREAM).partial_fit(X[:1000], y[:1000])
     other.partial_fit(X[1000:], y[1000:])
     assert_allclose(model.dual_coef_, other.dual_coef_, rtol=1e-9)
@@ -290,7 +290,7 @@ def test_a_stream_that_breaks_off_keeps_what_was_learned(data):
             yield X[i : i + 500], labels[i : i + 500]
         yield X[:5], np.full(5, 7)
 
-    # All of the start is known at once: the classes of the first 8000 rows.
+    # Everything is known at the start: the classes of the first 8000 rows.
     model = EigenProClassifier(**STREAM)
     with pytest.raises(ValueError, match="y must hold only classes"):
         model.fit_batches(stream(), classes=[0, 1])
@@ -340,8 +340,8 @@ def test_partial_fit_goes_on_after_fit_and_after_pickling(data, quick):
     assert_array_equal(model.centers_, centers)
     assert model.score(X, y) > before - 0.02
     dumped = pickle.dumps(model)
-    # Beside the rows that are kept, and judge, with their targets and labels, and the
-    # eigenvectors, it is small.
+    # It is small apart from the eigenvectors and the rows that are kept or judge, with
+    # their targets and labels.
     kept = 8 * (1500 + 500) * (X.shape[1] + 2)
     eigenvectors = model._learner_.tuning.preconditioner.vectors.nbytes
     assert len(dumped) - kept - eigenvectors < 20_000
@@ -466,7 +466,7 @@ def test_memory_map(tmp_path, data):
     assert_array_equal(model.dual_coef_, expected.dual_coef_)
 
 
-# What is wrong
+# Invalid input
 
 
 @pytest.mark.parametrize(

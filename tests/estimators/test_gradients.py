@@ -1,4 +1,4 @@
-"""Gradients of models against differences, and the mean of their outer products."""
+"""Gradients of models against differences, and their average outer product."""
 
 import os
 
@@ -51,7 +51,7 @@ models = pytest.mark.parametrize("model", MODELS, ids=repr)
 
 
 def differences(values, X, step=1e-4):
-    """Return the gradients of a function (n, d) -> (n, l), of fourth order."""
+    """Return fourth-order differences of a function (n, d) -> (n, l)."""
     columns = []
     for h in step * np.eye(X.shape[1]):
         near, far = (values(X + i * h) - values(X - i * h) for i in (1, 2))
@@ -76,7 +76,7 @@ def test_gradients_of_float32_are_close(model, regression):
     X, X_test = X.astype(np.float32), X_test.astype(np.float32)
     G = gradient(model.fit(X, y), X_test)
     assert G.dtype == np.float32
-    # Both are fits of their own: that of float32 has a penalty of its own.
+    # Both are separate fits: the float32 one has its own penalty.
     assert_allclose(G, expected, atol=0.02 * abs(expected).max())
 
 
@@ -112,7 +112,7 @@ def test_gradients_of_classifiers(model, n_classes, three_classes, rng):
 
 
 def test_gradients_of_the_manhattan_distance(regression):
-    """But where a feature is that of a center: there is a kink all along it."""
+    """Except where a feature equals that of a center: there is a kink along it."""
     X, y, X_test, _ = regression
     model = EigenProRegressor("manhattan", random_state=0).fit(X, y)
     G = gradient(model, X_test)[:, :, 0]
@@ -130,7 +130,7 @@ def test_gradients_of_the_manhattan_distance(regression):
 
 
 def test_gradients_at_centers_of_the_laplacian(regression):
-    """The center itself is left out: the mean of both sides of its kink."""
+    """The center itself is left out, which gives the mean of both sides of its kink."""
     X, y, *_ = regression
     model = EigenProRegressor(random_state=0).fit(X, y)
     expected = differences(model.predict, X[:20])
@@ -238,8 +238,8 @@ def test_many_outputs_are_combined_without_bias(many_outputs):
         average_gradient_outer_product(model, X, random_state=seed)
         for seed in range(n_seeds)
     ]
-    # 10 combinations in each of 15 blocks of 4 rows; the mean of R products of such
-    # signs, of the same rows, has the squared error (|M|^2 + tr(M)^2) / R at most.
+    # 10 combinations in each of 15 blocks of 4 rows. The mean of R products of such
+    # signs, of the same rows, has a squared error of at most (|M|^2 + tr(M)^2) / R.
     R = 10 * 15 * n_seeds
     bound = ((np.sum(exact**2) + np.trace(exact) ** 2) / R) ** 0.5
     error = np.sum((np.mean(found, axis=0) - exact) ** 2) ** 0.5
@@ -251,7 +251,7 @@ def test_many_outputs_are_combined_without_bias(many_outputs):
 
 @pytest.mark.parametrize("unit", [2.0**-60, 2.0**60])
 def test_units_of_the_outputs(unit, regression):
-    """Sums of squares of gradients that float32 does not hold."""
+    """Sums of squared gradients overflow or underflow in float32."""
     X, y, *_ = regression
     X = X.astype(np.float32)
     expected, M = (

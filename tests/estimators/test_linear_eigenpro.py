@@ -1,4 +1,4 @@
-"""Linear EigenPro: against least squares, its pieces, and what it is used with."""
+"""Linear EigenPro against least squares, on pieces of data, with other tools."""
 
 import tracemalloc
 
@@ -164,7 +164,7 @@ def test_a_small_penalty_needs_double_precision(rng):
         (np.float64, 1.0, 1.0, False),
         (np.float32, 1e-3, 1.0, True),  # the sum of squares cancels
         (np.float64, 1e-3, 1.0, True),
-        (np.float64, 1e3, 1e-3, True),  # rounding of the sums shows
+        (np.float64, 1e3, 1e-3, True),  # rounding of the sums is visible
     ],
 )
 def test_a_direct_solution_from_sums(
@@ -347,7 +347,7 @@ def test_sparse_is_computed_on_the_host(rng):
 
 
 def with_constants(X, noise):
-    """Return X with columns in front that are constant but for rounding, or exactly."""
+    """Return X with columns in front that are constant, up to rounding or exactly."""
     levels = np.array([1.0, 0.1, 3.3, -1e5]).astype(X.dtype)
     wobble = np.random.default_rng(1).integers(-2, 3, (len(X), 4))
     constants = levels * (1 + noise * np.finfo(X.dtype).eps * wobble).astype(X.dtype)
@@ -396,7 +396,7 @@ def test_the_mean_of_many_equal_numbers(rng):
     X[:, 1] = rng.standard_normal(len(X))
     model = LinearEigenProRegressor(random_state=0, max_iter=2).fit(X, X[:, 1])
     assert model.coef_[0] == 0 and model.mean_[0] == X[0, 0]
-    X[-1, 0] = 1.2  # a single one is enough
+    X[-1, 0] = 1.2  # a single different number is enough
     model = LinearEigenProRegressor(random_state=0, max_iter=2).fit(X, X[:, 1])
     assert model.coef_[0] != 0
 
@@ -419,7 +419,7 @@ def test_a_column_of_ones_is_an_intercept(rng):
 @pytest.mark.filterwarnings("ignore:.*gets pieces in an order")
 @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
 def test_constant_columns_of_pieces(kind, rng):
-    """They are learned once they vary, also where they are constant in a piece."""
+    """They are learned once they vary, even if they are constant within a piece."""
     X = with_constants(rng.standard_normal((600, 3)), 1)
     y = X[:, 4:] @ [1.0, -2.0, 0.5]
     model = LinearEigenProRegressor(random_state=0)
@@ -462,7 +462,7 @@ def test_other_libraries_agree_with_numpy(other_xp, data):
         model = LinearEigenProRegressor(**options).fit(X, Y)
         predicted = model.predict(X)
     assert isinstance(predicted, type(X)) and isinstance(model.coef_, type(X))
-    # Columns that hardly vary amplify rounding, of no effect on what is predicted.
+    # Columns that hardly vary amplify rounding, without effect on predictions.
     largest = np.abs(expected.coef_).max()
     assert_allclose(to_numpy(model.coef_), expected.coef_, atol=1e-4 * largest)
     assert_allclose(to_numpy(predicted), expected.predict(data[0]), rtol=1e-8)
@@ -567,7 +567,7 @@ def test_no_weights_are_weights_of_one(data):
 
 
 def test_unlucky_pieces_do_not_erase_the_model(data):
-    """Of targets near their mean, sorted, or of one class."""
+    """Pieces with targets near their mean, sorted, or of one class."""
     X, Y = data
     y = Y[:, 0]
     model = LinearEigenProRegressor(random_state=0)

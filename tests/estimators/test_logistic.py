@@ -1,4 +1,4 @@
-"""Kernel logistic regression against scikit-learn's, limits and invariances."""
+"""Kernel logistic regression: scikit-learn's results, limits, invariances."""
 
 import array_api_compat
 import numpy as np
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
 
 @pytest.fixture
 def exact(monkeypatch):
-    """Make Nystrom models exact: 1e-6 of the objective is 1e-3 of some values."""
+    """Make Nystrom models exact: 1e-6 in the objective is 1e-3 in some values."""
     monkeypatch.setattr("eigenkern.estimators.logistic._PATH_TOL", 1e-7)
     monkeypatch.setattr("eigenkern.estimators.logistic._KEPT_TOL", 1e-7)
 
 
 def problem(n_classes, rng, n=200):
-    """Return rows and codes of clusters that overlap, and weights with zeros."""
+    """Return rows and codes of overlapping clusters, and weights with zeros."""
     y = np.arange(n) % n_classes
     X = rng.standard_normal((n, 3)) + 1.5 * np.eye(4)[y][:, :3]
     return X, y, rng.integers(0, 3, n).astype(float)
@@ -94,7 +94,7 @@ def test_the_gradient_is_zero(make, n_classes, rng, exact):
 
 
 def objective(n_columns, rng, kept=slice(None)):
-    """Return the objective of rows whose features are given, and its preconditioner."""
+    """Return the objective for rows with given features, and its preconditioner."""
     n, p = 120, 25
     K = rng.standard_normal((n, p)) @ np.diag(0.7 ** np.arange(p))
     codes = rng.integers(0, max(n_columns, 2), n)
@@ -126,7 +126,7 @@ def test_products_are_derivatives(n_columns, rng):
 
 @pytest.mark.parametrize("n_columns", [1, 3])
 def test_the_objective_never_rises_and_converges(n_columns, rng):
-    for alpha in (1e-8, 1e-2):  # classes of noise; separable but for the penalty
+    for alpha in (1e-8, 1e-2):  # noise as classes; separable except for the penalty
         logistic, preconditioner, start = objective(n_columns, rng)
         start = start + 20 * rng.standard_normal(start.shape)  # a bad one
         values = [logistic.at(start, alpha).value]

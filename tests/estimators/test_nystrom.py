@@ -36,7 +36,7 @@ from eigenkern.problems.data import Data, hold_out
 from eigenkern.problems.least_squares import LeastSquares
 from eigenkern.problems.rows import RowProblem
 
-# Where it is not what is tested: paths of two or three values often end too early.
+# Where this is not tested: paths of two or three values often end too early.
 pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
 
 SIGMA = 1.5
@@ -44,7 +44,7 @@ FULL, SOME = {}, {"n_centers": 40}
 
 
 def kernel(X, Z):
-    """Return the laplacian kernel matrix, of the definition."""
+    """Return the laplacian kernel matrix by its definition."""
     return np.exp(-cdist(X, Z) / SIGMA)
 
 
@@ -68,13 +68,13 @@ ROUTE = "eigenkern.estimators.nytro.factorises"
 
 @pytest.fixture
 def iterate(monkeypatch):
-    """Make NYTRO iterate, whatever is cheaper."""
+    """Make NYTRO iterate even if it is not cheaper."""
     monkeypatch.setattr(ROUTE, lambda *args: False)
 
 
 @pytest.fixture
 def factorise(monkeypatch):
-    """Make NYTRO factorize, whatever is cheaper."""
+    """Make NYTRO factorize even if it is not cheaper."""
     monkeypatch.setattr(ROUTE, lambda *args: True)
 
 
@@ -164,7 +164,7 @@ def test_path_is_a_fit_for_every_alpha(options, regression):
 @pytest.mark.parametrize("options", [FULL, SOME])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_paths_of_bad_kernels(name, bandwidth, options, dtype, rng):
-    """The path's errors are those of its models, however large their coefficients."""
+    """Path errors are those of its models, however large the coefficients."""
     X = rng.uniform(-1, 1, (300, 2)).astype(dtype)
     y = np.sin(3 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.standard_normal(300)
     X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
@@ -258,7 +258,7 @@ def test_pivoted_centers_of_a_kernel_matrix(regression, weights):
     assert len(set(model.center_indices_)) == 40
     error = np.mean((model.predict(kernel(X, X)) - y) ** 2)
     assert error < 1.5 * np.mean((expected.predict(X) - y) ** 2)
-    # Weights are repetitions here too.
+    # Here, too, weights are repetitions.
     model = NystromRegressor(bandwidth=SIGMA, **options).fit(X, y, weights)
     F = model.predict(X_test)
     counts = weights.astype(int)
@@ -353,7 +353,7 @@ def test_fitted_attributes_are_those_of_the_last_fit(regression):
 
 
 def leave_one_out(X, y, w, Z, alpha):
-    """Return the error by leaving out every row in turn; the penalty is kept."""
+    """Return the error with each row left out in turn; the penalty stays the same."""
     total = 0.0
     for i in range(len(y)):
         kept = np.arange(len(y)) != i
@@ -384,7 +384,7 @@ def test_leave_one_out_has_a_limit_without_penalty(regression):
     model = NystromRegressor(bandwidth=SIGMA, alpha="path", selection="loo")
     model.set_params(alphas=[0, 1e-15]).fit(X, y)
     inverse = np.linalg.inv(kernel(X, X))
-    # Targets centered by the mean of the other rows.
+    # Center targets by the mean of the other rows.
     shift = (y - y.mean()) / 59
     residual = inverse @ (y - y.mean()) + shift * inverse.sum(axis=1)
     expected = np.mean((residual / np.diag(inverse)) ** 2)
@@ -488,7 +488,7 @@ def test_relative_decrease_stops(regression, factorise):
 
 
 def test_noise_is_not_fitted(rng, factorise):
-    """The iteration that is selected is that of the least error by the definition."""
+    """The selected iteration has the least error, computed by the definition."""
     X, y = rng.standard_normal((300, 5)), rng.standard_normal(300)
     X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
     model = NytroRegressor(bandwidth=SIGMA).fit(X, y, X_val=X_val, y_val=y_val)
@@ -501,14 +501,14 @@ def test_noise_is_not_fitted(rng, factorise):
     assert_array_equal(t[:21], np.arange(21))
     assert_allclose(model.validation_path_[: len(t)], np.asarray(errors)[t], rtol=1e-8)
     assert model.n_iter_ == np.argmin(errors) < 10
-    # Hardly worse than the mean, where interpolating is far worse.
+    # Hardly worse than the mean, while interpolation is far worse.
     assert errors[model.n_iter_] < 1.05 * np.var(y_val) < errors[-1]
 
 
 @pytest.mark.parametrize("options", [FULL, SOME])
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_one_standard_error(options, n_outputs, regression, rng):
-    """The largest alpha that is no worse by more than the error of the error."""
+    """It chooses the largest alpha within one standard error of the least error."""
     X, y, X_test, y_test = regression
     Y, Y_test = y[:, None] * np.ones(n_outputs), y_test[:, None] * np.ones(n_outputs)
     Y_test = Y_test + rng.standard_normal(Y_test.shape)
@@ -590,7 +590,7 @@ def test_weights_are_repetitions(cls, parameters, options, regression, weights):
     repeated = getattr(model, "decision_function", model.predict)(X_test)
     assert_allclose(F, repeated, atol=1e-8)
     assert_allclose(fitted["bandwidth_"], model.bandwidth_, rtol=1e-12)
-    # Repeated rows make the kernel singular: the iterations go on for longer.
+    # Repeated rows make the kernel singular: there are more iterations.
     one, other = fitted["validation_path_"], model.validation_path_
     k = min(len(one), len(other))
     assert k > 10 or k == len(one)
@@ -675,7 +675,7 @@ def test_duplicated_centers_change_nothing(regression):
 
 
 def test_a_tiny_penalty_on_a_bad_kernel(rng):
-    """Sums of K'K alone would leave an error of 1e-6 of the top eigenvalue in B."""
+    """Sums of K'K alone would leave an error of 1e-6 times B's top eigenvalue."""
     X = rng.random((2000, 1))
     y = np.cos(3 * X[:, 0])
     model = NystromRegressor("gaussian", bandwidth=0.5, n_centers=200, alpha=1e-12)
@@ -871,7 +871,7 @@ def test_penalties_that_single_precision_would_drown(cls, kernel, rng):
         single = clone(model).fit(X, y)
         assert single.dual_coef_.dtype == single.centers_.dtype == np.float64
         assert_allclose(single.predict(X), expected, rtol=1e-9)
-        # A penalty above rounding is computed as it always was.
+        # A penalty above rounding does not change the data type.
         model.set_params(alpha=1e-4, kernel="gaussian").fit(X, y)
         assert model.dual_coef_.dtype == np.float32
 
@@ -906,7 +906,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
     assert asked[0][: len(expected.get(cls, ()))] == expected.get(cls, ())
     direct = model.dual_coef_
     assert_array_equal(model.set_params(n_centers=30).fit(X, y).dual_coef_, direct)
-    # An array, or a kernel matrix, says how many.
+    # An array of centers, or a kernel matrix, sets their number.
     model.set_params(n_centers="auto", centers=X[:7]).fit(X, y)
     assert model.centers_.shape[0] == 7
     model.set_params(kernel="precomputed", centers="uniform").fit(kernel(X, X), y)
@@ -965,7 +965,7 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
         check(self, plan)
 
     monkeypatch.setattr(LeastSquares, "check_memory", remember)
-    # Blocks that do not hide the matrices.
+    # Blocks so small that they do not hide the matrices.
     monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", 2e6)
     model.set_params(kernel="gaussian", bandwidth=0.5, random_state=0, cache_size=0)
     tracemalloc.start()
@@ -974,7 +974,7 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
     tracemalloc.stop()
     rows = 5 * (X.nbytes + Y.nbytes)  # of both parts, encoded and centered
     tiles = 64e6
-    # A path needs all of it only where its kernel has negative eigenvalues.
+    # A path needs all of the plan only if its kernel has negative eigenvalues.
     assert 0.25 * plans[0].bytes < peak < plans[0].bytes + rows + tiles
 
 
@@ -1074,13 +1074,13 @@ def test_the_cheaper_route_is_taken():
     assert pays(500, 500)
     assert not pays(5, 5000)
     assert not pays(5, None)
-    # Kernel values that are computed anew make iterations dearer.
+    # Kernel values that are recomputed make iterations more expensive.
     assert pays(30, 1500, cached=False) and not pays(15, 1500)
 
 
 @pytest.fixture
 def small_spectra(monkeypatch):
-    """Make paths use a part of the spectrum, however small the problem."""
+    """Make paths use a part of the spectrum even in small problems."""
     monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_COEFS", 0)
     monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_PER_OUTPUT", 0)
 
@@ -1217,7 +1217,7 @@ def test_noise_wants_larger_penalties(rng):
     )
     with pytest.warns(ConvergenceWarning, match="pass alphas with larger values"):
         model.fit(X, y)
-    # An end beyond which nothing can change: interpolation, and the mean.
+    # No warning at an end beyond which nothing changes: interpolation, the mean.
     for alphas in (np.logspace(-15, -9, 20), np.logspace(2, 9, 20)):
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)

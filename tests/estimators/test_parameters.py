@@ -1,4 +1,4 @@
-"""Parameters that estimators share: few rows, parameters of a kernel, wrong values."""
+"""Shared parameters of estimators: few rows, kernel parameters, invalid values."""
 
 import copy
 
@@ -172,7 +172,7 @@ def test_parameters_that_a_kernel_has_not(model, parameters, message):
 
 
 class Own(Kernel):
-    """A kernel of a user's own, that is no dataclass."""
+    """A user's own kernel that is not a dataclass."""
 
     def __init__(self, power):
         self.power = power
@@ -183,7 +183,7 @@ def test_kernels_that_are_no_dataclasses_are_cloned():
     assert model.kernel.power == 3 and model.kernel.get_params() == {}
 
 
-# What is wrong
+# Invalid values
 
 EVERY = [
     DSGRegressor,
@@ -284,7 +284,7 @@ def test_rows_whose_squares_are_no_floats(scale, dtype, message, regression):
     for cls in (DSGRegressor, EigenProRegressor, NystromRegressor):
         with pytest.raises(ValueError, match=message):
             cls().fit((X * scale).astype(dtype), y)
-    # float64 holds the first two.
+    # float64 can represent the first two.
     if dtype == np.float32:
         model = NystromRegressor(random_state=0)
         expected = model.fit(X, y).predict(X)
@@ -300,7 +300,7 @@ def test_parameters_of_a_kernel_of_another_package(regression):
 
 
 def test_pivots_of_few_rows(regression):
-    """They end where rows are spanned: fewer rows than centers are asked for warn."""
+    """They end once they span all rows: fewer rows than n_centers give a warning."""
     X, y, *_ = regression
     few = np.tile(X[:10], (3, 1))
     model = EigenProRegressor(n_centers=20, centers="rpcholesky", max_iter=2)

@@ -1,4 +1,4 @@
-"""Probabilities: values out of sample by refitting, calibration by other solvers."""
+"""Probabilities: out-of-sample values by refitting, calibration by other solvers."""
 
 import array_api_compat
 import numpy as np
@@ -49,12 +49,12 @@ MODELS = [
     DSGClassifier(loss="squared_error", **FEW),
     RFMClassifier(NystromClassifier(alpha=1e-2), max_rounds=1, random_state=0),
 ]
-# Of scikit-learn's docs on models that end early.
+# From scikit-learn's docs, on models that end early.
 pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
 
 
 def rows(rng, n, n_classes=2):
-    """Return rows, codes drawn with known probabilities, and these."""
+    """Return rows, codes drawn with known probabilities, and these probabilities."""
     X = rng.uniform(-2.0, 2.0, (n, 2))
     F = np.stack([2.0 * X[:, 0], X[:, 1] - 0.5, 0.0 * X[:, 0]], axis=1)[:, -n_classes:]
     P = np.exp(log_softmax(F, axis=1))
@@ -63,7 +63,7 @@ def rows(rng, n, n_classes=2):
 
 @pytest.fixture
 def found(monkeypatch):
-    """What fits have calibrated on: values, codes, weights, and rows that differ."""
+    """Record what fits calibrate on: values, codes, weights, distinct rows."""
     calls = []
 
     def record(values, codes, weights, n_rows, **options):
@@ -75,7 +75,7 @@ def found(monkeypatch):
     return calls
 
 
-# Values out of sample
+# Out-of-sample values
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -100,7 +100,7 @@ def test_values_are_those_of_models_without_the_row(
     assert n_rows == len(np.unique(np.column_stack([X, y]), axis=0))
     for i in (0, 5, 12, 19, 50, 89, 95, 105):
         others = (X != X[i]).any(axis=1)
-        # The penalty is N lambda: N falls.
+        # The penalty is N lambda, and N is smaller.
         alpha = ALPHA * weights.sum() / weights[others].sum()
         without = NystromClassifier(alpha=alpha, **options)
         without.fit(X[others], y[others], weights[others])
@@ -127,7 +127,7 @@ def test_a_tiny_penalty_needs_no_other_way(n_centers, rng, found):
 def test_a_sample_of_the_rows_is_left_out(rng, found, monkeypatch):
     monkeypatch.setattr(least_squares, "_MIN_SETS", 40)
     X, y, P = rows(rng, 150)
-    y[P[:, 1] < 0.8] = 0  # fewer of one class, of which more are taken
+    y[P[:, 1] < 0.8] = 0  # a rare class, of which a larger share is taken
     for n_centers in (None, 20):
         model = NystromClassifier(n_centers=n_centers, alpha=1e-3, random_state=0)
         model.fit(X, y)
@@ -185,7 +185,7 @@ def test_nytro_takes_the_rows_it_selects_by(
     model.fit(X[:100], y[:100], X_val=X[100:], y_val=y[100:])
     assert_allclose(found[0][0], model.decision_function(X[100:]), atol=1e-8)
     assert_array_equal(found[0][1], y[100:])
-    # Rows that are held out, with the model of the others.
+    # Held-out rows, with the model of the others.
     model.fit(X, y)
     monkeypatch.setattr(route, lambda *args: not factorises)
     model.fit(X, y)
@@ -262,7 +262,7 @@ def test_calibration_of_odd_samples(n_classes, case):
     assert np.isfinite(p).all()
     if case in ("separable", "absent"):
         assert 0.95 < p.min() <= p.max() < 0.999
-    elif case in ("constant", "inverse"):  # values that tell nothing
+    elif case in ("constant", "inverse"):  # values without information
         assert_allclose(p, 1 / n_classes, atol=0.05)
 
 
@@ -307,8 +307,8 @@ def test_probabilities_are_as_good_as_the_values(model, n_classes, rng):
     assert P.shape == (1500, n_classes)
     assert_allclose(P.sum(axis=1), 1.0)
     assert_allclose(np.log(P), log_P, atol=1e-9)
-    # Of the values a regression on the test rows makes the best there is; with three
-    # classes it mends a linear model, too.
+    # A regression of the test rows on the values is the best possible calibration; with
+    # three classes it also improves a linear model.
     F = model.decision_function(X_test).reshape(1500, -1)
     best = LogisticRegression(C=np.inf, max_iter=1000).fit(F, codes_test)
     P = P[:, np.searchsorted(model.classes_, ["c", "a", "b"][:n_classes])]
@@ -360,7 +360,7 @@ def test_class_weights_move_the_decision_alone(n_classes, rng):
     assert decided[1] > 2 * decided[0]
     mean = [model.predict_proba(X).mean(axis=0) for model in (plain, weighted)]
     assert_allclose(mean[1], mean[0], atol=0.06)
-    # While sample weights are more rows.
+    # Sample weights, however, mean more rows.
     repeated = NystromClassifier(alpha=1e-2).fit(X, y, np.where(y == 1, 8.0, 1.0))
     assert repeated.predict_proba(X)[:, 1].mean() > 2 * mean[0][1]
 
@@ -458,7 +458,7 @@ def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, foun
     EigenProClassifier(kernel, alpha=0.01, random_state=0).fit(X, y, sample_weight=w)
     Y = np.eye(3)[y] if n_classes == 3 else 2.0 * y[:, None] - 1.0
     mean = np.average(Y, axis=0, weights=w)
-    A = kernel(X) + 0.01 * 60 * np.diag(w.mean() / w)  # as if the mean stayed
+    A = kernel(X) + 0.01 * 60 * np.diag(w.mean() / w)  # as if the mean did not change
     expected = np.empty_like(Y)
     for i in range(60):
         rest = np.arange(60) != i
@@ -487,7 +487,7 @@ def test_rows_are_spared_by_the_first_epochs(model, rng, found):
     values, codes, weights, _ = found[-1]
     assert values.shape == (30, 1) and codes.shape == weights.shape == (30,)
     assert model.n_iter_ == 8 and model.validation_scores_ is None
-    # They are values of rows that nothing was known of, and then something is.
+    # The values are of rows unknown to the model, which then learns from them.
     residual = np.mean((model.decision_function(X) - (2 * y - 1)) ** 2)
     assert residual < 1.5 * np.mean((values[:, 0] - (2 * codes - 1)) ** 2)
     model.set_params(early_stopping=False).fit(X, y)
@@ -498,10 +498,10 @@ def test_labels_of_spared_rows_do_not_change_their_values(rng, found):
     X, y, _ = rows(rng, 300)
     model = EigenProClassifier(algorithm="eigenpro2", alpha=1e-3, random_state=0)
     model.fit(X, y)
-    spared = np.random.RandomState(0).permutation(300)[-30:]  # of the solver's order
+    spared = np.random.RandomState(0).permutation(300)[-30:]  # in the solver's order
     assert_array_equal(found[0][1], y[spared])
     flipped = y.copy()
-    # Two of each class change places: the mean of the targets stays.
+    # Two rows of each class swap labels: the mean of the targets stays the same.
     flipped[spared[y[spared] == 1][:2]], flipped[spared[y[spared] == 0][:2]] = 0, 1
     model.fit(X, flipped)
     assert_allclose(found[1][0], found[0][0], rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Recursive feature machines: the metric that they learn, and what may go wrong."""
+"""Recursive feature machines: the metric they learn, and possible failures."""
 
 import os
 import pickle
@@ -52,7 +52,7 @@ def split(X, y, n=240):
 
 @pytest.fixture
 def two_of_ten(rng):
-    """A function of the first two of ten features: 240 rows, and 160 others."""
+    """A function of the first two of ten features: 240 rows and 160 others."""
     X = rng.standard_normal((400, 10))
     return split(X, np.sin(2 * X[:, 0]) + X[:, 1] ** 2 / 2)
 
@@ -186,7 +186,7 @@ def test_the_kernel_that_suits_the_metric_is_chosen(function, kernel, rng, capsy
 def test_a_softer_metric(metric, two_of_ten, monkeypatch):
     X, y, _, _ = two_of_ten
     roots = []
-    for factor in (0.0, 1e9):  # it never is better, or always
+    for factor in (0.0, 1e9):  # it is never better, or always
         monkeypatch.setattr("eigenkern.estimators.learned_metric._CLEARLY", factor)
         model = RFMRegressor(metric=metric, max_rounds=1, random_state=0).fit(X, y)
         roots.append(model.metric_root_)
@@ -198,7 +198,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
 
 
 class Told:
-    """A problem whose rounds have errors that are given."""
+    """A problem whose rounds have given errors."""
 
     plain_root = None
 
@@ -273,11 +273,11 @@ def test_other_estimators_learn_a_metric(estimator, two_of_ten):
     assert model.estimator_ is not estimator
 
 
-# Features and rows as they come
+# Features and rows as found in practice
 
 
 def test_idle_features_neither_break_nor_dominate(two_of_ten, rng):
-    """A constant, duplicates, and a one-hot block that says nothing."""
+    """A constant, duplicates, and an uninformative one-hot block."""
     n, (X, y, X_test, y_test) = 240, two_of_ten
     codes = np.eye(12)[rng.integers(0, 12, 400)]
     constant = np.full((400, 1), 1e6)
@@ -406,7 +406,7 @@ def test_several_outputs(two_of_ten):
     assert wide.n_rounds_ == 1 and wide.feature_importances_[:2].sum() > 0.8
 
 
-# Rows held out, drawn, and weighted
+# Held-out, drawn and weighted rows
 
 
 def test_given_rows_to_select_by(two_of_ten):
@@ -460,7 +460,7 @@ def test_weights_are_repetitions(two_of_ten, rng):
 
 @pytest.fixture
 def labelled(rng):
-    """Three classes of unlike size, of the first two of eight features."""
+    """Three classes of different sizes, given by the first two of eight features."""
     y = np.repeat(["a", "ccc", "bb"], [150, 146, 4])
     X = rng.standard_normal((300, 8))
     X[:, 0] += 4.0 * (y == "ccc")
@@ -647,7 +647,7 @@ def test_rows_are_checked(two_of_ten):
             method(X[:, :3])
 
 
-# With the rest of the world
+# With other tools
 
 
 def test_random_state(two_of_ten):

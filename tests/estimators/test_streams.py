@@ -1,4 +1,4 @@
-"""Data that come in pieces, in the worst orders."""
+"""Data in pieces, in the worst orders."""
 
 import pickle
 import warnings
@@ -55,7 +55,7 @@ def learned(model, X, y, n_passes=5, size=SIZE, **first):
 
 
 def one_pass(model, X, y):
-    """Learn on without a copy."""
+    """Continue to learn without a copy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for i in range(0, len(y), 100):
@@ -116,7 +116,7 @@ def test_few_kept_rows_do_not_replace_what_many_taught(order, monkeypatch):
     X_new = rng.randn(2000, 3)
     rows = orders(X, y)[order]
     model, _ = learned(REGRESSORS["dsg"], X[rows], y[rows], 4)
-    # 0.90 and 0.85, if models begun anew are compared on rows that they learned.
+    # 0.90 and 0.85 if restarted models are compared on rows that they learned.
     assert model.score(X_new, np.sin(X_new[:, 0])) > 0.92
 
 
@@ -200,7 +200,7 @@ def test_rows_of_small_pieces_wait_for_others(family):
     before = model.predict(X)
     for i in range(100, 131):
         model.partial_fit(X[i : i + 1], y[i : i + 1])
-    if family != "linear":  # whose means count every row
+    if family != "linear":  # its means count every row
         assert_array_equal(model.predict(X), before)
     assert (model.n_iter_, len(model.loss_curve_)) == (32, 32)
     pieces, rows = fresh(model), slice(131, 132)
@@ -261,7 +261,7 @@ def test_the_best_model_is_kept_where_no_step_helps():
     model = LinearEigenProRegressor(random_state=0).partial_fit(X[:200], y[:200])
     before, step = model.coef_, model.step_size_
     model.step_size_ = 1e60
-    for _ in range(2):  # and it does not freeze
+    for _ in range(2):  # the model can still change
         with pytest.warns(ConvergenceWarning, match="this piece of the data changed"):
             model.partial_fit(X[200:250], y[200:250])
         assert_array_equal(model.coef_, before)

@@ -1,4 +1,4 @@
-"""Random Fourier features against the kernels that they stand for."""
+"""Random Fourier features against the kernels that they approximate."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_kernels_without_a_spectral_law_say_so(rng):
 
 
 def test_features_of_a_shorter_batch_in_between(rng):
-    """Arrays are used again."""
+    """Arrays are reused."""
     X, G = rng.standard_normal((5000, 5)), rng.standard_normal((5000, 2))
     features = blocks_of(KERNELS[0], X)
     for rows in (slice(0, 5000), slice(4000, 5000), slice(0, 5000)):

@@ -34,14 +34,14 @@ kernels = pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 
 @pytest.fixture
 def data(rng):
-    """Rows, centers, some of them equal to rows, and coefficients."""
+    """Rows, centers (some equal to rows), and coefficients."""
     X, Z = rng.standard_normal((30, 4)), rng.standard_normal((25, 4))
     Z[:5] = X[:5]
     return X, Z, rng.standard_normal((25, 3))
 
 
 def naive(kernel, X, Z, coef):
-    """Return the sum over the centers, one gradient after the other."""
+    """Return the sum over the centers, one gradient at a time."""
     slope = kernel.slope()
     away = Z[None, :, :] - (X[:, None, :] if slope.direction != "z" else 0.0)
     if slope.direction == "sign(z - x)":
@@ -125,7 +125,7 @@ def test_mapped_gradient_is_the_chain_rule(full, data, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_signs_of_features_in_any_unit(rng, dtype):
-    """Of differences far below one, of equal numbers, and of a feature that is zero."""
+    """With differences far below one, equal numbers, and a feature that is zero."""
     units = np.array([1.0, 1e-30, 1e-7, 1e4, 0.0])
     X, Z = ((rng.integers(-5, 6, (m, 5)) * units).astype(dtype) for m in (9, 700))
     a, kernel = rng.standard_normal((700, 2)).astype(dtype), Manhattan(3e4)

@@ -49,7 +49,7 @@ IDS = [f"{type(kernel).__name__}{i}" for i, kernel in enumerate(KERNELS)]
 
 @pytest.fixture
 def problem(rng, naive_gaussian):
-    """Rows, centers, coefficients, and the dense gaussian matrices of them."""
+    """Rows, centers, coefficients, and their dense gaussian matrices."""
     X, Z = rng.standard_normal((150, 4)), rng.standard_normal((1333, 4))
     A = rng.standard_normal((1333, 3))
     return X, Z, A, naive_gaussian(X, Z, 1.5), naive_gaussian(Z, Z, 1.5)
@@ -62,7 +62,7 @@ def blas_threads():
 
 
 def cached_alone(operator):
-    """Return an operator that has computed its matrix, whether that pays or not."""
+    """Return an operator with a cached matrix, whether or not that pays."""
     (operator,), _ = cached([operator], 1000, 1, 1)
     return operator
 
@@ -89,7 +89,7 @@ def test_product_with_other_rows(problem):
 def test_product_of_a_symmetric_matrix(size, problem):
     _, Z, A, _, K = problem
     operator = TiledKernel(Gaussian(1.5), Z)
-    if size == 1:  # so many blocks take long: fewer rows
+    if size == 1:  # that many blocks take long: fewer rows
         Z, A, K = Z[:60], A[:60], K[:60, :60]
         operator = TiledKernel(Gaussian(1.5), Z)
     if size is not None:
@@ -115,7 +115,7 @@ def test_cached_batches_straddle_the_blocks(problem):
 
 def test_cache_of_a_symmetric_matrix_is_half_of_it(problem):
     operator = TiledKernel(Gaussian(1.5), problem[1])
-    # Blocks of 1024 rows, each up to and with its diagonal.
+    # Blocks of 1024 rows, each up to and including its diagonal.
     (size,) = cached_bytes([operator], 1000, 1, 1)
     assert size == (1024 * 1024 + 309 * 1333) * 8
     tracemalloc.start()
@@ -177,7 +177,7 @@ def test_a_symmetric_block_is_computed_by_halves(given_rows, problem):
     operator.block(0, 1000, 0, 1000)
     whole = 1000 * 1000
     assert sum(entries) == whole if given_rows else sum(entries) < 0.6 * whole
-    # Other columns than rows are all wanted.
+    # Columns that are not those of the rows are computed in full.
     entries.clear()
     operator.block(0, 1000, 100, 1100)
     assert sum(entries) == whole
@@ -432,7 +432,7 @@ def test_cache_pays_for_many_features_and_epochs():
 
 
 def sized(operator, n, m=None):
-    """Return an operator that says it has another shape: nothing is computed."""
+    """Return an operator with a false shape; nothing is computed."""
     operator = copy(operator)
     operator.shape, operator.n_workers = (m or n, n), 2
     return operator
@@ -449,12 +449,12 @@ def test_cache_pays_counts_the_first_use_of_large_memory(monkeypatch):
 
     set_rate(0.375e9)
     assert not cache_pays(6, 5, sized(operator, 30_000))
-    assert cache_pays(6, 784, sized(operator, 30_000))  # dear to compute anew
+    assert cache_pays(6, 784, sized(operator, 30_000))  # expensive to recompute
     assert cache_pays(30, 5, sized(operator, 30_000))
     set_rate(24e9)
     assert cache_pays(6, 5, sized(operator, 30_000))
     assert asked == [2 * 30_000**2] * 4
-    # Small ones are not worth the measurement.
+    # Small matrices are not worth the measurement.
     set_rate(1.0)
     assert cache_pays(20, 784, sized(operator, 5000))
     assert len(asked) == 4
@@ -498,7 +498,7 @@ def test_constant_columns_count_only_in_other_rows(kernel, rng):
 
 
 def of_distance(kernel, r):
-    """The radial kernels as functions of the distance, of their definition."""
+    """The radial kernels as functions of the distance, by their definition."""
     u = r / kernel.bandwidth
     if isinstance(kernel, Gaussian):
         return np.exp(-(u**2) / 2)
@@ -547,7 +547,7 @@ def test_gram_takes_a_buffer_and_one_matrix(rng):
 
 
 def test_gram_in_float64_is_definite(rng):
-    """In float32 the smallest eigenvalue would drown in the rounding of the largest."""
+    """In float32 the smallest eigenvalue would drown in rounding of the largest."""
     X = rng.random((3000, 2)).astype(np.float32)
     operator = TiledKernel(Gaussian(0.25), X[:30], X)
     G, _ = operator.gram(np.ones((3000, 1)))

@@ -17,7 +17,7 @@ from eigenkern.operators.tiled import TiledKernel
 M, P, D = 83, 61, 4
 CPU = location_of(np.empty(0))
 KERNEL = Laplacian(1.5)
-# What a penalty adds to the diagonal.
+# Penalty on the diagonal.
 ADDED = np.linspace(0.1, 2.0, P)
 
 
@@ -26,7 +26,7 @@ def dense(X, Z):
 
 
 class Case:
-    """An operator, its matrix, and what the matrix of other rows is (or None)."""
+    """An operator, its matrix, and the matrix of other rows (or None)."""
 
     def __init__(self, operator, K, others=None):
         self.operator, self.K, self.others = operator, K, others
@@ -255,7 +255,7 @@ def test_rows(case, rows, rng):
     assert operator.shape == case.others.shape and not operator.symmetric
     assert_allclose(operator @ A, case.others @ A, atol=1e-12)
     assert_allclose(operator.block(2, 9), case.others[2:9], atol=1e-14)
-    # The operator itself is as before.
+    # The operator itself is unchanged.
     assert_allclose(case.operator @ A, case.K @ A, atol=1e-12)
 
 

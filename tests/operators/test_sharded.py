@@ -1,6 +1,6 @@
-"""Kernel operators on several devices, and rows that are moved to where they are used.
+"""Kernel operators on several devices, and rows that move to where they are used.
 
-The devices are logical ones: two or three parts of one CPU.
+The devices are logical: two or three parts of one CPU.
 """
 
 from concurrent.futures import Future
@@ -135,7 +135,7 @@ def test_the_matrix_of_a_step_stays_where_it_is(places, data, rng):
     for n in (0, 20, 60, 101):
         assert_allclose(held.block(last=n), K[:, :n], atol=1e-13)
         assert_allclose(held.adjoint(G), K.T @ G, atol=1e-12)
-    assert sum(entries) == 57 * 101  # all of it was kept
+    assert sum(entries) == 57 * 101  # the whole matrix was kept
 
 
 def test_fewer_centers_than_devices(places, data):
@@ -212,12 +212,12 @@ def test_one_device_only(model, regression):
         model.fit(*regression[:2])
 
 
-# Rows that are elsewhere
+# Rows on another device
 
 
 @pytest.fixture
 def elsewhere(data):
-    """The rows on another device than the CPU that computes."""
+    """Rows on another device than the CPU that computes."""
     return strict.asarray(data[0], device=strict.Device("device1"))
 
 
@@ -276,7 +276,7 @@ def test_computing_elsewhere_comes_back(model, three_classes, monkeypatch):
 
 
 class Copies:
-    """Stands for copies to a GPU: says when they start, makes them at once."""
+    """A substitute for copies to a GPU: it records starts and copies at once."""
 
     def __init__(self):
         self.started = []
@@ -299,7 +299,7 @@ def test_the_next_rows_are_on_their_way():
     assert copies.started[2:] == [(8, 9)]
     assert_array_equal(rows[8:10, :], X[8:])
     assert len(copies.started) == 3
-    rows.expect(2, 5)  # in another order: only what is announced comes early
+    rows.expect(2, 5)  # in another order: only announced ranges come early
     assert copies.started[3:] == [(2, 3, 4)]
     assert_array_equal(rows[2:5, :], X[2:5])
     assert_array_equal(rows[0:1, :], X[:1])
@@ -319,7 +319,7 @@ def test_the_next_rows_are_on_their_way():
 @pytest.mark.parametrize("free", [1e12, 3.2e6])
 def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypatch):
     X, y = three_classes
-    # Wide rows: what they leave of the memory suffices to measure the step.
+    # Wide rows: the memory they leave is enough to measure the step.
     X = np.hstack([X, np.zeros((180, 600))])
     model.set_params(random_state=0, cache_size=0)
     expected = model.fit(X, y).predict(X)
@@ -337,7 +337,7 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
         monkeypatch.setattr(
             "eigenkern.problems.centers.CenterProblem.check_memory", lambda *args: None
         )
-        # Rows left out are few among many: here they would be all.
+        # Few of many rows are left out, but here it would be all of them.
         monkeypatch.setattr("eigenkern.problems.centers.n_left_out", lambda *args: 20)
     device = strict.Device("device1")
     with config_context(array_api_dispatch=True):

@@ -27,7 +27,7 @@ def rows(rng):
 
 @pytest.fixture(params=[False, True], ids=["plain", "weighted"])
 def weights(request, rng):
-    """Weights of the subsample and of the held-out rows, with a zero among them."""
+    """Weights of the subsample and of held-out rows, one of them zero."""
     if not request.param:
         return None, None
     w = rng.exponential(size=S + N)
@@ -36,7 +36,7 @@ def weights(request, rng):
 
 
 def preconditioned(K_xz, K_xs, K_sz, P):
-    """The dense k_P(X, Z) of its definition."""
+    """The dense k_P(X, Z) by its definition."""
     return K_xz - K_xs @ P.vectors @ np.diag(P.scales) @ P.vectors.T @ K_sz
 
 
@@ -58,7 +58,7 @@ def test_eigenvalues_are_lowered_to_the_next(q, damping, rows, weights):
     sigma = np.linalg.eigvalsh(r * K * r.T)[::-1]
     lowered = np.linalg.eigvalsh(r * preconditioned(K, K, K, P) * r.T)[::-1]
     q = P.n_components
-    # k_P has the eigenvalues tau sigma_{q+1} in place of the first q.
+    # k_P has eigenvalues tau sigma_{q+1} in place of the first q.
     expected = np.sort(np.r_[[damping * sigma[q]] * q, sigma[q:]])[::-1]
     assert_allclose(lowered, expected, atol=1e-10 * sigma[0])
     assert_allclose(P.eigenvalues, sigma[: q + 1] / S, rtol=1e-8, atol=1e-15)
@@ -166,7 +166,7 @@ def test_other_libraries_agree_with_numpy(other_xp, rows, weights):
 
     expected = run(*arrays)
     found = run(*(None if a is None else other_xp.asarray(a) for a in arrays))
-    # The last is measured in single precision.
+    # The last one is measured in single precision.
     for a, b, rtol in zip(found, expected, (1e-8, 1e-8, 1e-5), strict=True):
         assert_allclose(a, b, rtol=rtol, atol=1e-10)
 
@@ -186,7 +186,7 @@ def test_the_edge_of_full_batches_is_that_of_gradient_descent(rng):
 
 
 def test_the_edge_of_one_row_at_a_time(rng):
-    """Rows that do not meet are each stable up to 2 / (w k(x, x)); m = 1."""
+    """Independent rows are each stable up to 2 / (w k(x, x)); m = 1."""
     K = np.diag(rng.uniform(0.5, 2.0, size=60))
     weights = rng.uniform(0.5, 1.5, size=60)
     P = spectral(K[:10, :10], 0)
@@ -228,7 +228,7 @@ def make_global(K, s, q, weights=None, *, svd_solver, **options):
 
 @pytest.fixture
 def weighted_matrix(rows, weights):
-    """A kernel matrix of all rows, their weights, and the roots of these."""
+    """A kernel matrix of all rows, their weights, and the square roots of these."""
     X = np.concatenate(rows)
     w = None if weights[0] is None else np.concatenate(weights)
     return Laplacian(2.0)(X), w, root(w, S + N)
@@ -290,7 +290,7 @@ def test_global_of_other_libraries(svd_solver, other_xp, weighted_matrix):
     w = None if w is None else other_xp.asarray(w)
     found = make_global(other_xp.asarray(K), 60, 8, w, svd_solver=svd_solver)
     assert_allclose(to_numpy(found.eigenvalues), expected.eigenvalues, rtol=1e-8)
-    # Vectors have a sign of their own.
+    # The sign of a vector is arbitrary.
     products = [
         to_numpy(P.images) @ np.diag(to_numpy(P.scales)) @ to_numpy(P.images).T
         for P in (found, expected)
@@ -301,7 +301,7 @@ def test_global_of_other_libraries(svd_solver, other_xp, weighted_matrix):
 @pytest.mark.parametrize("svd_solver", SOLVERS)
 @pytest.mark.parametrize("q", [4, 5, 9, 25])
 def test_global_level_is_above_rounding(svd_solver, q, rng):
-    """Of a kernel of rank 5: the level must be one of its eigenvalues."""
+    """With a kernel of rank 5, the level must be one of its eigenvalues."""
     X = rng.standard_normal((60, 5))
     P = make_global(X @ X.T, 30, q, svd_solver=svd_solver)
     sigma = np.linalg.eigvalsh(X.T @ X)[::-1] / 60
@@ -360,7 +360,7 @@ def test_linear_leaves_out_rounding(rng):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_spectrum_of_features_is_that_of_their_kernel(sparse, dtype, weights, rng):
-    """In the space of the features as with the kernel matrix of the rows."""
+    """The result in feature space is that with the kernel matrix of the rows."""
     X = rng.standard_normal((N, 9)) * 0.8 ** np.arange(9) + 1.0
     X, mean = X.astype(dtype), np.full(9, 0.9, dtype=dtype)
     operator = CenteredFeatures(scipy.sparse.csr_array(X) if sparse else X, mean)

@@ -1,4 +1,4 @@
-"""Rows held out of the data."""
+"""Rows that are held out."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from eigenkern.problems.data import choose_evenly
 
 
 def chosen_of_each(sizes, n, seed=0):
-    """Return how many of each group are chosen, of groups in a random order."""
+    """Return how many of each group are chosen, with groups in random order."""
     groups = np.repeat(np.arange(len(sizes)), sizes)
     groups = np.random.RandomState(1).permutation(groups)
     chosen = choose_evenly(groups, n, np.random.RandomState(seed))
@@ -22,8 +22,8 @@ def chosen_of_each(sizes, n, seed=0):
         ([50, 30, 20], 10, [5, 3, 2]),
         ([90, 5, 5], 4, [4, 0, 0]),  # quotas 3.6, 0.2, 0.2
         ([94, 6], 10, [9, 1]),
-        ([10, 1, 1], 6, [6, 0, 0]),  # those with one member spare none
-        ([4, 2], 6, [3, 1]),  # as many as can be spared
+        ([10, 1, 1], 6, [6, 0, 0]),  # groups with one member give none
+        ([4, 2], 6, [3, 1]),  # as many as groups can give
         ([1, 1, 1], 2, [0, 0, 0]),
         ([7], 3, [3]),
         ([7], 0, [0]),
@@ -36,7 +36,7 @@ def test_groups_give_in_proportion_and_keep_one(sizes, n, expected):
 def test_small_groups_give_in_turn():
     counts = np.array([chosen_of_each([4] * 50, 20, seed) for seed in range(40)])
     assert (counts.sum(axis=1) == 20).all() and counts.max() == 1
-    # Of equal groups no one is favored: each gives in 0.4 of the cases.
+    # No group is favored among equal ones: each gives in 0.4 of the cases.
     assert (counts.mean(axis=0) > 0.1).all() and (counts.mean(axis=0) < 0.7).all()
 
 

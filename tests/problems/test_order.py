@@ -23,7 +23,7 @@ def test_the_column_that_was_sorted_is_found():
 def test_a_target_is_negative():
     y = np.sort(np.random.RandomState(0).randn(300))
     X = np.random.RandomState(1).randn(300, 4)
-    X[:, 2] = 3 * y  # a draw
+    X[:, 2] = 3 * y  # a tie
     assert differing_column(rows(X[200:], y[200:]), rows(X[:200], y[:200])) == -1
 
 

@@ -1,4 +1,4 @@
-"""What every training problem promises, against the formula of its model in NumPy.
+"""Promises of every training problem, against the formula of its model in NumPy.
 
 To add a problem: a function of (X, Y, weights, train, held_out) that returns a `Case`,
 in `CASES`.
@@ -43,11 +43,11 @@ class Case:
     ----------
     problem : Problem
     coef : object
-        Random coefficients, what `problem.loss` takes.
+        Random coefficients, as `problem.loss` takes them.
     predict : callable
-        ``predict(attributes, rows)``: f of some rows of X, by the fitted attributes.
+        ``predict(attributes, rows)``: f on some rows of X, by the fitted attributes.
     loss : callable, default=squares
-        ``loss(Y, F)`` of every row, in the unit of the problem.
+        ``loss(Y, F)`` of every row, in units of the problem.
     again : callable, default=None
         ``again(attributes)`` returns the coefficients of a fitted model.
     """
@@ -194,7 +194,7 @@ CASES = [
 
 @pytest.fixture(params=[False, True], ids=["", "weighted"])
 def rows(request, rng):
-    """X, targets, weights, rows to train with in random order, rows held out."""
+    """X, targets, weights, training rows in random order, and held-out rows."""
     X = rng.standard_normal((N, 4))
     Y = 5.0 + np.column_stack([3 * X[:, 0] ** 2, np.sin(X[:, 1])])
     weights = rng.uniform(0.1, 4.0, N) if request.param else None

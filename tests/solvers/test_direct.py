@@ -1,4 +1,4 @@
-"""The direct solution of a kernel machine, beside NumPy's and beside epochs."""
+"""The direct solution of a kernel machine, against NumPy's and against epochs."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_what_has_no_solution_is_left_to_the_epochs(flaw, data, rng):
 
 
 def test_few_rows_are_solved_directly(data):
-    """It is kernel ridge regression with the penalty that the epochs stand for."""
+    """It is kernel ridge regression with the penalty that corresponds to the epochs."""
     X, y = data
     model = EigenProRegressor(bandwidth=2.0, max_iter=10, random_state=0).fit(X, y)
     assert model.algorithm_ == "direct" and model.n_iter_ == 1
@@ -114,7 +114,7 @@ def test_epochs_where_memory_or_kernel_forbid_a_factor(data, monkeypatch):
         return Gaussian(1.0)(X, Z) - 2.0 * (X[:, None] == Z[None]).all(axis=2)
 
     model = EigenProRegressor(indefinite, max_iter=2, early_stopping=False)
-    with pytest.warns(Warning):  # that no step suits the kernel
+    with pytest.warns(Warning):  # that no step size suits the kernel
         assert model.fit(X, y).algorithm_ == "eigenpro2"
     monkeypatch.setattr(memory, "available", lambda xp, device: 7.0 * 300**2)
     model = EigenProRegressor(max_iter=2, random_state=0).fit(X, y)

@@ -74,7 +74,7 @@ def test_rule_of_checking_on_a_case_solved_by_hand():
     assert_allclose(checked_step(sums[:3], g, 0.0, 1.0), (0, 2.0))
     k, eta = checked_step(sums[1:3], g, 0.0, 1.0)
     assert (k, eta) == (0, pytest.approx(0.2 + np.sqrt(0.52)))
-    # The gradient adds to what the block did: only eta <= 0 meets the condition.
+    # The gradient adds to the block's effect: only eta <= 0 meets the condition.
     assert checked_step(sums[2:3], g, 0.0, 1.0) == (0, 0.0)
     # Noise v = 1: 2 (b - eta)^2 + 2 eta^2 <= b^2 + 1, so b = 3 allows 1 to 2 and b = 7
     # nothing: 4 eta^2 - 28 eta + 48 has roots 3 and 4.
@@ -110,7 +110,7 @@ def test_no_old_block_without_gradient_or_blocks():
 @pytest.mark.parametrize("keep_values", [False, True])
 @pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
 def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, rng):
-    # The batches differ in their means, so that gradients change their signs.
+    # The batches have different means, so that gradients change sign.
     X, Y = data[0], data[1] + np.repeat([[3.0, 1.0], [0.0, 0.0], [-3.0, 0.0]], 30, 0)
     w = rng.integers(0, 4, len(X)) / 2.0
     alpha, longest = 0.02, 1.9
@@ -170,7 +170,7 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, 
     assert_allclose(expansion.intercept, b - np.sum(M, axis=0), atol=1e-12)
     assert_allclose(expansion.block_sums(), sums, atol=1e-12)
     assert_allclose(state.loss, total / 90)
-    # The case would not tell the algorithms apart if none re-used a block.
+    # The case could not distinguish the algorithms if none reused a block.
     assert (len(A) < sum(n_of_step)) == (algorithm != "dsg")
 
 
@@ -238,7 +238,7 @@ def test_large_batches_set_the_constant_anew(batch_size, quick, rate):
 
 
 def test_error_of_f_falls_as_one_over_t(data):
-    # Theorem 3 with theta lambda = 1.5, on rows whose solution is known.
+    # Theorem 3 with theta lambda = 1.5, on rows with a known solution.
     X, Y = (part[:30] for part in data)
     alpha = 0.05
     K = Gaussian(1.5)(X)
@@ -293,7 +293,7 @@ def test_guard_shortens_steps_on_old_blocks_too(data, monkeypatch):
 
 
 def test_coefficients_survive_strong_shrinkage(data):
-    # The common factor falls by half in every step: it has to be folded in.
+    # The common factor halves in every step: it must be folded in.
     options = {"alpha": 0.5}
     kept = solver(*data, **options)
     plain = solver(*data, keep_values=False, **options)

@@ -1,4 +1,4 @@
-"""The solver against naive loops, its limit, and its guard."""
+"""The solver against naive loops, its limit and its guard."""
 
 from itertools import islice
 
@@ -122,7 +122,7 @@ def test_equals_the_naive_loop(q, weighted, batch_size, data, rng):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("svd_solver", ["nystrom", "randomized"])
 def test_eigenpro_1_equals_the_naive_loop(svd_solver, weighted, data, rng):
-    """Table 2 of the paper, the eigenvectors given."""
+    """Table 2 of the paper, with given eigenvectors."""
     X, Y = data
     K = Laplacian(2.0)(X)
     weights = rng.uniform(0.5, 1.5, size=N) if weighted else np.ones(N)
@@ -154,7 +154,7 @@ def test_eigenpro_1_equals_the_naive_loop(svd_solver, weighted, data, rng):
 
 @pytest.mark.parametrize("q", [0, 4])
 def test_linear_eigenpro_equals_the_naive_loop(q, data, rng):
-    """Table 1 of the paper, the eigenvectors given."""
+    """Table 1 of the paper, with given eigenvectors."""
     _, Y = data
     X = rng.standard_normal((N, 8)) * 0.6 ** np.arange(8)
     operator = CenteredFeatures(X, X.mean(axis=0))
@@ -310,12 +310,12 @@ def test_other_libraries_agree_with_numpy(batch_size, other_xp, rng):
     assert_allclose(run(other_xp), run(np), atol=1e-10)
 
 
-# The steps of a race, over the measured one.
+# The steps of a race, relative to the measured step.
 SIDES = np.array([1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0])
 
 
 def naive_sides(K, Y, P, n_epochs, *, step_size, **options):
-    """Return the models (epoch, side, n, l) of naive loops with the steps of a race."""
+    """Return models (epoch, side, n, l) of naive loops with the steps of a race."""
     return np.array(
         [
             [
@@ -328,7 +328,7 @@ def naive_sides(K, Y, P, n_epochs, *, step_size, **options):
 
 
 def sides_of(coef, models):
-    """Return which of some models (side, n, l) each output of `coef` is."""
+    """Return which of the models (side, n, l) each output of `coef` equals."""
     found = [
         [
             np.allclose(coef[:, j], model[:, j], rtol=1e-9, atol=1e-12)
@@ -342,7 +342,7 @@ def sides_of(coef, models):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_race_yields_the_models_of_its_best_sides(seed, data):
-    """For six epochs every output has the model of a side that is good; one goes on."""
+    """For six epochs every output has the model of a good side; then one continues."""
     (X, Y), rng = data, np.random.default_rng(seed)
     Y = Y + [[0.0, 1.0]] * rng.standard_normal(Y.shape)  # one output has noise
     K, m, w = Laplacian(2.0)(X), 10, rng.exponential(size=N)
@@ -355,8 +355,8 @@ def test_a_race_yields_the_models_of_its_best_sides(seed, data):
     chosen = np.array([sides_of(race[epoch].coef, models[epoch]) for epoch in range(7)])
     assert len(np.unique(chosen)) > 1
     of_chosen = np.take_along_axis(losses, chosen[:, None, :], axis=1)[:, 0, :]
-    # Near the best that any side has reached, and better than the measured step unless
-    # that is the best: all of its rows are looked at here.
+    # The model is near the best of all sides, and no worse than that of the measured
+    # step: all rows are checked here.
     assert (of_chosen[1:6] <= 1.25 * losses[1:6].min(axis=1)).all()
     assert (of_chosen[1:6] <= losses[1:6, 0, :]).all()
     assert_array_equal(chosen[6], chosen[5])
@@ -365,11 +365,11 @@ def test_a_race_yields_the_models_of_its_best_sides(seed, data):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_winners_of_a_race_are_known_where_the_rows_come_in_pairs(seed):
-    """Pairs of equal rows, no two pairs alike: a step moves the value of its pair.
+    """Pairs of equal rows, different from all others: a step moves its pair's value.
 
-    By r (y - f), with r = eta / m times the factor of a side. Where both rows want the
-    same, r = 1 is right at once; where they contradict each other, f = 0 is the best
-    and the shortest step is nearest to it.
+    It moves by r (y - f), with r = eta / m times the factor of a side. If both rows
+    have the same target, r = 1 is exact at once; if their targets are opposed, f = 0 is
+    best, and the shortest step comes nearest to it.
     """
     n, m, rng = 160, 10, np.random.default_rng(seed)
     K = np.kron(np.ones((2, 2)), np.eye(n // 2))  # never both in a batch
@@ -398,7 +398,7 @@ def test_a_side_that_diverges_never_wins_a_race(rng):
 
 
 def test_a_longer_step_that_diverges_after_the_race_is_given_up():
-    """Row 0 grows sevenfold an epoch with the step that the others like best."""
+    """Row 0 grows sevenfold per epoch with the step that suits the others best."""
     n, m = 100, 10
     K, Y = np.diag(np.full(n, 0.2)), np.ones((n, 1))
     K[0, 0], Y[0] = 1.9, 1e-7
@@ -412,7 +412,7 @@ def test_a_longer_step_that_diverges_after_the_race_is_given_up():
 
 
 def test_sides_of_a_race_that_diverge_are_out(data):
-    """A step that is four times too long: only the sides below it are bounded."""
+    """The step is four times too long: only shorter sides are bounded."""
     X, Y = data
     operator = TiledKernel(Laplacian(2.0), X)
     tuning = tune(operator, N, batch_size=10)
@@ -430,7 +430,7 @@ def test_sides_of_a_race_that_diverge_are_out(data):
     [(1, 8, 6), (2, 100, 6), (5, 8, 3), (8, 8, 2), (9, 8, 1), (40, 8, 1), (1, 7, 1)],
 )
 def test_sides_of_a_race(n_outputs, n_batches, n_sides):
-    """A longer step must win for six epochs, the measured one for two."""
+    """A longer step must lead for six epochs, the measured step for two."""
     for best, n_epochs in ((0, 3), (min(1, n_sides - 1), 6)):
         search = StepSearch(n_outputs, n_batches)
         losses = np.ones((n_sides, n_outputs))
@@ -476,13 +476,13 @@ def test_sides_that_fall_behind_are_dropped():
     search.choose(losses, late, lambda: (losses, np.inf))
     assert_array_equal(search.chosen_columns(sides), [[4, 5]])
     assert not search.update(search.chosen(losses))
-    # Behind in one output only is not enough: nine times on average.
+    # To be behind in one output is not enough: it is nine times on average.
     assert_array_equal(search.factors[:, 0], [1.0, 2**0.5, 0.5**0.5])
     assert_array_equal(search.left_of(sides), [[0, 1, 2, 3, 4, 5]])
     assert_array_equal(search.left_of(sides[:, :6]), sides[:, :6])
     scores, losses = np.array([[20.0, 20], [30, 30], [1, 1]]), np.ones((3, 2))
     search.choose(losses, losses, lambda: (scores, np.inf))
-    assert search.update(search.chosen(losses))  # one is left
+    assert search.update(search.chosen(losses))  # one side is left
     assert_array_equal(search.factors, [[0.5**0.5] * 2])
 
 
@@ -501,7 +501,7 @@ def test_what_decides_a_race():
     assert winner(search, losses, late, scores, zero_loss=0.0) == 5
     assert winner(search, [1, 1, 1, 2, 1, 1], late, scores) == 2  # the residual is high
     search.update(search.chosen(np.ones((6, 1))))
-    # Then the model on some rows, but not where the residual is much above the least.
+    # Then the model on some rows, unless the residual is much above the least one.
     assert winner(search, losses, late, scores) == 1
     assert winner(search, losses, late, scores, zero_loss=0.0) == 1
     assert winner(search, [1, 1.4, 1, 1, 1, 1], late, scores) == 1
@@ -564,7 +564,7 @@ def test_the_step_is_doubled_again_where_the_problem_is_flat():
 
 
 def contradictory(rng):
-    """Rows twice with different targets, and a smooth target beside them."""
+    """Each row twice with different targets, and a smooth target as a second output."""
     X = np.repeat(rng.standard_normal((N // 2, 3)), 2, axis=0)[rng.permutation(N)]
     Y = np.stack([rng.standard_normal(N), np.sin(X[:, 0])], axis=1)
     return X, Y - Y.mean(axis=0)
@@ -577,7 +577,7 @@ def test_trials_lower_the_noise_of_contradictory_targets(rng):
     tuning = tune(operator, N, batch_size=M)
     K = operator.block()
     options = {"step_size": tuning.step_size}
-    # The best that a function of X can do: the mean of the two targets of a row.
+    # The best function of X: the mean of the two targets of a row.
     exact = K @ np.linalg.lstsq(K, Y, rcond=1e-10)[0]
     floor = np.mean((exact - Y) ** 2)
 
@@ -619,7 +619,7 @@ def test_a_residual_that_underflows_is_no_error():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_mean_of_many_iterates_is_exact_at_a_fixed_point(dtype):
-    """One row a step: thousands of iterates that are all the same."""
+    """One row per step: thousands of identical iterates."""
     n, value = 4000, 1 / 3
     K, Y = np.eye(n, dtype=dtype), np.full((n, 1), value, dtype=dtype)
     P = spectral(K[:10, :10], 0)

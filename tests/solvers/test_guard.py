@@ -1,4 +1,4 @@
-"""The guard around epochs of a toy that knows no kernels."""
+"""The guard around epochs of a toy without kernels."""
 
 from itertools import islice
 
@@ -59,7 +59,7 @@ def test_it_goes_back_to_the_start_of_the_best_epoch_and_halves(bad):
 
 
 def test_after_a_halving_epochs_are_compared_with_each_other_only():
-    # 1.4 would be growth over 0.4; the next growth is that over 1.4.
+    # 1.4 is growth over 0.4; the next growth is measured from 1.4.
     toy = Toy([0.4, np.inf, 1.4, 1.5, 4.4, 1.0])
     states = toy.states(4)
     assert [state.loss for state in states] == [0.4, 1.4, 1.5, 1.0]
@@ -134,7 +134,7 @@ def test_halvings_before_count():
     toy = Toy([0.5])
     toy.guard = Guard(1.0, n_halvings=3)
     assert toy.states(1)[0].coef == 10 + 2**-3
-    # Those of a fit that failed tell nothing of other rows.
+    # The halvings of a failed fit say nothing about other rows.
     assert Guard(1.0, n_halvings=41).factor == 1.0
 
 
@@ -157,7 +157,7 @@ def test_a_longer_step_is_to_blame_first():
     states = toy.states(2, search=search)
     assert [state.n_step_halvings for state in states] == [0, 1]
     assert toy.starts == [10, 11, 10, 10]
-    # It learns of the epochs that are passed on.
+    # It gets only the losses of epochs that are returned.
     assert search.losses == [0.5, 0.5]
 
 

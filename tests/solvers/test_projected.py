@@ -1,4 +1,4 @@
-"""EigenPro 3 and 4: the iterations against naive ones, and their fixed points."""
+"""EigenPro 3 and 4: iterations against naive ones, and their fixed points."""
 
 from functools import partial
 
@@ -179,7 +179,7 @@ def test_algorithm_1_converges_to_the_fixed_point_of_lemma_6(case, start):
         state = next(solver)
     assert state.n_step_halvings == 0
     assert_allclose(state.coef, expected, rtol=1e-6, atol=1e-6)
-    # It is not least squares.
+    # This is not least squares.
     least = np.linalg.lstsq(case.K, case.Y, rcond=None)[0]
     assert np.abs(case.K @ (state.coef - least)).max() > 1e-3
 
@@ -236,7 +236,7 @@ def test_eigenfunctions_are_those_of_the_kernel_in_the_span(rng):
     L = np.linalg.cholesky(case.K_zz)
     M = np.linalg.solve(L, case.K.T * np.sqrt(case.w / case.w.sum()))
     assert_allclose(values, np.linalg.eigvalsh(M @ M.T)[::-1], rtol=1e-8)
-    # With all of them the projected kernel becomes flat.
+    # With all eigenvectors the projected kernel becomes flat.
     P = M.T @ M
     F = (case.K @ V) * np.sqrt(case.w / case.w.sum())[:, None]
     flat = np.linalg.eigvalsh(P - F @ np.diag(case.preconditioner.scales) @ F.T)
@@ -293,7 +293,7 @@ def test_inexact_projection_is_orthogonal_and_returns_the_rest(rng):
     relative = np.linalg.norm(rest, axis=0) / np.linalg.norm(h, axis=0)
     assert_allclose(project.residual, relative.max(), rtol=1e-6)
     assert project.residual <= 0.2
-    # What is returned is never larger than what is projected.
+    # The result is never larger than the projected function.
     exact = np.linalg.solve(K, h)
     norms = [np.sum(t * (K @ t), axis=0) for t in (theta, exact)]
     assert (norms[0] <= norms[1] * (1 + 1e-9)).all()
@@ -343,13 +343,13 @@ def test_projection_is_exact_where_it_fits_and_pays(case):
     h = case.K_zz @ np.ones((24, 2))
     assert_allclose(exact(h)[0], 1.0, rtol=1e-8)
     assert isinstance(projection(case.centers, P, 1000, 0), InexactProjection)
-    # Three rows to learn do not pay for a factor of two thousand centers.
+    # A factor of two thousand centers does not pay for three rows.
     Z = np.random.default_rng(0).standard_normal((2000, 3))
     few = projection(TiledKernel(KERNEL, Z), P, 3, "auto")
     assert isinstance(few, InexactProjection)
 
 
-# Of few features as many as there are centers for, of many the fewer the more.
+# With few features, the largest interval; with more features, shorter ones.
 @pytest.mark.parametrize(
     "p, m", [(100, 200), (10_000, 100), (10_000, 700), (3000, 100), (300, 1)]
 )
@@ -367,7 +367,7 @@ def test_projection_interval_is_the_cheapest(d, exact, p, m):
         cost = 3 * p * p * width
 
     def cost_of_a_batch(interval):
-        # Batch t meets the rows of the t batches since the last projection.
+        # Batch t is multiplied with the rows of t batches since the last projection.
         temporary = sum(m * t * m * width for t in range(interval))
         return (temporary + cost) / interval
 

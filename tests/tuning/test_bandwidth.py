@@ -1,4 +1,4 @@
-"""bandwidth="auto": leaving one out, and what is chosen by it."""
+"""bandwidth="auto": the leave-one-out error, and what it chooses."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ MODELS = [
 
 @pytest.fixture
 def waves(rng):
-    """A function of a much smaller scale than the median distance."""
+    """A function with a much smaller scale than the median distance."""
     X = rng.uniform(-3, 3, (300, 1))
     return X, np.sin(8 * X[:, 0])
 
@@ -101,7 +101,7 @@ def test_the_units_change_nothing(waves):
     kernel = Laplacian(3.0)
     expected = auto_bandwidth(kernel, X, y[:, None], None, seed())
     assert expected != 3.0
-    # Powers of two, with which floats are scaled exactly.
+    # Powers of two scale floats exactly.
     Y = 2.0**600 * y[:, None]
     assert auto_bandwidth(kernel, X, Y, None, seed()) == expected
     wide = Laplacian(3.0 * 2**40)

@@ -1,4 +1,4 @@
-"""The penalty that new rows prefer, and the estimators that take it."""
+"""The penalty that is best for new rows, and the estimators that use it."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ REGRESSORS = [
 
 
 def problem(rng, n, noise, kernel=None):
-    """Return K of n rows and a draw of a Gaussian process with that kernel, noisy."""
+    """Return K of n rows and a noisy draw of a Gaussian process with that kernel."""
     X = rng.standard_normal((n, 3))
     K = (kernel or Gaussian(1.0))(X)
     y = np.linalg.cholesky(K + 1e-10 * np.eye(n)) @ rng.standard_normal((n, 4))
@@ -39,7 +39,7 @@ def problem(rng, n, noise, kernel=None):
 
 
 def held_out_error(K, y, s, c, w=None):
-    """Return the error of kernel ridge regression on the first s rows, on others."""
+    """Return the error on the other rows of kernel ridge regression on the first s."""
     w = np.ones(len(y)) if w is None else w
     a = np.linalg.solve(K[:s, :s] + c * np.diag(1 / w[:s]), y[:s])
     return np.sum(w[s:, None] * (K[s:, :s] @ a - y[s:]) ** 2)
@@ -79,7 +79,7 @@ def test_it_is_the_minimum_of_the_errors(weighted, rng, monkeypatch):
     found = auto_ridge(GivenMatrix(K), y, w)
     errors = [held_out_error(K, y, 100, found * f, w) for f in (0.5, 1.0, 2.0)]
     assert errors[1] <= min(errors) * 1.002
-    # The unit of the kernel is that of the ridge.
+    # The ridge scales with the kernel.
     assert_allclose(auto_ridge(GivenMatrix(7 * K), y, w), 7 * found, rtol=1e-9)
 
 
@@ -91,7 +91,7 @@ def test_a_change_with_the_rows_goes_on(of_few, of_more, expected):
     def error(n_fitted, c):
         return (np.log10(c) - {50: of_few, 100: of_more}[n_fitted]) ** 2
 
-    # At most by one step of the sequence, and to its least penalty.
+    # By at most one step of the sequence, and down to its least penalty.
     found = penalty._search(error, 50, 100, 1.0)
     assert_allclose(np.log10(found), expected, atol=1e-9)
     assert_allclose(np.log10(penalty._search(error, 50, 100)), of_more)
@@ -224,7 +224,7 @@ def test_noisy_targets_are_predicted_better(model, rng):
                  - expected) ** 2)
         for choice in ("auto", False)
     ]  # fmt: skip
-    few = isinstance(model, LinearEigenProRegressor)  # features: nothing to mend
+    few = isinstance(model, LinearEigenProRegressor)  # few features: nothing to improve
     assert errors[0] < (1.05 if few else 0.9) * errors[1]
 
 

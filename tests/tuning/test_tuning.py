@@ -62,7 +62,7 @@ def test_the_step_is_a_part_of_the_edge(operator):
         operator, max_batch_size(operator, 4, 1), n_components=10, step_size=7.0
     )
     assert given.step_size == 7.0
-    # Of a kernel with r times the values the step is a r-th.
+    # The step of r K is that of K over r.
     scaled = GivenMatrix(1e3 * operator.block())
     other = tune(scaled, max_batch_size(scaled, 4, 1), n_components=10)
     assert_allclose(1e3 * other.step_size, tuning.step_size, rtol=1e-6)
@@ -100,7 +100,7 @@ def test_everything_automatic(operator):
     assert_allclose(
         tuning.acceleration, predicted / tuning.plain.step_size(m), rtol=1e-12
     )
-    # On all rows of a small set the measured eigenvalue is the exact one.
+    # With all rows of a small set, the measured eigenvalue is exact.
     K = operator.block()
     sigma = np.linalg.eigvalsh(K)[::-1] / 300
     assert_allclose(tuning.plain.top_eigenvalue, sigma[0], rtol=0.01)
@@ -155,7 +155,7 @@ def test_automatic_centers_grow_as_a_root(kind, two_cores):
         assert n_centers(kind, n) <= 5 * n**0.5 * np.log(n)
     m = n_centers("falkon", 27_000)
     assert m == int(5 * 27_000**0.5 * np.log(27_000))
-    # A minute: the sums of products, n m^2 / 2, at 40 Gflop/s in float64 a thread.
+    # One minute for n m^2 / 2 sums of products, at 40 Gflop/s per thread in float64.
     m = n_centers("ridge", 10**6)
     assert 30 < 10**6 * m**2 / 80e9 < 60
     assert 1000 < n_centers(kind, 10**6) < 3000
@@ -173,7 +173,7 @@ def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
 
 
 def test_filling_work_is_measured_once(monkeypatch):
-    class Device:  # CuPy's cannot be hashed
+    class Device:  # CuPy's devices cannot be hashed
         __hash__ = None
 
         def __str__(self):
@@ -218,7 +218,7 @@ def test_max_batch_size_fits_memory(n, d, n_columns, free, monkeypatch, operator
     assert 1 <= m <= n
     width = d + n_columns
     assert m == 1 or (width + m) * n * operator.itemsize <= free
-    # As large as the memory, the rows and the rule of work allow.
+    # As large as memory, the number of rows and the rule of work allow.
     filling = max(1e9 / (width * n), 4 * 256)
     holding = free / operator.itemsize / n - width
     assert m == max(1, int(min(n, filling, holding)))
