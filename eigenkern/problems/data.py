@@ -175,7 +175,7 @@ class Data:
         )
 
     def shuffled(self, rows):
-        """Return row indices in random order, for a file one that suits its blocks."""
+        """Return rows in a random order, for a file in one that reads large blocks."""
         if is_lazy(self.X):
             return self.X.shuffled(rows, self.rng)
         return self.rng.permutation(rows)

@@ -479,7 +479,7 @@ class LeastSquares(Problem):
         return np.flatnonzero(chosen[which])
 
     def held_out(self, coef, mean, position=None):
-        """Return the values on validation rows of b, fitted to the training rows.
+        """Return the values of b, fitted to training rows, on the validation rows.
 
         Parameters
         ----------

@@ -73,7 +73,7 @@ def iterate(monkeypatch):
 
 
 @pytest.fixture
-def factorise(monkeypatch):
+def factorize(monkeypatch):
     """Make NYTRO factorize even if it is not cheaper."""
     monkeypatch.setattr(ROUTE, lambda *args: True)
 
@@ -391,7 +391,7 @@ def test_leave_one_out_has_a_limit_without_penalty(regression):
     assert_allclose(model.validation_path_, expected, rtol=1e-8)
 
 
-def generalised_cross_validation(X, y, Z, alpha):
+def generalized_cross_validation(X, y, Z, alpha):
     """Return GCV of the smoother of centered targets, as a dense matrix."""
     n = len(y)
     columns = [naive_nystrom(X, row, Z, alpha)(X) for row in np.eye(n)]
@@ -407,12 +407,12 @@ def test_generalised_cross_validation(options, regression):
         bandwidth=SIGMA, alpha="path", alphas=alphas, selection="gcv", **options
     ).fit(X, y)
     expected = [
-        generalised_cross_validation(X, y, model.centers_, alpha) for alpha in alphas
+        generalized_cross_validation(X, y, model.centers_, alpha) for alpha in alphas
     ]
     assert_allclose(model.validation_path_, expected, rtol=1e-6)
 
 
-def test_nytro_is_its_iteration(regression, factorise):
+def test_nytro_is_its_iteration(regression, factorize):
     X, y, X_test, _ = regression
     model = NytroRegressor(
         bandwidth=SIGMA, max_iter=7, step_size=0.9, selection=None, random_state=0
@@ -439,7 +439,7 @@ def test_early_stopping_is_landweber_iteration(regression, iterate):
     assert_allclose(model.step_size_, 1 / top, rtol=1e-8)
 
 
-def test_nytro_tends_to_least_squares(regression, factorise):
+def test_nytro_tends_to_least_squares(regression, factorize):
     X, y, X_test, _ = regression
     options = {"bandwidth": SIGMA, "centers": X[:20]}
     limit = NystromRegressor(alpha=0, **options).fit(X, y)
@@ -476,7 +476,7 @@ def test_both_routes_agree(options, selection, tol, regression, weights, monkeyp
         assert_allclose(one.validation_path_[:k], other.validation_path_, atol=1e-8)
 
 
-def test_relative_decrease_stops(regression, factorise):
+def test_relative_decrease_stops(regression, factorize):
     X, y, X_test, y_test = regression
     model = NytroRegressor(bandwidth=SIGMA, tol=0.05).fit(
         X, y, X_val=X_test, y_val=y_test
@@ -487,7 +487,7 @@ def test_relative_decrease_stops(regression, factorise):
     assert decrease[model.n_iter_ - 1] < 0.05
 
 
-def test_noise_is_not_fitted(rng, factorise):
+def test_noise_is_not_fitted(rng, factorize):
     """The selected iteration has the least error, computed by the definition."""
     X, y = rng.standard_normal((300, 5)), rng.standard_normal(300)
     X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
@@ -954,7 +954,7 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
         FalkonLikeRegressor(n_centers=1200, max_iter=3, tol=0.99),
     ],
 )
-def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorise):
+def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize):
     n = 1500 if model.n_centers is None else 8000
     X, Y = rng.standard_normal((n, 4)), rng.standard_normal((n, 4))
     plans = []
@@ -1170,7 +1170,7 @@ def test_iterations_of_a_path():
 
 
 @pytest.mark.parametrize("given", [{"max_iter": 600}, {"tol": 1e-9}])
-def test_a_path_that_is_bounded_has_every_early_iteration(given, regression, factorise):
+def test_a_path_that_is_bounded_has_every_early_iteration(given, regression, factorize):
     X, y, *_ = regression
     model = NytroRegressor(bandwidth=SIGMA, random_state=0, **given).fit(X, y)
     assert_array_equal(model.iterations_[:501], np.arange(501))

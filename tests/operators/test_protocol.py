@@ -67,32 +67,32 @@ def sharded_symmetric(X, Z, other):
     return Case(operator, dense(Z, Z), dense(other, Z))
 
 
-def given_penalised(X, Z, other):
+def given_penalized(X, Z, other):
     operator = GivenMatrix(dense(Z, Z)).plus_diagonal(ADDED)
     return Case(operator, dense(Z, Z) + np.diag(ADDED))
 
 
-def tiled_penalised(X, Z, other):
+def tiled_penalized(X, Z, other):
     operator = TiledKernel(KERNEL, Z, tile_memory=0.02).plus_diagonal(ADDED)
     return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
 
 
-def factored_penalised(X, Z, other):
+def factored_penalized(X, Z, other):
     operator = TiledKernel(Linear(), Z).plus_diagonal(ADDED)
     return Case(operator, Z @ Z.T + np.diag(ADDED), other @ Z.T)
 
 
-def triangle_penalised(X, Z, other):
+def triangle_penalized(X, Z, other):
     operator = CachedTriangle(TiledKernel(KERNEL, Z).plus_diagonal(ADDED), 16)
     return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
 
 
-def sharded_penalised(X, Z, other):
+def sharded_penalized(X, Z, other):
     operator = ShardedKernel(KERNEL, Z, [CPU, CPU]).plus_diagonal(ADDED)
     return Case(operator, dense(Z, Z) + np.diag(ADDED), dense(other, Z))
 
 
-def factored_shards_penalised(X, Z, other):
+def factored_shards_penalized(X, Z, other):
     operator = ShardedKernel(Linear(), Z, [CPU, CPU, CPU]).plus_diagonal(ADDED)
     return Case(operator, Z @ Z.T + np.diag(ADDED), other @ Z.T)
 
@@ -137,12 +137,12 @@ OPERATORS = [
     cached_rows,
     sharded,
     sharded_symmetric,
-    given_penalised,
-    tiled_penalised,
-    factored_penalised,
-    triangle_penalised,
-    sharded_penalised,
-    factored_shards_penalised,
+    given_penalized,
+    tiled_penalized,
+    factored_penalized,
+    triangle_penalized,
+    sharded_penalized,
+    factored_shards_penalized,
     evaluated,
     evaluated_shards,
     features,
@@ -183,11 +183,11 @@ def test_only_a_kernel_of_rows_with_themselves_is_symmetric(rows):
         "tiled_symmetric",
         "triangle",
         "sharded_symmetric",
-        "tiled_penalised",
-        "factored_penalised",
-        "triangle_penalised",
-        "sharded_penalised",
-        "factored_shards_penalised",
+        "tiled_penalized",
+        "factored_penalized",
+        "triangle_penalized",
+        "sharded_penalized",
+        "factored_shards_penalized",
     }
 
 
