@@ -35,7 +35,7 @@ _CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
 
 # Seconds per entry of a kernel matrix on all threads, measured once per process for
 # every kernel, number of features and data type.
-_entry_seconds = {}
+_measured_entry_seconds = {}
 
 
 @cache
@@ -91,10 +91,11 @@ class PlannedFit:
         self._kernel = make_kernel(e.kernel, word, sample, rng)
         self._sample = sample[:2]
         key = repr(e.kernel), self.d, self.dtype
-        if key not in _entry_seconds:
+        if key not in _measured_entry_seconds:
             K, ones = TiledKernel(self._kernel, sample), np.ones_like(sample[:, :1])
-            _entry_seconds[key] = _best_seconds(lambda: K @ ones) / n_rows**2
-        self._entry_seconds = _entry_seconds[key]
+            seconds = _best_seconds(lambda: K @ ones)
+            _measured_entry_seconds[key] = seconds / n_rows**2
+        self._entry_seconds = _measured_entry_seconds[key]
 
     def n_held_out(self, holds_out):
         """Return how many rows are held out: 0 unless `holds_out`."""
