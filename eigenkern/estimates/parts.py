@@ -22,7 +22,7 @@ ALL_EIGENVECTORS = 3
 _RACE_SIDES = 16
 # Seconds of normal equations over those of large products with as many multiply-adds:
 # 1.3 to 1.6 in 24 fits on cpusmall, a9a and covtype (benchmarks/estimates.py), but 1.8
-# to 2.7 in fits of less than a second. They multiply blocks of rows, by halves.
+# to 2.7 in fits of less than a second. They multiply panels of blocks of rows.
 NORMAL_EQUATIONS = 1.4
 # Products with the kernel matrix that refine a direct solution.
 N_REFINEMENTS = 3
