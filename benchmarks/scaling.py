@@ -98,7 +98,7 @@ def fitted(X, y, p, m, note=lambda: None):
     the mean of the largest part of a batch that is on one of them. ``note()`` is called
     before the first step and after the last.
     """
-    run_epoch, ends, parts = solver.run_epoch, [], []
+    projected_steps, ends, parts = solver.projected_steps, [], []
 
     def timed(batches, *args):
         def marked():
@@ -111,13 +111,13 @@ def fitted(X, y, p, m, note=lambda: None):
                 parts.append(max(sizes) / sum(sizes))
             ends.append(time.perf_counter())
 
-        run_epoch(marked(), *args)
+        projected_steps(marked(), *args)
         note()
 
     start = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with mock.patch.object(solver, "run_epoch", timed):
+        with mock.patch.object(solver, "projected_steps", timed):
             model(p, m).fit(X, y)
     return time.perf_counter() - start, np.median(np.diff(ends)), np.mean(parts)
 

@@ -15,7 +15,10 @@ from .step_search import StepSearch
 _N_RACE_JUDGES = 1000
 
 
-def step_on_rows(A, P, a, b, K_bs, g):
+# The steps have one signature, `step(A, P, a, b, K_bs, g)`; `_` marks what one ignores.
+
+
+def step_on_rows(_A, P, a, b, K_bs, g):
     """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine by EigenPro 2."""
     a[b, :] -= g
     if P.n_components:
@@ -23,14 +26,14 @@ def step_on_rows(A, P, a, b, K_bs, g):
         a[: P.subsample_size, :] += large_product(P.vectors, P.scales[:, None] * image)
 
 
-def step_on_all_rows(A, P, a, b, _, g):
+def step_on_all_rows(_A, P, a, b, _K_bs, g):
     """a_b -= g,  a += V D V' K(X, X_b) g: a kernel machine by EigenPro 1."""
     a[b, :] -= g
     if P.n_components:
         a += P.correction(b, g)
 
 
-def step_on_features(A, P, a, b, _, g):
+def step_on_features(A, P, a, b, _K_bs, g):
     """a -= (I - V D V') A_b' g: a linear model."""
     gradient = A.adjoint(g, b.start, b.stop)
     a -= gradient
@@ -57,7 +60,7 @@ def eigenpro(
     accepts=lambda model: True,
     rows=None,
 ):
-    """Minimise mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
+    """Minimize mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
     One step on a batch b of m rows of the matrix A (K(X, X), or the features)::
 
@@ -66,9 +69,12 @@ def eigenpro(
         a_b <- a_b - g,  a <- a + V D V' K(X, X_b) g                (`step_on_all_rows`)
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
 
-    On features a penalty alpha |a|^2 may be added. Its part of the step is implicit,
-    ``(I + kappa P) a = `` the a above with kappa = alpha eta: it needs no shorter step,
-    however large alpha is.
+    Algorithm 1 of EigenPro 2 has alpha for a, blocks t and r for b and s, and sigma_q
+    for sigma_{q+1} in D; our eta is twice its eta.
+
+    On features a penalty alpha |a|^2 may be added. Its part of the step is implicit:
+    the new a solves ``(I + kappa P) a = `` the a above, with kappa = alpha eta. However
+    large alpha is, no shorter step is needed.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
     where K is cached), the mean of the iterates n l, and the correction
@@ -76,17 +82,17 @@ def eigenpro(
     - s m l + 2 s q l in EigenPro 2, whose eigenvectors live on the first s rows,
     - n q l in EigenPro 1, whose eigenvectors live on all of them;
 
-    on a linear model all together 2 m d l + 2 q d l. A last, shorter batch is divided
-    by m too, so that its rows count as much as the others.
+    On a linear model the whole step costs 2 m d l + 2 q d l. A last, shorter batch is
+    divided by m too, so that its rows count as much as the others.
 
     The papers sample the rows of every batch. Here the batches are fixed slices of the
     given order of rows, and an epoch visits each of them once, in a new random order.
     The papers return the last iterate; here the model of an epoch is the mean of the
     iterates of its second half, which has less of the steps' noise.
 
-    Around the epochs run `Guarded`, which goes back and halves eta when one diverges,
-    and `StepSearch`, which in the first epochs tries several steps side by side, as
-    further columns of a.
+    `Guarded` runs the epochs, and goes back and halves eta when one diverges.
+    `StepSearch` tries several step sizes side by side in the first epochs, as
+    additional columns of a.
 
     Parameters
     ----------
@@ -106,28 +112,28 @@ def eigenpro(
     rng : numpy.random.RandomState
         Order of the batches.
     step : callable, default=step_on_rows
-        Of the formulas above.
+        One of the three updates above.
     alpha : float, default=0.0
         On features only.
     try_steps : bool, default=True
-        Whether to try other steps.
+        Whether to try other step sizes.
     zero_loss : float, default=0.0
-        Least value that the guard takes for the mean loss of f = 0, summed over the
+        Lower bound on what the guard takes for the mean loss of f = 0, summed over the
         outputs: on rows that are not a fair sample that loss may be too small.
     n_halvings : int, default=0
         How often the guard has halved the step before.
     may_restart : bool, default=True
         Whether to start from zero if the given coefficients trip the guard.
     accepts : callable
-        ``accepts(coef)`` tells whether the model of an epoch is good; if not, the epoch
-        counts as diverged.
+        ``accepts(coef)`` returns whether the model of an epoch is good; if not, the
+        epoch counts as diverged.
     rows : slice, default=None
         The rows that an epoch visits. None: all.
 
-    Yields
-    ------
-    EpochState
-        Without end: the caller decides when to stop.
+    Returns
+    -------
+    Guarded
+        An iterator of one `EpochState` per epoch.
 
     References
     ----------
@@ -147,7 +153,7 @@ def eigenpro(
     search = StepSearch(n_outputs, len(starts), tries=try_steps)
     sides = search.side_by_side(coef)
 
-    def epoch():
+    def run_epoch():
         nonlocal sides
         sides = search.left_of(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
@@ -156,7 +162,7 @@ def eigenpro(
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
-            mean = run_epoch(
+            mean = eigenpro_steps(
                 A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
             )
             judge = partial(_judge, A, y, w, zero_losses, mean, rows.stop)
@@ -180,7 +186,7 @@ def eigenpro(
         sides = coef if saved is None else saved
 
     return Guarded(
-        epoch,
+        run_epoch,
         guard,
         snapshot=lambda: xp.asarray(coef, copy=True),
         restore=restore,
@@ -193,18 +199,17 @@ def eigenpro(
 
 
 def gone_on(make_solver, state):
-    """Return the solver that goes on from the model of a state, with its step."""
+    """Return the solver that continues from the model of a state, with its step."""
     n = state.n_step_halvings
     return make_solver(coef=state.coef, try_steps=False, n_halvings=n)
 
 
-def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0):
-    """Visit the batches; return the mean of the iterates a on the second half.
+def eigenpro_steps(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha):
+    """Step on every batch; return the mean of the iterates a of the second half.
 
-    The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place;
-    `rates` (k, l) are their eta / m, `zero_losses` (n,) the losses of f = 0. The
-    numbers in the comments are the steps of algorithm 1 of EigenPro 2, which has alpha
-    for a, blocks t and r for b and s, 2 eta for eta, and in D sigma_q for sigma_{q+1}.
+    The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place.
+    `rates` (k, l) has eta / m, and `zero_losses` (n,) the losses of f = 0. Numbers in
+    comments are the steps of algorithm 1 of EigenPro 2.
     """
     xp, k = namespace(a), rates.shape[0]
     mean = xp.zeros_like(a)
@@ -223,13 +228,13 @@ def run_epoch(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha=0.0
         step(A, P, a, b, K_bs, g)  # 3, 5
         if alpha > 0:
             a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
-        if watch.n_late > 0:
+        if watch.n_late > 0:  # `watch.add` has counted this batch
             mean += (a - mean) / watch.n_late
     return mean
 
 
 def _judge(A, y, w, zero_losses, mean, n):
-    """Return the losses of models side by side on some rows, and that of f = 0."""
+    """Return the losses of the models on the last rows, and that of f = 0."""
     xp, n_outputs = namespace(y), y.shape[1]
     rows, k = slice(n - min(n, _N_RACE_JUDGES), n), mean.shape[1] // n_outputs
     error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)

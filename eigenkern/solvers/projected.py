@@ -14,14 +14,15 @@ from .guard import Epoch, EpochWatch, Guard, Guarded
 from .step_search import StepSearch
 
 # Iterate t has the weight t^3 in the mean: recent iterates count most, and the first
-# half of them has a sixteenth of the weight. Squared errors on new rows over those with
-# t^3, 5 and 20 epochs of EigenPro 4 on 2000 rows of nine data sets: up to 1.16 with
-# equal weights, up to 1.04 of the last iterate alone; 0.98 to 1.01 with t, t^6, t^12.
+# half of them has a sixteenth of the weight. Squared errors on new rows divided by
+# those with t^3 (5 and 20 epochs of EigenPro 4 on 2000 rows of nine data sets): up to
+# 1.16 with equal weights, up to 1.04 with the last iterate alone, and 0.98 to 1.01 with
+# t, t^6 and t^12.
 _POWER = 3
 
 
 class Batch(NamedTuple):
-    """Rows of one step.
+    """The rows of one step.
 
     Attributes
     ----------
@@ -48,9 +49,9 @@ class Iterate:
     coef : array of shape (p, l)
         a, the last iterate.
     mean : array of shape (p, l)
-        Mean of the iterates, the later ones with more weight: the model.
+        The model: the mean of the iterates, in which later ones have more weight.
     rest : array of shape (p, l)
-        The part of h that the last projection left over.
+        The residual of the last projection, which is added to the next h.
     n_projections : int
         Iterates so far.
     """
@@ -62,7 +63,7 @@ class Iterate:
 
     @classmethod
     def of(cls, coef):
-        """Return the start at some coefficients."""
+        """Return the initial state with some coefficients."""
         xp = namespace(coef)
         return cls(coef, coef, xp.zeros_like(coef)).copy()
 
@@ -73,12 +74,12 @@ class Iterate:
         return Iterate(*copies, self.n_projections)
 
     def go_to(self, other):
-        """Take the values of another."""
+        """Copy another state into this one."""
         self.coef[...], self.mean[...] = other.coef, other.mean
         self.rest[...], self.n_projections = other.rest, other.n_projections
 
     def add(self, change, rest):
-        """Add the change made by a projection, and keep what it left over."""
+        """Add the change that a projection returned, and keep its residual."""
         self.coef += change
         self.rest = rest
         self.n_projections += 1
@@ -104,7 +105,7 @@ def projected(
     may_restart=True,
     try_half_steps=True,
 ):
-    """Minimise mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
+    """Minimize mean_i w_i (f(x_i) - y_i)^2 + alpha |f|^2 over f = K(., Z) a.
 
     In the kernel's space of functions, a step on a batch b of m rows is ::
 
@@ -113,27 +114,35 @@ def projected(
 
     and after every T batches f is projected onto the span of K(., Z) ::
 
-        h = - sum of K(Z, X_b) g,   S = sum of s_b
-        f <- K(., Z) (a + K(Z, Z)^-1 (h + K(Z, Z_c) V S))
+        h = rest - sum of K(Z, X_b) g,   S = sum of s_b
+        theta = K(Z, Z)^-1 (h + K(Z, Z_c) V S)
+        f <- K(., Z) (a + theta)
 
-    where the sums are over the T batches, and a are the coefficients after the last
-    projection; h also has what that one left over. Between projections the rows X_b
-    stay as temporary centers with coefficients -g. The penalty's part of the step is
-    implicit: it solves ``(I + kappa P) f = u`` for the projected function u, with kappa
-    = eta alpha times the rows of the T batches over m. So it needs no shorter step,
-    however large alpha is.
+    where the sums are over the T batches, a are the coefficients after the last
+    projection, and rest is its residual (zero if projections are exact). Between
+    projections the rows X_b stay as temporary centers with coefficients -g.
+
+    T = 1 is algorithm 2 of EigenPro 3, which has these symbols:
+
+    - alpha for a, and g_m for the error f(X_b) - y_b: our g is (n / m) eta g_m;
+    - eta for our eta / n, because it minimizes a sum over the n rows, not a mean;
+    - h for K(Z, X_b) g_m minus the correction C K(X_s, X_b) g_m. Our h has no
+      correction, which stands in S, and has the step and the minus sign in it. So our
+      h + K(Z, Z_c) V S is -(n / m) eta h, and our theta -(n / m) eta theta.
+
+    The penalty's part of the step is implicit: the new f solves ``(I + kappa P) f = u``
+    for the projected function u, with kappa = eta alpha times the rows of the T batches
+    over m. However large alpha is, no shorter step is needed.
 
     A batch costs m p (d + 2 l) multiply-adds (2 m p l if K(X, Z) is cached), m^2 T (d +
-    l) / 2 more on average for temporary centers, and its share of a projection. T = 1
-    is EigenPro 3; EigenPro 4 chooses T so that the projections cost little.
+    l) / 2 more on average for temporary centers, and its share of a projection.
+    EigenPro 4 chooses T so that the projections cost little.
 
-    EigenPro 3 minimizes a sum over the n rows, not a mean. So its eta is our eta / n,
-    and the factor of its step, (n / m) eta, is our eta / m. Its algorithm 2 projects
-    after every batch and returns the last iterate; here the model is a mean of the
-    iterates after projections (`Iterate.add`), and what a projection leaves over is
-    added to the next h. In algorithm 2 the eigenvectors are those of a subsample of the
-    rows, and a run of EigenPro 2 projects; `CenterSpectral` and `InexactProjection`
-    explain why this package does neither.
+    Algorithm 2 returns the last iterate; here the model is a mean of the iterates
+    (`Iterate.add`), and the residual of a projection is added to the next h. In
+    algorithm 2 the eigenvectors are those of a subsample of the rows, and a run of
+    EigenPro 2 projects; `CenterSpectral` and `InexactProjection` explain why this
+    package does neither.
 
     Parameters
     ----------
@@ -143,8 +152,7 @@ def projected(
         K(Z, Z).
     P : CenterSpectral
     project : callable
-        ``project(h, S)`` returns the coefficients of h + K(Z, Z_c) V S, perhaps
-        approximately, and the residual, which is added to the next h.
+        ``project(h, S)`` returns theta, perhaps approximately, and its residual.
     iterate : Iterate
         Changed in place.
     batch_size : int
@@ -157,7 +165,7 @@ def projected(
         Mean loss of f = 0, summed over the outputs.
     alpha : float, default=0.0
     n_halvings : int, default=0
-        How often the guard has already halved the step.
+        How often the guard has halved the step before.
     n_slack_rows : int, default=0
         Extra rows that the guard counts at the start with the loss of f = 0, so that a
         few unusual rows do not trip it.
@@ -166,10 +174,10 @@ def projected(
     try_half_steps : bool, default=True
         Whether to try half the step for an output whose residual stalls.
 
-    Yields
-    ------
-    EpochState
-        Without end: the caller decides when to stop.
+    Returns
+    -------
+    Guarded
+        An iterator of one `EpochState` per epoch.
 
     References
     ----------
@@ -181,12 +189,12 @@ def projected(
     guard = Guard(zero_loss, n_halvings)
     search = StepSearch(shape[1], tries=try_half_steps)
 
-    def epoch():
+    def run_epoch():
         rates = guard.factor * step_size / batch_size * search.factors[0, :]
         watch = EpochWatch(guard, zero_loss, shape, n_slack_rows=n_slack_rows)
         with centers.exclusive_threads():
             batches = next_epoch()
-            run_epoch(
+            projected_steps(
                 batches, centers, P, project, iterate, rates, interval, watch, alpha
             )
         if watch.n_rows == 0:
@@ -196,7 +204,7 @@ def projected(
         return Epoch(mean, losses, losses.sum(), watch.n_steps)
 
     return Guarded(
-        epoch,
+        run_epoch,
         guard,
         snapshot=iterate.copy,
         restore=iterate.go_to,
@@ -210,25 +218,30 @@ def projected(
     )
 
 
-def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alpha=0.0):
-    """Visit an iterable of `Batch` until it ends or the losses diverge.
+def projected_steps(
+    batches, centers, P, project, iterate, rates, interval, watch, alpha
+):
+    """Step on every `Batch` of an iterable, unless the losses diverge.
 
     `rates`, an ndarray of shape (l,), is eta / m of every output, and `watch` an
-    `EpochWatch`; the other arguments are those of `projected`. Algorithm 2 of EigenPro
-    3 calls a alpha. Its h and theta, times -(n / m) eta in its notation or -eta / m in
-    ours, correspond to h + K(Z, Z_c) V S and the `change`.
+    `EpochWatch`; the other arguments are those of `projected`. Numbers in comments are
+    the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line 1; lines 1 to 3
+    are in `CenterSpectral.of`.
     """
     xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
-    while True:
-        # The iterate itself changes only in projections, so it is always a model.
+    while True:  # 4
+        # The iterate changes only in projections, so it is always a model. `a` is a
+        # copy to which the corrections V s_b are added between projections.
         a, h, S = xp.asarray(iterate.coef, copy=True), iterate.rest, 0.0
         rows, steps, n_rows = [], [], 0
-        for batch in islice(batches, interval):
+        for batch in islice(batches, interval):  # 5
             targets = batch.targets
             if rows:
+                # The temporary centers contribute -K(X_b, rows) steps to f(X_b).
                 temporary = TiledKernel(centers.kernel, xp.concat(rows))
                 targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
+            # 6: f(X_b) - y_b; and K(Z, X_b) g, the first term of line 7
             error, image = batch.operator.gradient(a, targets, batch.weights, rates)
             weighted = batch.weights[:, None] * error
             zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
@@ -237,32 +250,34 @@ def run_epoch(batches, centers, P, project, iterate, rates, interval, watch, alp
                 return
             s_b = P.coordinates(image[:c, :])
             P.add_to(a, s_b)
-            h, S, n_rows = h - image, S + s_b, n_rows + m
+            h, S, n_rows = h - image, S + s_b, n_rows + m  # 7, summed over batches
             if interval > 1:
                 rows.append(in_memory(batch.rows))
                 steps.append(rates * weighted)  # g
         if n_rows == 0:
             return
-        change, rest = project(h, S)
+        theta, rest = project(h, S)  # 8
         if alpha > 0:
-            moved = iterate.coef + change
+            moved = iterate.coef + theta
             values = centers.product(moved, 0, c)[0] if c else moved[:0, :]
-            change = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
-        iterate.add(change, rest)
+            theta = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
+        iterate.add(theta, rest)  # 9
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
-    """Minimise the same by full-batch steps, each projected: EigenPro 3, algorithm 1.
+    """Minimize the same by full-batch steps, each projected: EigenPro 3, algorithm 1.
 
-    The preconditioner lives on all n rows, and ::
+    The preconditioner lives on all n rows, and a step is ::
 
-        e = -(eta / n) (I - V D V' K(X, X)) W (K(X, Z) a - y)
-        a <- a + K(Z, Z)^-1 K(Z, X) e
+        g = (eta / n) W (K(X, Z) a - y)
+        h = K(Z, X) (I - Q) g,   Q = V D V' K(X, X)
+        a <- a - K(Z, Z)^-1 h
 
-    The paper's eta is our eta / n. If q > 0 the fixed point is that of lemma 6 in the
-    paper, not least squares. The lemma's bound of the step lacks a factor: the matrix
-    whose largest eigenvalue limits eta is K(Z, Z)^-1 K(Z, X) (I - Q) K(X, Z). A step
-    costs 2 n p l + 2 n q l multiply-adds, and K(X, Z) is held in memory.
+    The paper's eta is our eta / n, which here is part of g. If q > 0 the fixed point is
+    that of lemma 6 in the paper, not least squares. The lemma's bound of the step lacks
+    a factor: the matrix whose largest eigenvalue limits eta is K(Z, Z)^-1 K(Z, X)
+    (I - Q) K(X, Z). A step costs 2 n p l + 2 n q l multiply-adds, and K(X, Z) is held
+    in memory.
 
     Parameters
     ----------
@@ -271,30 +286,33 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     y, weights : arrays of shape (n, l) and (n,)
     P : GlobalSpectral
     project, iterate, step_size
-        As in `projected`.
+        As in `projected`; the mean and rest of the iterate stay as they are.
 
-    Yields
-    ------
-    EpochState
-        After every step, without end.
+    Returns
+    -------
+    Guarded
+        An iterator of one `EpochState` per step.
     """
     xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)
 
-    def epoch():
-        error = large_product(K, iterate.coef) - y
+    def run_epoch():  # lines 4 to 7 of algorithm 1; 1 and 2 are in `GlobalSpectral`
+        error = large_product(K, iterate.coef) - y  # 4
         weighted = weights[:, None] * error
         losses = to_numpy(xp.sum(weighted * error, axis=0)) / n
         if np.isfinite(losses).all():
             g = guard.factor * step_size / n * weighted
-            e = P.correction(rows, g) - g if P.n_components else -g
-            iterate.coef += project(large_product(e.T, K).T)[0]
+            if P.n_components:
+                g = g - P.correction(rows, g)  # (I - Q) g
+            h = large_product(g.T, K).T  # 5
+            theta, _ = project(h)  # 6
+            iterate.coef -= theta  # 7
             iterate.n_projections += 1
         coef = xp.asarray(iterate.coef, copy=True)
         return Epoch(coef, losses, losses.sum(), 1)
 
     return Guarded(
-        epoch,
+        run_epoch,
         guard,
         snapshot=iterate.copy,
         restore=iterate.go_to,
