@@ -1,32 +1,39 @@
 """Doubly stochastic gradients: random rows and random features in every step.
 
 The model is f(x) = b + sum_k (phi_k(x) - mu_k)' A_k with blocks of random features that
-are drawn anew whenever they are needed. One step on a batch of B rows, with G = the
-gradients of the loss in f(x_i), one row each, and a block k ::
+are drawn anew whenever they are needed. One step eta on a batch of B rows, with the
+gradients G of the loss in f(x_i), one per row, changes a block k and the constant b ::
 
-    A_j <- (1 - gamma lambda) A_j  for all j
-    A_k <- A_k - gamma (phi_k(X_b) - mu)' G / B,   mu = mean of phi_k(X_b)
-    b   <- b - gamma_b (mean of G) / (mean of the loss's second derivative)
+    A_j <- (1 - eta lambda) A_j  for all j
+    A_k <- A_k - eta (phi_k(X_b) - mu)' G / B,   mu = mean of phi_k(X_b)
+    b   <- b - eta_b (mean of G) / (mean of the loss's second derivative)
 
 DSG (algorithm 1 of the paper) takes a new block in every step; UDSG (3) an old one,
 drawn at random, in U of G + U steps; CDSG (4) an old one whenever `checked_step` finds
-one that is no worse. `RunningValues` has f(x_i), the paper's algorithm 2. The first G
-of G + U steps of UDSG take new blocks, as in the proof of theorem 4; algorithm 3, which
-counts from i = 1, would begin with G - 1 new ones: for G = 1 with an old block before
-there is any.
+one that allows a longer step than a new one. In UDSG the first G of every G + U steps
+take new blocks, as in the proof of theorem 4. Algorithm 3 counts from i = 1 and would
+begin with only G - 1 new blocks: if G = 1, with an old block before there is any.
+
+Symbols of the paper, and where they are here: alpha_k is A_k (`Expansion.coef`), beta_k
+is in `Expansion.betas`, lambda is the parameter `alpha`, l' a row of G, gamma_i comes
+from `Steps`, and f(x_i) (algorithm 2) from `RunningValues`. The paper has one output; g
+and beta_k are vectors of l outputs here. Comments have the lines of algorithm 4, "m =
+0" being line 1, the step sizes line 5, and lines 13 to 16 those of an old block.
 
 Other differences from the papers:
 
 - They have neither mu nor b. But the mean of the features makes a constant function the
-  top eigenvector of the kernel, with an eigenvalue of some ten times the next one: it
-  alone would limit the step.
-- There a step changes one block. But a step with few frequencies moves f between the
-  training rows at random, and later steps, whose gradients are those at the rows, do
-  not see that. The longest gradients are the first: step t spreads its change evenly
+  top eigenvector of the kernel, with about ten times the next eigenvalue: it alone
+  would limit the step.
+- They change one block per step. But a step with few frequencies moves f at random
+  between the training rows, and later steps, whose gradients are those at the rows, do
+  not see that. The first gradients are the largest, so step t spreads its change evenly
   over n_1 / t blocks (`BlockRule.n_first`).
+- They have no largest number of blocks. Here, once there are `max_blocks`, a random old
+  block takes the place of a new one; in CDSG without a check.
 - They sample the rows of every step. Here batches are slices of the given order of
   rows, and an epoch visits all of them equally often.
-- The features of the UAI paper have a factor 2^1/2 more, with which the mean of
+- The features of the UAI paper have an additional factor 2^1/2, with which the mean of
   phi(x)' phi(z) is 2 k(x, z), not k(x, z).
 
 Li and Poczos, "Utilize old coordinates: faster doubly stochastic gradients for kernel
@@ -43,27 +50,27 @@ import numpy as np
 from ..backend.array import device_of, to_numpy
 from .guard import Epoch, Guard, Guarded
 
-# Coefficients are rewritten when the factor by which all have shrunk is as small.
+# `Expansion.scale` below which it is multiplied into the coefficients.
 _SMALLEST_SCALE = 1e-6
-# Least part of Newton's step that the constant makes, and the batch size from which on
-# it makes the whole step. On 800 rows of thirteen data sets the errors with 0.05 and 1
-# are 0.99 to 1.01 times those with 0.2.
-_CONSTANT_RATE, _ROWS_OF_CONSTANT = 0.2, 4096
-# Rows of a class that a batch should have: fewer say little about the second
-# derivative.
-_ROWS_OF_CLASS = 10
+# Smallest fraction of Newton's step that the constant makes, and the batch size from
+# which on it makes the whole step. On 800 rows of thirteen data sets the errors with
+# 0.05 and 1 are 0.99 to 1.01 times those with 0.2.
+_CONSTANT_RATE, _WHOLE_STEP_ROWS = 0.2, 4096
+# The mean second derivative is taken to be at least that of a batch with this many rows
+# of a class: fewer rows do not determine it.
+_FEWEST_OF_CLASS = 10
 
 
 def constant_rate(batch_size, quick):
-    """Return r, the part of Newton's step that the constant makes at the longest step.
+    """Return r, the fraction of Newton's step that the constant makes.
 
-    It leaves r / (2 - r) / B of the variance of one row's gradient in the constant. If
-    `quick`, r leaves as much as the whole step leaves in batches of 4096 rows, but is
-    at least 0.2; otherwise it is 0.2.
+    The constant then has r / (2 - r) / B times the variance of one row's gradient. If
+    `quick`, r is such that this is the variance of whole steps in batches of 4096 rows,
+    but at least 0.2; otherwise it is 0.2.
     """
     if not quick:
         return _CONSTANT_RATE
-    part = min(batch_size / _ROWS_OF_CONSTANT, 1.0)
+    part = min(batch_size / _WHOLE_STEP_ROWS, 1.0)
     return max(2.0 * part / (1.0 + part), _CONSTANT_RATE)
 
 
@@ -78,14 +85,14 @@ class Expansion:
     constant : array of shape (l,)
         b.
     mean : array of shape (l,)
-        sum_k mu_k' A_k over `scale`, each change of A_k with the mu of its own step.
+        sum_k mu_k' A_k over `scale`; each change of A_k has the mu of its own step.
     coef : list of arrays of shape (2 F, l)
         A_k over `scale`.
-    sums : list of ndarrays of shape (l,)
-        The paper's beta_k over `scale`: minus the sum of the steps on block k, each
-        times its mean gradient; what A_k would be if its features were 1.
+    betas : list of ndarrays of shape (l,)
+        beta_k over `scale`: minus the sum of the steps on block k, each times its mean
+        gradient; what A_k would be if its features were 1.
     scale : float
-        Factor of all coefficients: where these shrink, it alone changes.
+        Common factor of all A_k and beta_k: when these shrink, only it changes.
     n_steps : int
         Steps made.
     """
@@ -93,13 +100,13 @@ class Expansion:
     constant: Any
     mean: Any
     coef: list = field(default_factory=list)
-    sums: list = field(default_factory=list)
+    betas: list = field(default_factory=list)
     scale: float = 1.0
     n_steps: int = 0
 
     @property
     def intercept(self):
-        """What to add to the sum over blocks, shape (l,)."""
+        """The constant term, to be added to the sum over blocks, shape (l,)."""
         return self.constant - self.scale * self.mean
 
     def product(self, features, X):
@@ -108,12 +115,12 @@ class Expansion:
         return features.product(X, range(n_blocks), self.coef, n_columns)
 
     def values(self, product):
-        """Return f on some rows, of their `product`."""
+        """Return f on some rows from their `product`."""
         return product * self.scale + self.intercept
 
     def copy(self):
         """Return a copy that does not change with this one."""
-        return replace(self, coef=list(self.coef), sums=list(self.sums))
+        return replace(self, coef=list(self.coef), betas=list(self.betas))
 
     def restore(self, other):
         """Become equal to `other`."""
@@ -121,42 +128,41 @@ class Expansion:
 
     def block_sums(self):
         """Return beta_k of all blocks, shape (n_blocks, l)."""
-        return self.scale * np.asarray(self.sums)
+        return self.scale * np.asarray(self.betas)
 
-    def add(self, k, change, mean, move):
-        """Add (phi_k - mu)' `change` to f, with `mean` = mu' `change`.
+    def add(self, k, change, mean_change, beta_change):
+        """Add `change` to A_k, mu' `change` to the mean, and `beta_change` to beta_k.
 
-        `move` is the change of beta_k, minus the step times the mean gradient. All are
-        over `scale`.
+        All are over `scale`.
         """
-        if k == len(self.coef):
+        if k == len(self.coef):  # a new block, m = m + 1
             self.coef.append(change)
-            self.sums.append(move)
+            self.betas.append(beta_change)
         else:
             self.coef[k] = self.coef[k] + change
-            self.sums[k] = self.sums[k] + move
-        self.mean = self.mean + mean
+            self.betas[k] = self.betas[k] + beta_change
+        self.mean = self.mean + mean_change
 
     def fold(self):
-        """Bring `scale` back to 1."""
+        """Multiply `scale` into the coefficients."""
         self.coef = [A * self.scale for A in self.coef]
-        self.sums = [s * self.scale for s in self.sums]
+        self.betas = [beta * self.scale for beta in self.betas]
         self.mean, self.scale = self.mean * self.scale, 1.0
 
 
 class RunningValues:
-    """Values of sum_k phi_k' A_k on rows that are visited again and again.
+    """Values of sum_k phi_k' A_k over the scale on batches that are visited repeatedly.
 
-    Each batch keeps its values and how many steps they know of. A visit adds what the
-    steps since then have changed, which costs one block a step at most; the blocks of
-    all earlier steps are not evaluated again.
+    It keeps the values of every batch and a log of the changes of A. A visit adds the
+    changes since the last visit, which costs at most one block per change; other blocks
+    are not evaluated again.
 
     Parameters
     ----------
     features : FourierBlocks
     expansion : Expansion
     keep : bool
-        Whether to keep values at all; without, every visit evaluates every block.
+        Whether to keep values at all; if not, every visit evaluates every block.
     """
 
     def __init__(self, features, expansion, keep):
@@ -164,24 +170,24 @@ class RunningValues:
         self.forget()
 
     def forget(self):
-        """Start anew, after the expansion has become another one."""
+        """Drop all values, because the expansion was replaced."""
         self._values, self._seen = {}, {}
         self._log, self._n_dropped = [], 0
 
     def save(self):
-        """Return the values and the record of changes, to `load`.
+        """Return the values and the log, for `load`.
 
-        Values that were summed anew, in another order, would differ by rounding.
+        Values computed anew would differ by rounding: they are summed in another order.
         """
         return [self._values, self._seen, self._log, self._n_dropped]
 
     def load(self, saved):
-        """Go on with values of the same batches, and the same expansion."""
+        """Resume with values of the same batches and the same expansion."""
         if self.keep:
             self._values, self._seen, self._log, self._n_dropped = saved
 
     def at(self, X, key):
-        """Return the values over the scale on one batch, known by `key`, (m, l)."""
+        """Return the values on the batch X that is known by `key`, shape (m, l)."""
         values = self._values.get(key)
         if values is None:
             values = self._expansion.product(self._features, X)
@@ -194,7 +200,7 @@ class RunningValues:
         return values
 
     def record(self, k, change, key, tiles, values):
-        """Note that A_k has changed; bring `values`, of `at`, up to date.
+        """Log a change of A_k, and add it to `values`, which `at` returned.
 
         `tiles` has phi_k of that batch.
         """
@@ -210,7 +216,7 @@ class RunningValues:
         return list(changes), list(changes.values())
 
     def drop_known(self):
-        """Drop the part of the record that every batch has seen."""
+        """Drop the part of the log that every batch has seen."""
         n = min(self._seen.values(), default=self._n_dropped) - self._n_dropped
         del self._log[:n]
         self._n_dropped += n
@@ -225,7 +231,7 @@ class Steps:
     gamma : callable
         ``gamma(t)`` is the step of iteration t = 1, 2, ...
     longest : float
-        What no step exceeds.
+        Upper bound of all steps.
     """
 
     gamma: Any
@@ -238,7 +244,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class BlockRule:
-    """Which block of features a step changes.
+    """Which blocks of features a step changes.
 
     Attributes
     ----------
@@ -246,9 +252,9 @@ class BlockRule:
     n_new, n_old : int
         G and U of "udsg".
     max_blocks : int or None
-        Once there are as many blocks as this, old ones are drawn at random.
+        Once there are this many blocks, old ones are drawn at random.
     n_first : float
-        Step t changes the rounded ``n_first / t`` blocks, but at least one.
+        Step t changes ``n_first / t`` blocks, rounded, but at least one.
     """
 
     algorithm: str
@@ -257,8 +263,8 @@ class BlockRule:
     max_blocks: int | None = None
     n_first: float = 1.0
 
-    def choose(self, expansion, mean_gradient, noise, step, longest, rng):
-        """Return the blocks of a step, and the step.
+    def choose(self, expansion, mean_gradient, noise, gamma, longest, rng):
+        """Return the blocks of a step, and the step: gamma, or eta of an old block.
 
         The index of a new block is the number of blocks before it. The parameters are
         those of `checked_step`, and the longest step: unlike in the paper, eta is never
@@ -266,27 +272,26 @@ class BlockRule:
         """
         n_blocks = len(expansion.coef)
         if self.algorithm == "cdsg":
-            sums = expansion.block_sums()
-            k, longer = checked_step(sums, _host(mean_gradient), noise, step)
-            if longer > step:
-                return [k], min(longer, longest)
+            betas = expansion.block_sums()
+            k, eta = checked_step(betas, _host(mean_gradient), noise, gamma)  # 5
+            if eta > gamma:  # 6: else
+                return [k], min(eta, longest)
         n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
         room = n if self.max_blocks is None else self.max_blocks - n_blocks
         turn = expansion.n_steps % (self.n_new + self.n_old)
         old = self.algorithm == "udsg" and turn >= self.n_new
         if room <= 0 or (old and n_blocks):
             if n == 1:
-                return [rng.randint(n_blocks)], step
-            return rng.permutation(n_blocks)[:n].tolist(), step
-        return list(range(n_blocks, n_blocks + min(n, room))), step
+                return [rng.randint(n_blocks)], gamma
+            return rng.permutation(n_blocks)[:n].tolist(), gamma
+        return list(range(n_blocks, n_blocks + min(n, room))), gamma
 
 
-def checked_step(sums, mean_gradient, noise, gamma):
+def checked_step(betas, mean_gradient, noise, gamma):
     """Return the old block that allows the longest step, and that step.
 
-    The step eta on block k, whose steps so far add up to beta_k, has at most the error
-    of a step gamma on a new block if, by equation 9 of the paper, whose eta is our
-    -eta, ::
+    By equation 9 of the paper, whose eta is our -eta, a step eta on block k has at most
+    the error of a step gamma on a new block if ::
 
         2 |beta_k - eta g|^2 + 2 eta^2 v <= |beta_k|^2 + gamma^2 |g|^2
 
@@ -298,12 +303,12 @@ def checked_step(sums, mean_gradient, noise, gamma):
 
     Parameters
     ----------
-    sums : ndarray of shape (n_blocks, l)
+    betas : ndarray of shape (n_blocks, l)
         beta_k.
     mean_gradient : ndarray of shape (l,)
         g.
     noise : float
-        v. `Iteration.step` takes the mean of |g_i|^2 over the batch in place of its
+        v. `Iteration.step` takes the mean of |g_i|^2 over the batch instead of its
         bound M^2, and 1 / (8 F) for sigma^2.
     gamma : float
 
@@ -311,14 +316,14 @@ def checked_step(sums, mean_gradient, noise, gamma):
     -------
     k : int
     eta : float
-        0.0 where no step on an old block meets the condition.
+        0.0 if no step on an old block meets the condition.
     """
     square = mean_gradient @ mean_gradient
     a = 2.0 * (square + noise)
-    if not len(sums) or not a > 0:
+    if not len(betas) or not a > 0:
         return 0, 0.0
-    b = 2.0 * (sums @ mean_gradient)
-    c = (sums * sums).sum(axis=1) - gamma**2 * square
+    b = 2.0 * (betas @ mean_gradient)
+    c = (betas * betas).sum(axis=1) - gamma**2 * square
     root = b * b - a * c
     steps = np.where(root >= 0, (b + np.sqrt(np.maximum(root, 0.0))) / a, 0.0)
     k = int(np.argmax(steps))
@@ -357,12 +362,12 @@ def doubly_stochastic(
     shuffle=True,
     n_halvings=0,
 ):
-    """Minimise lambda / 2 |f - b|^2 + mean_i w_i loss(y_i, f(x_i)).
+    """Minimize lambda / 2 |f - b|^2 + mean_i w_i loss(y_i, f(x_i)).
 
     With F frequencies in a block a step costs 2 B F (d + 2 l) flops and 2 B F cosines
-    and sines for its own block. The values of f on the batch cost as much for each of
-    the blocks; where running values are kept, for each block that changed since the
-    last visit, at most n / B of them.
+    and sines for its own block. The values of f on the batch cost as much for every
+    block; or, if running values are kept, for every block that changed since the last
+    visit, at most n / B of them.
 
     Parameters
     ----------
@@ -385,18 +390,18 @@ def doubly_stochastic(
     n_passes : int, default=1
         Passes over the rows that make an epoch.
     shuffle : bool, default=True
-        Whether the batches, slices of the given order, are visited in random order.
+        Whether to visit the batches, slices of the given order, in random order.
     n_halvings : int, default=0
         How often the guard has halved the steps before.
 
-    Yields
-    ------
-    EpochState
-        With a copy of `expansion` as `coef`, and as `step_size` the factor that the
-        guard multiplies all steps by. Without end, unless it has `failed`.
+    Returns
+    -------
+    Guarded
+        An iterator of one `EpochState` per epoch. Its `coef` is a copy of `expansion`,
+        and its `step_size` the factor by which the guard multiplies all steps.
     """
     xp, n = features.xp, rows.X.shape[0]
-    # A last batch of one row joins the one before: less their mean, the features of a
+    # A last batch of one row joins the one before: minus their mean, the features of a
     # single row are zero.
     bounds = [*range(0, max(n - 1, 1), batch_size), n]
     batches = [slice(start, stop) for start, stop in pairwise(bounds)]
@@ -409,23 +414,23 @@ def doubly_stochastic(
         features, rows, loss, expansion, values, alpha, batch_size, steps, blocks, rng
     )
 
-    def epoch():
+    def run_epoch():
         total = baseline = 0.0
-        diverged = Epoch(None, np.full(1, np.nan), np.nan, 0)
+        diverged = Epoch(None, np.full(1, np.nan), np.nan, False)
         order = np.tile(np.arange(len(batches)), n_passes)
-        for i in rng.permutation(order) if shuffle else order:
-            b = batches[i]
-            V = values.at(rows.X[b, :], b.start)
-            batch_loss, G, *moments = iteration.gradients(b, V)
+        for i in rng.permutation(order) if shuffle else order:  # 2
+            b = batches[i]  # 3
+            V = values.at(rows.X[b, :], b.start)  # 4
+            batch_loss, G, squares, curvatures = iteration.gradients(b, V)
             total += batch_loss
             of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * V.shape[0])
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
                 return diverged
-            iteration.step(b, V, G, *moments, guard.factor)
+            iteration.step(b, V, G, squares, curvatures, guard.factor)  # 5 to 16
             if not keep_values:
-                # The rows may never come again: a step that is too long shows on its
-                # own batch, whose loss it raises.
+                # The rows may never come again. A step that is too long raises the loss
+                # of its own batch.
                 after = iteration.total_loss(b, V)
                 if guard.trips(after, of_zero) and not after < batch_loss:
                     return diverged
@@ -434,14 +439,14 @@ def doubly_stochastic(
                 values.forget()
         values.drop_known()
         mean_loss = np.full(1, total / (n_passes * n))
-        return Epoch(expansion.copy(), mean_loss, mean_loss[0], 1)
+        return Epoch(expansion.copy(), mean_loss, mean_loss[0], True)
 
     def restore(good):
         expansion.restore(good)
         values.forget()
 
     return Guarded(
-        epoch,
+        run_epoch,
         guard,
         snapshot=expansion.copy,
         restore=restore,
@@ -454,7 +459,7 @@ def doubly_stochastic(
 class Iteration:
     """One step on a batch, and the losses before and after it.
 
-    The attributes are what `doubly_stochastic` knows.
+    The attributes are parameters of `doubly_stochastic`, and its running values.
     """
 
     features: Any
@@ -475,8 +480,8 @@ class Iteration:
         multiplies the step by `factor`.
         """
         xp, m, expansion = self.features.xp, G.shape[0], self.expansion
-        sums = xp.sum(G, axis=0)
-        total_weight, mean_gradient = float(sums[-1]), sums[:-1] / m
+        totals = xp.sum(G, axis=0)
+        total_weight, mean_gradient = float(totals[-1]), totals[:-1] / m
         if total_weight == 0.0:
             return
         factor *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
@@ -484,7 +489,7 @@ class Iteration:
         # v of `checked_step`, squares / m for M^2. sigma^2: the mean of F cosines has a
         # variance of 1 / (2 F) at most, over the square of a bound, 2, of what varies.
         noise = squares / (8.0 * self.features.block_size * m**2)
-        blocks, gamma = self.blocks.choose(
+        blocks, eta = self.blocks.choose(  # 5, 6
             expansion,
             mean_gradient,
             noise,
@@ -492,26 +497,27 @@ class Iteration:
             factor * self.steps.longest,
             self.rng,
         )
-        expansion.scale *= 1.0 - gamma * self.alpha
-        rate = -gamma / expansion.scale / len(blocks)
-        for k in blocks:
-            tiles, sums = self.features.adjoint(self.rows.X[b, :], k, G)
-            mu = sums[:, -1] / total_weight
-            change = rate * (sums[:, :-1] / m - mu[:, None] * mean_gradient)
-            expansion.add(k, change, mu @ change, rate * _host(mean_gradient))
+        expansion.scale *= 1.0 - eta * self.alpha  # 7, 9 (13, 15)
+        minus_step = -eta / expansion.scale / len(blocks)
+        for k in blocks:  # 8, 10, 11 (14, 16)
+            tiles, products = self.features.adjoint(self.rows.X[b, :], k, G)
+            mu = products[:, -1] / total_weight
+            change = minus_step * (products[:, :-1] / m - mu[:, None] * mean_gradient)
+            beta_change = minus_step * _host(mean_gradient)
+            expansion.add(k, change, mu @ change, beta_change)
             self.values.record(k, change, b.start, tiles, V)
-        least = min(_ROWS_OF_CLASS / m, self.loss.curvature)
+        least = min(_FEWEST_OF_CLASS / m, self.loss.curvature)
         # While the constant lags behind, old blocks fail the check. That matters only
-        # where they save time: where values are kept, new blocks cost no more.
+        # if old blocks save time: if values are kept, new ones cost no more.
         quick = self.loss.moves_constant and not self.values.keep
-        rate = constant_rate(self.batch_size, quick) * gamma / self.steps.longest
+        rate = constant_rate(self.batch_size, quick) * eta / self.steps.longest
         rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
         expansion.n_steps += 1
 
     def total_loss(self, b, V):
-        """Return the loss of a batch of rows, of the values V of `RunningValues`."""
+        """Return the loss of a batch from its running values V."""
         Y, w = self.rows.targets[b, :], self.rows.weights[b]
 
         def task(tile):
@@ -527,7 +533,7 @@ class Iteration:
         -------
         total : float
         G : array of shape (m, l + 1)
-            Gradients in f, and the weights of the rows beside them.
+            Gradients in f, and in the last column the weights of the rows.
         squares : float
             Sum of the squares of the gradients.
         curvatures : ndarray of shape (l,)
@@ -535,12 +541,12 @@ class Iteration:
         """
         xp, loss = self.features.xp, self.loss
         Y, W = self.rows.targets[b, :], self.rows.weights[b]
-        # One row an output: losses sum over few columns.
+        # Contiguous columns: losses with few of them are faster.
         G = xp.empty((V.shape[1] + 1, V.shape[0]), **self.features.array_options).T
 
         def task(tile):
-            F, w = self.expansion.values(V[tile, :]), W[tile]
-            value, gradient = loss.value_and_gradient(Y[tile, :], F)
+            f, w = self.expansion.values(V[tile, :]), W[tile]
+            value, gradient = loss.value_and_gradient(Y[tile, :], f)
             second = w[:, None] * loss.second_derivative(gradient)
             G[tile, -1] = w
             G[tile, :-1] = gradient = w[:, None] * gradient

@@ -174,7 +174,7 @@ def eigenpro(
             if np.isfinite(least) and not accepts(model):
                 least = np.inf
         losses = search.chosen(watch.losses) / n_rows
-        return Epoch(model, losses, least, watch.n_steps)
+        return Epoch(model, losses, least, watch.has_stepped)
 
     def restore(good):
         nonlocal sides

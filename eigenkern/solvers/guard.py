@@ -61,14 +61,14 @@ class Epoch(NamedTuple):
     least : float
         The loss that the guard checks, summed over outputs; the smallest of several
         iterates side by side. Not finite if the epoch diverged.
-    n_steps : int
-        Steps made.
+    has_stepped : bool
+        Whether it made at least one step.
     """
 
     coef: Any
     losses: np.ndarray
     least: float
-    n_steps: int
+    has_stepped: bool
 
 
 class Guard:
@@ -160,9 +160,9 @@ class EpochWatch:
         self.n_rows = self.n_batches = 0
 
     @property
-    def n_steps(self):
-        """Number of steps; a batch on which all iterates diverge makes none."""
-        return self.n_batches - bool(self.lost.all())
+    def has_stepped(self):
+        """Whether a step was made: none is on a batch on which all iterates diverge."""
+        return self.n_batches > bool(self.lost.all())
 
     @property
     def n_late(self):
@@ -264,7 +264,7 @@ class Guarded:
             halve = search is None or not search.is_longer
             if guard.accepts(epoch.least, halve=halve):
                 break
-            if epoch.n_steps == 0 and self._origin is not None:
+            if not epoch.has_stepped and self._origin is not None:
                 self._good = self._origin
             self._begin = self._good
             self._restore(self._good)

@@ -201,7 +201,7 @@ def projected(
             return None
         losses = watch.losses[0, :] / watch.n_rows
         mean = xp.asarray(iterate.mean, copy=True)
-        return Epoch(mean, losses, losses.sum(), watch.n_steps)
+        return Epoch(mean, losses, losses.sum(), watch.has_stepped)
 
     return Guarded(
         run_epoch,
@@ -309,7 +309,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
             iterate.coef -= theta  # 7
             iterate.n_projections += 1
         coef = xp.asarray(iterate.coef, copy=True)
-        return Epoch(coef, losses, losses.sum(), 1)
+        return Epoch(coef, losses, losses.sum(), True)
 
     return Guarded(
         run_epoch,

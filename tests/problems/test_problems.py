@@ -162,7 +162,7 @@ def fourier(X, Y, weights, train, held_out, loss=None):
     coef = Expansion(
         rng.standard_normal(L), rng.standard_normal(L), blocks, scale=0.7, n_steps=4
     )
-    coef.sums = [rng.standard_normal(L) for _ in blocks]
+    coef.betas = [rng.standard_normal(L) for _ in blocks]
 
     def predict(fitted, rows):
         F = np.zeros((len(rows), L))

@@ -527,7 +527,7 @@ def test_a_longer_step_is_given_up_before_the_measured_one_is_halved():
 
     def run_epoch():
         loss = next(losses)
-        return Epoch(None, np.array([loss]), loss, 1)
+        return Epoch(None, np.array([loss]), loss, True)
 
     guard = Guard(1.0)
     states = Guarded(run_epoch, guard, lambda: None, lambda _: None, search=search)

@@ -14,8 +14,8 @@ class Toy:
     A loss of None: there was no row to learn from. Infinite: the epoch diverged.
     """
 
-    def __init__(self, losses, start=10.0, zero_loss=1.0, n_steps=5):
-        self.x, self.n_steps = start, n_steps
+    def __init__(self, losses, start=10.0, zero_loss=1.0, has_stepped=True):
+        self.x, self.has_stepped = start, has_stepped
         self.guard, self._losses = Guard(zero_loss), iter(losses)
         self.starts = []
 
@@ -25,7 +25,7 @@ class Toy:
         if loss is None:
             return None
         self.x += self.guard.factor
-        return Epoch(self.x, np.array([loss]), loss, self.n_steps)
+        return Epoch(self.x, np.array([loss]), loss, self.has_stepped)
 
     def restore(self, x):
         self.x = x
@@ -87,20 +87,20 @@ def test_rounding_is_no_divergence():
 
 
 def test_it_restarts_from_the_origin_if_the_first_batch_trips():
-    toy = Toy([np.inf, 0.5], n_steps=0)
+    toy = Toy([np.inf, 0.5], has_stepped=False)
     states = toy.states(1, origin=0.0)
     assert toy.starts == [10.0, 0.0]
     assert (states[0].coef, states[0].n_step_halvings) == (0.5, 1)
 
 
 def test_without_an_origin_it_stays_where_it_was():
-    toy = Toy([np.inf, 0.5], n_steps=0)
+    toy = Toy([np.inf, 0.5], has_stepped=False)
     toy.states(1)
     assert toy.starts == [10.0, 10.0]
 
 
 def test_coefficients_that_stood_a_batch_are_not_given_up():
-    toy = Toy([np.inf, 0.5], n_steps=1)
+    toy = Toy([np.inf, 0.5])
     toy.states(1, origin=0.0)
     assert toy.starts == [10.0, 10.0]
 
@@ -168,9 +168,16 @@ def test_a_watch_knows_which_iterate_diverged():
     assert not watch.add(np.array([[10.0], [42.0]]), 10.0, 10)
     assert watch.lost.tolist() == [False, True]
     assert watch.losses.tolist() == [[20.0], [np.inf]]
-    assert (watch.n_rows, watch.n_batches, watch.n_steps) == (20, 2, 2)
+    assert (watch.n_rows, watch.n_batches) == (20, 2)
     assert watch.add(np.array([[np.nan], [1.0]]), 10.0, 10)
-    assert watch.n_steps == 2  # none on the batch that ended it
+    assert watch.has_stepped
+
+
+def test_a_batch_on_which_all_iterates_diverge_makes_no_step():
+    watch = EpochWatch(Guard(1.0), 1.0, (2, 1))
+    assert not watch.has_stepped
+    assert watch.add(np.array([[np.nan], [100.0]]), 10.0, 10)
+    assert not watch.has_stepped
 
 
 def test_heavy_targets_and_imagined_rows_raise_the_limit():
