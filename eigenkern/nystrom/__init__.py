@@ -31,5 +31,6 @@ K_nm R beta. Theorem 5 asks for gamma < |K_nm R|^2; it must be gamma <= n / |K_n
 from a QR decomposition of K_mm, this package by pivoted Cholesky (see `whitening`).
 
 Read `whitening` (R), then `moments` (B and q), `filters` (the paths g), `selection`
-(their errors) and `descent` (NYTRO step by step); `plan` has the memory they need.
+(their errors) and `descent` (NYTRO step by step; the gradient of equation 20 is
+`problems.centers.CenterProblem.gradient`). `plan` has the memory that fits need.
 """

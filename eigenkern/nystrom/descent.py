@@ -1,6 +1,5 @@
 """Gradient descent on the normal equations, step by step, and when it stops."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +14,10 @@ from ..operators.matrix import check_finite
 from ..operators.plan import cache_budget
 from .krylov import top_eigenvalue
 
-# The norm of a gradient over that before, above which it grows. Without negative
-# eigenvalues only rounding makes it grow, by at most 1e-6 in 136 fits (2000 rows of
-# four data sets, five kernels, four bandwidths, single and double precision, 200
-# iterations each); with one it grows without end.
+# The norm of a gradient divided by the previous one, above which it counts as growing.
+# Without negative eigenvalues only rounding makes it grow, by at most 1e-6 in 136 fits
+# (2000 rows of four data sets, five kernels, four bandwidths, single and double
+# precision, 200 iterations each); with one it grows without end.
 _GROWS = 1.0001
 
 
@@ -34,7 +33,7 @@ def factorising_pays(
     cached,
     n_threads,
 ):
-    """Whether a factorization gives the path of gradient descent sooner than iterating.
+    """Whether a factorization gives the path of gradient descent faster than iterating.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ def factorising_pays(
     n, p = n_rows, n_centers or n_rows
     # Eigenvectors twice, on the training rows and on all of them, and half of K'K.
     factorise = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
-    # Two products with a value of the kernel, once it is there.
+    # Seconds per value of the kernel: two products, and to compute or read it.
     entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
     entry += machine.convert / n_threads
     if cached:
@@ -66,7 +65,7 @@ def factorises(place, plan, sizes, itemsize, max_iter, cache_size):
     Parameters
     ----------
     place : object with xp and device
-        Where it is computed.
+        Where the fit is computed.
     plan : NystromPlan
         Of the factorization.
     sizes : tuple of int
@@ -74,7 +73,7 @@ def factorises(place, plan, sizes, itemsize, max_iter, cache_size):
     itemsize : int
         Bytes of a value of the kernel.
     max_iter : int or None
-        None: as many as it takes.
+        None: no limit.
     cache_size : float or "auto"
         MB for the kernel matrix.
     """
@@ -103,9 +102,9 @@ class State(NamedTuple):
     Attributes
     ----------
     coef : array of shape (p, l) or None
-        b; None: it is not over yet.
+        b; None before the last state.
     counts : dict
-        Fitted attributes that were found with them.
+        Fitted attributes that were found with it.
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     """
@@ -123,11 +122,11 @@ class Descent:
     gradient : callable
         ``gradient(b, Y)`` returns B b - q with the q of targets Y; for Y None: B b.
     targets : array of shape (n, l)
-        Less their mean, in float64.
+        Minus their mean, in float64.
     n_coefs : int
         p.
     noise : float
-        A gradient that is less than this fraction of the first one may be rounding.
+        A gradient smaller than this fraction of the first one may be rounding.
 
     Attributes
     ----------
@@ -151,7 +150,7 @@ class Descent:
         self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
     def walked(self, walk, step_size):
-        """Return the `Walk` after one more step.
+        """Return the `Walk` after one more step, `walk.b` - gamma (B `walk.b` - q).
 
         Parameters
         ----------
@@ -162,7 +161,7 @@ class Descent:
         Raises
         ------
         IndefiniteKernelError
-            If the gradient grows: with positive eigenvalues it cannot.
+            If the gradient grows, which it cannot if all eigenvalues are positive.
         """
         g = self._gradient(walk.b, self._targets)
         norm = float(namespace(g).linalg.vector_norm(g))
@@ -182,7 +181,7 @@ class Walk(NamedTuple):
     t : int
         Number of steps.
     first, previous : float or None
-        Norms of the first gradient, and of the last one.
+        Norms of the first and of the last gradient.
     """
 
     b: Any
@@ -194,10 +193,10 @@ class Walk(NamedTuple):
 class EarlyStopping:
     """Gradient descent until held-out rows say when to stop, then on all rows.
 
-    An iterator of `State`, one for each step, without coefficients until the last one.
-    If the problem has validation rows, t is chosen by descending on the training rows:
-    the t of the least error, or the first where the error falls by less than `tol`.
-    Then as many steps are made on all rows.
+    An iterator of one `State` per step; only the last one has coefficients. If the
+    problem has validation rows, t is chosen by descending on the training rows: the t
+    of the least error, or the first at which the error falls by less than `tol`. Then
+    as many steps are made on all rows.
 
     Parameters
     ----------
@@ -212,12 +211,12 @@ class EarlyStopping:
         ``factorise()`` returns the last state if the kernel turns out to have negative
         eigenvalues.
     n_iter : int
-        Most steps; as many as are made where nothing is chosen.
+        Most steps; as many as are made if nothing is chosen.
     tol : float or None
     cache_size : float or "auto"
         MB for kernel matrices.
     n_stored : int
-        The first models on all rows to keep, in `path`.
+        How many first models on all rows to keep, in `path`.
 
     Attributes
     ----------
@@ -229,20 +228,17 @@ class EarlyStopping:
         Of 0, 1, ... steps on the validation rows.
     best : array or None
         b of the training rows after the chosen number of steps.
-    t : int
-        The chosen number of steps on the training rows.
+    t : int or None
+        The number of steps on the training rows; None before it is chosen.
     step, n_steps : float, int
         gamma, and how many such steps give the model; on all rows both may change.
     path : list of arrays
     is_over : bool
-        Whether all steps were made, or it is known that they diverge.
+        Whether the last state has been returned.
     """
 
-    #: What is saved, besides the walk.
-    _saved = (
-        *("b", "errors", "best", "t", "step", "n_steps", "path"),
-        *("is_over", "_chosen", "_gave_up"),
-    )
+    #: What is saved, in addition to the walk.
+    _saved = ("b", "errors", "best", "t", "step", "n_steps", "path", "is_over")
 
     def __init__(
         self,
@@ -261,40 +257,29 @@ class EarlyStopping:
         self._finish, self._factorise = finish, factorise
         self._n_iter, self._tol = n_iter, tol
         self._cache_size, self._n_stored = cache_size, n_stored
-        self.walk = self.b = self.errors = self.best = None
-        self.t, self.step, self.n_steps, self.path = n_iter, None, None, []
-        self._chosen, self._gave_up = problem.validation is None, False
-        self.is_over = False
-        self._descent = self._error_of = None
+        self.walk = self.b = self.errors = self.best = self.step = self.n_steps = None
+        self.t = n_iter if problem.validation is None else None
+        self.path, self.is_over = [], False
+        self._states = self._iterate()
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        try:
-            self._advance()
-        except IndefiniteKernelError:
-            self.is_over = self._gave_up = True
-        if self._gave_up:  # free the memory before the factorization needs it
-            self._descent = self._error_of = self.walk = self.best = None
-            self.path = []
-        return self.finished() if self.is_over else State(None, {})
+        return next(self._states)
 
-    def _advance(self):
-        """Make a step, if there is one to make."""
-        if self._descent is None:
-            self._prepare()
-        if self.walk is None:
-            self._start()
-        if not self._chosen:
-            self._select()
-        elif not self.is_over:
-            self.walk = self._descent.walked(self.walk, self.step)
-            self._note()
+    def _iterate(self):
+        try:
+            yield from self._steps()
+        except IndefiniteKernelError:  # free the memory before factorizing
+            self.walk = self.best = self.b = None
+            self.path = []
+        self.is_over = True
+        yield self.finished()
 
     def finished(self):
         """Return the last state."""
-        return self._factorise() if self._gave_up else self._finish(self)
+        return self._factorise() if self.b is None else self._finish(self)
 
     def save(self):
         """Return the state between two steps, for `load`."""
@@ -302,72 +287,91 @@ class EarlyStopping:
         return saved | {"walk": None if self.walk is None else list(self.walk)}
 
     def load(self, saved):
-        """Go on from where another run on the same problem was."""
+        """Resume from where another run on the same problem was."""
         for name in self._saved:
             setattr(self, name, saved[name])
         self.walk = None if saved["walk"] is None else Walk(*saved["walk"])
 
-    def _prepare(self):
-        """Get ready to descend on the training rows, or on all once t is chosen."""
+    def _steps(self):
+        """Choose t, and make the steps on all rows; yield after each but the last."""
         problem = self._problem
-        rows = problem.all if self._chosen and problem.refits else problem.train
-        matrices = [problem.matrix_of(rows)]
-        if not self._chosen:
-            matrices.append(problem.matrix_of_validation(problem.initial_coef()))
-        sizes = self._n_iter, problem.n_features
+        descent = (yield from self._choose()) if self.t is None else None
+        if descent is None:
+            rows = problem.all if problem.refits else problem.train
+            descent, _ = self._prepared(rows, [problem.matrix_of(rows)])
+        if self.walk is None:
+            self.walk = Walk(descent.start)
+            self.step, self.n_steps = stable_step(self.step, descent.top, self.t)
+            self._keep()
+        last = max(self.n_steps, self._n_stored)
+        while self.walk.t < last:
+            self.walk = descent.walked(self.walk, self.step)
+            self._keep()
+            if self.walk.t < last:
+                yield State(None, {})
+
+    def _choose(self):
+        """Descend on the training rows until t is chosen; return the descent.
+
+        Return None if another one follows, on all rows, which needs the memory.
+        """
+        problem, tol = self._problem, self._tol
+        validation = problem.matrix_of_validation(problem.initial_coef())
+        descent, (_, validation) = self._prepared(
+            problem.train, [problem.matrix_of(problem.train), validation]
+        )
+        mean = problem.mean(problem.train)
+        if self.walk is None:
+            self.walk, self.best = Walk(descent.start), descent.start
+            self.errors = [problem.validation_error(validation, self.best, mean)]
+        while self.t is None:
+            self.walk = descent.walked(self.walk, self.step)
+            error = problem.validation_error(validation, self.walk.b, mean)
+            least = np.fmin.reduce(self.errors)
+            self.errors.append(error)
+            t = self.walk.t
+            stops = tol is not None and decrease(self.errors, t) < tol
+            if stops or error < least:
+                self.best = self.walk.b
+            if stops or t == self._n_iter:
+                self.t = t if stops else int(np.nanargmin(self.errors))
+                self._tell(self.errors, self.t)
+                if not problem.refits and not self._n_stored:
+                    # The training rows are all rows, and the model is known.
+                    self.b, self.n_steps = self.best, self.t
+                    return descent
+                self.walk = None
+            yield State(None, {})
+        return None if problem.refits else descent
+
+    def _prepared(self, rows, matrices):
+        """Return the descent on some rows, and the matrices, cached if that pays.
+
+        The first one is the matrix of these rows.
+        """
+        sizes = self._n_iter, self._problem.n_features
         matrices, _ = cached(matrices, self._cache_size, *sizes)
-        self._descent = problem.descent(rows, matrices[0])
-        if self.walk is not None and self.walk.b.shape != self._descent.start.shape:
+        descent = self._problem.descent(rows, matrices[0])
+        if self.walk is not None and self.walk.b.shape != descent.start.shape:
             raise ValueError(
                 f"the checkpoint has {self.walk.b.shape[0]} centers and this fit "
-                f"{self._descent.start.shape[0]}: pass their number as n_centers, not "
+                f"{descent.start.shape[0]}: pass their number as n_centers, not "
                 "'auto', or another folder"
             )
-        if not self._chosen:
-            mean = problem.mean(rows)
-            self._error_of = partial(problem.validation_error, matrices[1], mean=mean)
         if self.step is None:
-            self.step = self._step_of(self._descent.top)
+            self.step = self._step_of(descent.top)
+        return descent, matrices
 
-    def _start(self):
-        """Start from zero."""
-        start, top = self._descent.start, self._descent.top
-        self.walk = Walk(start)
-        if self._chosen:
-            self.step, self.n_steps = stable_step(self.step, top, self.t)
-            self._note()
-        else:
-            self.errors, self.best = [self._error_of(start)], start
-
-    def _select(self):
-        """Make a step on the training rows; choose t if it is time."""
-        self.walk = self._descent.walked(self.walk, self.step)
-        error, least = self._error_of(self.walk.b), np.fmin.reduce(self.errors)
-        self.errors.append(error)
-        t, tol = self.walk.t, self._tol
-        stops = tol is not None and decrease(self.errors, t) < tol
-        if stops or error < least:
-            self.best = self.walk.b
-        if stops or t == self._n_iter:
-            self.t = t if stops else int(np.nanargmin(self.errors))
-            self._tell(self.errors, self.t)
-            self._chosen, self.walk, self._error_of = True, None, None
-            if self._problem.refits:  # free the memory before all rows need it
-                self._descent = None
-            elif not self._n_stored:  # the training rows are all
-                self.b, self.n_steps, self.is_over = self.best, self.t, True
-
-    def _note(self):
-        """Keep a model on all rows if it is the chosen one, or models are stored."""
+    def _keep(self):
+        """Keep the model of a step on all rows if it is the chosen one, or stored."""
         if self.walk.t == self.n_steps:
             self.b = self.walk.b
         if self._n_stored and self.walk.t <= self._n_stored:
             self.path.append(self.walk.b)
-        self.is_over = self.walk.t >= max(self.n_steps, self._n_stored)
 
 
 def best_iteration(errors, tol):
-    """Return the place of the least error, or of the first small decrease."""
+    """Return the index of the least error, or of the first small decrease."""
     if tol is not None:
         for t in range(1, len(errors)):
             if decrease(errors, t) < tol:
@@ -381,7 +385,7 @@ def decrease(errors, t):
 
 
 def stable_step(step, top, t):
-    """Return a step that is stable on all rows, and how many of it make t steps."""
+    """Return a step that is stable on all rows, and how many make up t given ones."""
     if step * top < 2:
         return step, t
     return 1.0 / top, round(t * step * top)
