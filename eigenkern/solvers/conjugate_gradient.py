@@ -1,4 +1,4 @@
-"""Conjugate gradients for many right-hand sides, each with its own end."""
+"""Conjugate gradients for many right-hand sides, each of which may end early."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import device_of, namespace, to_numpy
 
-# What a run can resume from, named as in the formulas of `conjugate_gradient`.
+# The variables of `conjugate_gradient` that a run resumes from.
 _STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
 
 
@@ -17,13 +17,13 @@ class Solution(NamedTuple):
     ----------
     coef : array of shape (p, l)
     residuals : ndarray of shape (l,)
-        Norm of the residual of every column over that of its right-hand side.
+        Norm of the residual of every column, divided by that of its right-hand side.
     converged : bool
         Whether every column is done.
     rest : array of shape (p, l) or None
         The residual itself; None unless all columns end together.
     state : dict
-        What another run can resume from.
+        What another run resumes from.
     """
 
     coef: Any
@@ -38,8 +38,8 @@ def conjugate_gradient(
 ):
     """Solve ``H X = rhs``, H positive definite; yield a `Solution` per iteration.
 
-    Every column has its own step, and no longer changes once its relative residual is
-    at most `tol`: later products involve only the other columns.
+    Every column has its own step. A column whose relative residual is at most `tol`
+    changes no more: later products involve only the other columns.
 
     Hestenes and Stiefel, "Methods of conjugate gradients for solving linear systems",
     1952. With residual R, Z = M R and direction P, for each column ::
@@ -91,11 +91,11 @@ def conjugate_gradient(
                 yield Solution(coef, residuals, True, rest if together else None)
         H_P = apply(P)
         # Rounding can leave no curvature along a direction: then its step is zero.
-        step = _over(R_Z, xp.sum(P * H_P, axis=0))
+        step = _quotient(R_Z, xp.sum(P * H_P, axis=0))
         X, R = X + step * P, R - step * H_P
         Z = R if precondition is None else precondition(R)
         previous, R_Z = R_Z, xp.sum(R * Z, axis=0)
-        P = Z + _over(R_Z, previous) * P
+        P = Z + _quotient(R_Z, previous) * P
         residuals = residuals.copy()
         residuals[active] = _norms(R) / scale[active]
         converged = bool((residuals <= tol).all())
@@ -117,8 +117,8 @@ def _norms(V):
     return to_numpy(xp.linalg.vector_norm(V, axis=0)).astype(np.float64)
 
 
-def _over(a, b):
-    """Return a / b, zero where b is not positive."""
+def _quotient(a, b):
+    """Return a / b, or 0 where b is not positive."""
     xp, positive = namespace(a), b > 0
     return xp.where(positive, a / xp.where(positive, b, xp.ones_like(b)), 0.0 * b)
 

@@ -155,7 +155,7 @@ def eigenpro(
 
     def run_epoch():
         nonlocal sides
-        sides = search.left_of(sides) if search.n_sides > 1 else coef
+        sides = search.remaining(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
         order = A.shuffled_ranges(starts, rng).tolist()

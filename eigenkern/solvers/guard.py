@@ -8,14 +8,15 @@ import numpy as np
 from ..backend.array import to_numpy
 
 # Largest loss of an epoch so far, relative to that of f = 0 on the same rows. Batches
-# of noisy targets reach two; four times the loss of predicting the mean is not noise.
+# of noisy targets reach two; four is more than noise.
 _TRIP = 4.0
 # Largest loss of an epoch, relative to the best one. On noisy targets epochs differ by
 # tens of percent; if the residual is nearly zero, by a factor of two.
 _MOST_GROWTH = 3.0
 # Growth of the loss, relative to that of f = 0, that may be rounding: a residual of
-# zero can only grow. It is rare: 144 fits of up to 100 epochs to targets without noise
-# were the same with 0 to 1e-4, down to losses of 1e-15 (single precision) and 1e-32.
+# zero can only grow. It seldom matters: 144 fits of up to 100 epochs to targets without
+# noise, down to losses of 1e-15 (single precision) and 1e-32, were the same with 0 to
+# 1e-4.
 _GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
@@ -32,7 +33,7 @@ class EpochState:
     loss : float
         Mean loss of the epoch, each batch measured before its update.
     step_size : float
-        Step in use, before the factors of a race and of trial half steps.
+        Step in use, without the factors of `StepSearch`.
     n_step_halvings : int
         How often the guard went back and halved the step.
     failed : bool
@@ -59,8 +60,8 @@ class Epoch(NamedTuple):
     losses : ndarray of shape (l,)
         Mean loss of every output.
     least : float
-        The loss that the guard checks, summed over outputs; the smallest of several
-        iterates side by side. Not finite if the epoch diverged.
+        The loss that the guard checks, summed over outputs; of several iterates side by
+        side the smallest one. Not finite if the epoch diverged.
     has_stepped : bool
         Whether it made at least one step.
     """
@@ -72,7 +73,7 @@ class Epoch(NamedTuple):
 
 
 class Guard:
-    """Decides when an iteration diverges, and by how much to shorten its steps.
+    """Decides whether an iteration diverges, and by how much to shorten its steps.
 
     Parameters
     ----------
@@ -91,14 +92,14 @@ class Guard:
 
     def __init__(self, zero_loss, n_halvings=0):
         self._zero_loss = zero_loss
-        if n_halvings > _MAX_HALVINGS:  # that failed, perhaps on other rows
+        if n_halvings > _MAX_HALVINGS:  # an earlier fit failed, perhaps on other rows
             n_halvings = 0
         self.factor, self.n_halvings = 0.5**n_halvings, n_halvings
         self.best_loss = np.inf
 
     @property
     def failed(self):
-        """Whether halving the step has not helped."""
+        """Whether the step was halved as often as possible."""
         return self.n_halvings > _MAX_HALVINGS
 
     def trips(self, total, baseline):
@@ -112,7 +113,7 @@ class Guard:
         """Record the loss of an epoch, NaN if it diverged; return whether it is good.
 
         If not, the solver has to go back to the start of the best epoch, with half the
-        step if the step is to blame (`halve`).
+        step if `halve`.
         """
         bound = _MOST_GROWTH * self.best_loss + _GROWTH_ROUNDING * self._zero_loss
         if loss <= bound and loss < np.inf:
@@ -126,7 +127,7 @@ class Guard:
 
 
 class EpochWatch:
-    """Losses of iterates side by side, in an epoch so far, and which have diverged.
+    """The losses in an epoch so far of iterates side by side; which ones diverged.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ class EpochWatch:
     shape : tuple (k, l)
         Number of iterates side by side, and of outputs of each.
     n_early : int, default=0
-        Batches before the late ones.
+        Number of first batches; the others are late ones.
     n_slack_rows : int, default=0
         Extra rows to count at the start with the loss of f = 0, so that a few unusual
         rows are not taken for divergence.
@@ -144,8 +145,8 @@ class EpochWatch:
     Attributes
     ----------
     losses, late : ndarrays of shape (k, l)
-        Sums over the rows so far, and over those of late batches; the first is infinite
-        for an iterate that diverged.
+        Sums over all rows so far, and over those of late batches. An iterate that
+        diverged has infinite `losses`.
     lost : ndarray of shape (k,)
         Which iterates diverged.
     n_rows, n_batches : int
@@ -166,7 +167,7 @@ class EpochWatch:
 
     @property
     def n_late(self):
-        """Number of late batches so far; not positive before the first."""
+        """Number of late batches so far; zero or negative before the first one."""
         return self.n_batches - self._n_early
 
     def lost_columns(self):
@@ -185,7 +186,7 @@ class EpochWatch:
         self.n_rows, self.n_batches = self.n_rows + n_rows, self.n_batches + 1
         if self.n_late > 0:
             self.late += losses
-        # Heavy targets raise both sides; a batch of zeros counts as an average one.
+        # Large targets raise both sums; a batch of zeros counts as an average one.
         self._baseline += max(zero_loss, self._zero_loss * n_rows)
         for side, total in enumerate(self.losses.sum(axis=1)):
             if self._guard.trips(total, self._baseline):
@@ -196,10 +197,10 @@ class EpochWatch:
 class Guarded:
     """Run epochs; if one diverges, go back and halve the step.
 
-    It knows nothing about what an epoch does. It goes back to the start of the epoch
-    with the smallest loss, because any other epoch may have ended badly without being
-    noticed. It is an iterator of one `EpochState` per epoch, and ends only after it has
-    failed: the caller decides when to stop.
+    An iterator of one `EpochState` per epoch, which ends only after it has failed: the
+    caller decides when to stop. It knows nothing about what an epoch does. It goes back
+    to the start of the epoch with the smallest loss, because any other epoch may have
+    ended badly without being noticed.
 
     Parameters
     ----------
@@ -213,12 +214,12 @@ class Guarded:
     step_size : float, default=1.0
         The step before all factors; states report it times the guard's factor.
     model_of : callable
-        The model of a snapshot; by default the snapshot itself.
+        ``model_of(copy)`` returns the model of a snapshot; by default the snapshot.
     origin : snapshot, default=None
         Where to start from if the given coefficients trip the guard immediately: they
         may be worse than none.
     search : StepSearch, default=None
-        Steps other than the guard's.
+        Tries other steps.
     counts : callable, default=dict
         ``counts()`` returns fitted attributes that the solver counts itself.
     save_rest, load_rest : callable
@@ -246,7 +247,8 @@ class Guarded:
         self._step_size, self._model_of, self._origin = step_size, model_of, origin
         self._search, self._counts = search, counts
         self._save_rest, self._load_rest = save_rest, load_rest
-        self._begin = self._good = None
+        # The starts of this epoch and of the best one.
+        self._begin = self._good = snapshot()
 
     def __iter__(self):
         return self
@@ -255,12 +257,11 @@ class Guarded:
         guard, search = self._guard, self._search
         if guard.failed:
             raise StopIteration
-        self._note_the_start()
         while True:
             epoch = self._run_epoch()
             if epoch is None:
                 return self._state(self._model_of(self._snapshot()), 0.0, 0.0)
-            # Blame a longer step of the search first; halve only without one.
+            # The search may have chosen a longer step: blame that first.
             halve = search is None or not search.is_longer
             if guard.accepts(epoch.least, halve=halve):
                 break
@@ -278,25 +279,17 @@ class Guarded:
         self._begin = self._snapshot()
         state = self._state(epoch.coef, float(epoch.losses.mean()), guard.factor)
         if search is not None and search.update(epoch.losses):
-            # In a race the smallest loss shows growth; from now on the chosen step's
-            # does.
+            # The race is over: compare later losses with that of the chosen step, not
+            # with the smallest of all sides.
             guard.best_loss = epoch.losses.sum()
         return state
-
-    def _note_the_start(self):
-        if self._begin is None:
-            self._begin = self._good = self._snapshot()
 
     def _state(self, coef, loss, factor, failed=False):
         step, n_halvings = factor * self._step_size, self._guard.n_halvings
         return EpochState(coef, loss, step, n_halvings, failed, self._counts())
 
     def save(self):
-        """Return the state of the iteration between two epochs, for `load`.
-
-        A dict of numbers and arrays, snapshots, and the attributes of guard and search.
-        """
-        self._note_the_start()
+        """Return the state between two epochs, a dict for `load`."""
         return {
             "begin": self._begin,
             "good": self._good,

@@ -6,21 +6,20 @@ from ..backend.array import namespace, slices
 from ..backend.linalg import cholesky, large_product, solve_triangular
 from .conjugate_gradient import conjugate_gradient
 
-# Relative residual at which conjugate gradients stop. What they leave comes back with
-# the next projection: 0.05 took two to three times the products, and just as many
-# epochs.
+# Relative residual at which conjugate gradients stop. The residual is projected the
+# next time: with 0.05 fits took two to three times the products and as many epochs.
 _TOLERANCE = 0.2
-# Products at most; three usually reach 0.2.
+# Most products; three usually reach 0.2.
 _MAX_PRODUCTS = 10
-# Eigenvectors in their preconditioner, at most: more would cost as much as a product.
+# Most eigenvectors in their preconditioner: more would cost as much as a product.
 _MAX_VECTORS = 200
 
 
 class CenterFactor:
-    """One Cholesky factor of K(Z, Z) in float64.
+    """The Cholesky factor of K(Z, Z) in float64.
 
-    Rounding of a kernel matrix, p eps k(x, x), is added to its diagonal. The fixed
-    point of the iteration, where h = 0, does not depend on it.
+    The rounding error of a kernel matrix, p eps k(x, x), is added to its diagonal. The
+    fixed point of the iteration, where h = 0, does not depend on it.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ class CenterFactor:
         return self._xp.astype(solution, self._dtype)
 
     def whiten(self, C):
-        """Return C L^-T of rows C of K(X, Z): features with the projected kernel."""
+        """Return C L^-T for rows C of K(X, Z): features of the projected kernel."""
         C = self._xp.astype(C, self._xp.float64)
         return self._xp.astype(solve_triangular(self._L, C.T).T, self._dtype)
 
@@ -63,50 +62,50 @@ class ExactProjection:
     ----------
     factor : CenterFactor
     P : CenterSpectral, default=None
-        Whose corrections are to be projected.
+        Its corrections K V S are projected too.
     """
 
-    #: Exact projections leave nothing.
+    #: Exact projections have no residual.
     residual = 0.0
 
     def __init__(self, factor, P=None):
         self._factor, self._P = factor, P
 
     def __call__(self, h, S=None):
-        """Return K(Z, Z)^-1 h + V S, and zeros: what is left of h + K V S."""
+        """Return theta = K(Z, Z)^-1 h + V S, and its residual, zero."""
         coef = self._factor.solve(h)
-        if S is not None:  # K(., Z_c) V S is in the span already
+        if S is not None:  # K(., Z_c) V S lies in the span
             self._P.add_to(coef, S)
         return coef, namespace(h).zeros_like(h)
 
     def save(self):
-        """Return None: nothing changes from one projection to the next."""
+        """Return None: a projection changes nothing here."""
 
     def load(self, saved):
         """Do nothing."""
 
 
 class InexactProjection:
-    """Projection by a few conjugate gradients: O(p) memory.
+    """Projection by a few steps of conjugate gradients, in O(p) memory.
 
-    EigenPro 3 projects by a run of EigenPro 2, whose result may be larger than the
-    function that it projects, in the norm of the kernel's space. Conjugate gradients
-    minimize the error in this norm: their result is an orthogonal projection too, onto
-    a part of the span, and never larger than the function. The part of h that they
-    leave is returned as well, for the next projection. Their preconditioner has the
-    eigenvectors U of the Nystrom approximation G G' of K(Z, Z), G = K(Z, Z_c) V.
+    EigenPro 3 projects by a run of EigenPro 2, whose result may have a larger norm in
+    the kernel's space than the function that it projects. Conjugate gradients minimize
+    the error in this norm: their result is an orthogonal projection onto a part of the
+    span, and its norm is never larger. The residual is returned too, for the next
+    projection. Their preconditioner has the eigenvectors U of the Nystrom approximation
+    G G' of K(Z, Z), G = K(Z, Z_c) V.
 
     Parameters
     ----------
     centers : Matrix
         K(Z, Z), in random order.
     P : CenterSpectral
-        Whose corrections are to be projected.
+        Its corrections K V S are projected too.
 
     Attributes
     ----------
     residual : float
-        The relative residual that projections ended with, on average.
+        The mean of the relative residuals of projections so far.
     """
 
     def __init__(self, centers, P):
@@ -125,11 +124,11 @@ class InexactProjection:
             self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
     def save(self):
-        """Return the mean residual and how many it is the mean of, to `load`."""
+        """Return the mean residual and the number of projections, for `load`."""
         return [self.residual, self._n_projections]
 
     def load(self, saved):
-        """Go on from what `save` returned."""
+        """Resume from what `save` returned."""
         if saved is not None:
             self.residual, self._n_projections = saved
 
@@ -138,10 +137,10 @@ class InexactProjection:
         return R - large_product(U, self._scales * (U.T @ R))
 
     def __call__(self, h, S=None):
-        """Return K(Z, Z)^-1 h + V S, approximately, and what is left of h + K V S.
+        """Return theta = K(Z, Z)^-1 (h + K V S), approximately, and its residual.
 
         The two terms are projected together. Both are large along the top eigenvectors,
-        where they cancel; errors of two separate projections would not.
+        where they cancel; the errors of two separate projections would not.
         """
         h = h if S is None else h + large_product(self._images, S)
         solver = conjugate_gradient(

@@ -2,7 +2,7 @@
 
 The measured step suits typical targets. A longer one is faster if the targets have no
 component in the directions in which it is unstable, and a shorter one is faster if they
-contradict each other. Only training can tell.
+contradict each other. Only training shows which.
 """
 
 import math
@@ -12,10 +12,10 @@ import numpy as np
 from ..backend.array import device_of, namespace, to_numpy
 
 # An epoch that lowers the residual by less than this fraction has stalled: the noise of
-# a few epochs is as large. (benchmarks/robustness.py)
+# a few epochs is as large (benchmarks/robustness.py).
 _STALL = 0.03
-# Steps of the race relative to the measured one, the most useful first, and its number
-# of epochs. Share of problems solved within 1.25 times the epochs of the best step
+# Steps of the race relative to the measured one, the most useful first, and the epochs
+# of the race. Share of problems solved within 1.25 times the epochs of the best step
 # (benchmarks/robustness.py):
 #     93 problems that the race was designed on   46 others
 #     no race                            79 %       85 %
@@ -24,15 +24,15 @@ _STALL = 0.03
 #     6, without the longest or shortest 96 %
 _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
-# Columns that take part at most. A product with a cached matrix of 20 000 rows takes
+# Most columns in a race. A product with a cached matrix of 20 000 rows takes
 # 2.3 times as long with 6 columns as with one, and 1.6 times as long with 30 as with
 # 10; many columns are nearly free only where the matrix is computed from many features.
 # With ten outputs a race of three sides gained nothing: on 12 000 rows of mnist,
 # fashion_mnist and cifar10_gray, clean and with 30 % of the labels flipped, fits of 5
-# epochs took 1.14 times as long, of 20 epochs 1.07 times, with the same errors within
-# 0.04 points; with seven outputs (covtype) four sides chose what two do.
+# epochs took 1.14 times as long, and fits of 20 epochs 1.07 times, with the same errors
+# within 0.04 points. With seven outputs (covtype) four sides chose what two do.
 _RACE_COLUMNS = 16
-# With fewer batches per epoch, unstable steps have no time to show it.
+# With fewer batches per epoch, a race is too short for unstable steps to diverge.
 _RACE_BATCHES = 8
 # A side is not chosen if its residual of an epoch, on all rows, is more than this many
 # times the smallest.
@@ -40,16 +40,17 @@ _MUCH_WORSE = 1.5
 # A side is dropped if its loss is more than this many times that of the best one. Races
 # of six epochs and all sides were recorded on 2000 rows (the cases of
 # benchmarks/robustness.py) and replayed with the rules that drop sides and end the
-# race. The epochs that the chosen step needs for its final loss, over those of the step
-# that the whole race chooses:
+# race. Epochs until the chosen step reaches its final loss, divided by those of the
+# step that the whole race chooses:
 #     73 problems that the rules were chosen on   38 others
 #     at most 1.22, 97 % at most 1.1              at most 1.03
-# Epochs of sides beyond one fall from 27 to 16. With 5 instead of 10, at most 1.33.
+# The epochs of all sides but one fall from 27 to 16. With a limit of 5 in place of 10
+# the quotients are at most 1.33.
 _HOPELESS = 10.0
 
 
 class StepSearch:
-    """Which steps to make: several side by side, then one for every output.
+    """Chooses steps: a race of several side by side, then one for every output.
 
     In the first epochs k steps run side by side as additional columns of the products.
     For every output, the model after an epoch is that of the best step, and in the end
@@ -62,11 +63,11 @@ class StepSearch:
     Parameters
     ----------
     n_outputs : int
-        l. With many outputs there is room for few sides, or for only one: no race.
+        l. With many outputs there is room for few sides, or for one: then no race.
     n_batches : int
-        Batches per epoch; 0: no race.
+        Batches per epoch; with few (or 0) there is no race.
     tries : bool, default=True
-        Whether to try anything; otherwise all factors stay 1.
+        Whether to try anything; if not, all factors stay 1.
     """
 
     def __init__(self, n_outputs, n_batches=0, *, tries=True):
@@ -75,13 +76,13 @@ class StepSearch:
         self._race, self._epoch = np.asarray(_RACE[: max(k, 1)]), 0
         self._trials = [StepTrials() for _ in range(n_outputs)]
         self._best = np.zeros(n_outputs, dtype=int)
-        self._behind = None  # logarithms of the sides' losses over those of the best
+        self._behind = None  # logarithm of each side's loss over that of the best
         self._stays, self._decided = np.ones(self.n_sides, dtype=bool), False
-        self._left = None  # the sides that are left, where some were dropped
+        self._remaining = None  # indices of the sides that were not dropped just now
 
     @property
     def n_sides(self):
-        """k, the steps that run side by side."""
+        """k, the number of steps that run side by side."""
         return len(self._race)
 
     @property
@@ -100,40 +101,41 @@ class StepSearch:
             return columns
         return namespace(columns).concat([columns] * self.n_sides, axis=1)
 
-    def left_of(self, sides):
+    def remaining(self, sides):
         """Return the columns of the remaining sides, from those of the last epoch."""
-        if self._left is None:
+        if self._remaining is None:
             return sides
-        left, self._left = self._left, None
-        return self._columns(sides, left[:, None])
+        which, self._remaining = self._remaining, None
+        return self._columns(sides, which[:, None])
 
     def choose(self, losses, late, judge):
         """Choose the best side of every output, after an epoch.
 
-        Among the sides whose residual is not much above the smallest, it is the one
-        whose model has the smallest loss on some rows. In the first epoch it is, among
-        those that do no worse on these rows than f = 0, the one with the smallest
-        residual in the second half of the epoch: most rows of that half were new, which
-        makes it a fair test.
+        It is the side whose model has the smallest loss on some rows, among those whose
+        residual is not much above the smallest. In the first epoch it is the one with
+        the smallest residual in the second half of the epoch, among those that also do
+        no worse on these rows than f = 0: most rows of that half were new, which makes
+        it a fair test.
 
         Parameters
         ----------
         losses, late : ndarrays of shape (k, l)
             Losses of the epoch and of its second half.
         judge : callable
-            ``judge()`` returns the losses of the sides' models on those rows, (k l,),
+            ``judge()`` returns the losses of the sides' models on some rows, (k l,),
             and that of f = 0, summed over outputs.
         """
         if self.n_sides == 1:
             return
         scores, zero_loss = judge()
         scores = to_numpy(scores).astype(np.float64).reshape(losses.shape)
-        # A few rows do not show what happens on rare, unusual ones.
-        able = losses <= _MUCH_WORSE * losses.min(axis=0)
+        # The judging rows may lack rare, unusual rows, on which a side does badly.
+        eligible = losses <= _MUCH_WORSE * losses.min(axis=0)
         if self._epoch == 0:
-            useful = able & (scores.sum(axis=1) <= zero_loss)[:, None]
-            able, scores = np.where(useful.any(axis=0), useful, able), late
-        self._best = np.argmin(np.where(able, scores, np.inf), axis=0)
+            useful = eligible & (scores.sum(axis=1) <= zero_loss)[:, None]
+            eligible = np.where(useful.any(axis=0), useful, eligible)
+            scores = late
+        self._best = np.argmin(np.where(eligible, scores, np.inf), axis=0)
         self._compare(scores, np.isfinite(losses + scores).all(axis=1))
 
     def _compare(self, scores, alive):
@@ -151,7 +153,7 @@ class StepSearch:
             self._decided = led_before and (behind >= before)[shorter].all()
 
     def chosen(self, losses):
-        """Return the losses of the best sides, of losses (k, l)."""
+        """Return the losses of the best sides, (l,), from all losses (k, l)."""
         return losses[self._best, np.arange(self._n_outputs)]
 
     def chosen_columns(self, sides):
@@ -165,7 +167,7 @@ class StepSearch:
         return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
 
     def forget(self):
-        """Start anew after the iteration went back: no trial, no longer step."""
+        """End trials and longer steps, because the iteration went back."""
         for trial in self._trials:
             trial.forget()
 
@@ -178,12 +180,12 @@ class StepSearch:
                 trial.update(float(loss))
             return False
         self._epoch += 1
-        left, factors = np.flatnonzero(self._stays), self._race[self._best]
-        if len(left) > 1 and self._epoch < _RACE_EPOCHS and not self._decided:
-            if len(left) < self.n_sides:
-                self._left, self._race = left, self._race[left]
-                self._best = np.searchsorted(left, self._best)
-                self._behind = self._behind[left]
+        stay, factors = np.flatnonzero(self._stays), self._race[self._best]
+        if len(stay) > 1 and self._epoch < _RACE_EPOCHS and not self._decided:
+            if len(stay) < self.n_sides:
+                self._remaining, self._race = stay, self._race[stay]
+                self._best = np.searchsorted(stay, self._best)
+                self._behind = self._behind[stay]
             return False
         self._race = np.ones(1)
         self._best = np.zeros(self._n_outputs, dtype=int)
@@ -195,10 +197,10 @@ class StepSearch:
 class StepTrials:
     """Try half the step for an epoch when the residual stalls; keep it if that helps.
 
-    The residual stalls for one of two reasons. On noisy targets it cannot vanish and is
+    The residual stalls for one of two reasons. On noisy targets it cannot vanish; it is
     down to the noise of the steps, which half the step lowers within an epoch. Or what
-    remains lies in the flat directions of the problem, where half the step only loses
-    time: then the step is doubled again, and the next trial waits twice as long.
+    remains lies in flat directions of the problem, where half the step only loses time:
+    then the step is doubled again, and the next trial waits twice as long.
 
     Attributes
     ----------
@@ -212,11 +214,11 @@ class StepTrials:
         self._previous_loss = self._stalled_at = None
 
     def start(self, factor, loss):
-        """Begin with a factor of the step and the loss of the epoch before."""
+        """Begin with a factor of the step and the loss of the last epoch."""
         self.factor, self._previous_loss = factor, loss
 
     def forget(self):
-        """Start anew after the iteration went back: no trial, no longer step."""
+        """End a trial and a longer step, because the iteration went back."""
         if self._stalled_at is not None:
             self.factor *= 2
         self.factor = min(self.factor, 1.0)

@@ -478,8 +478,8 @@ def test_sides_that_fall_behind_are_dropped():
     assert not search.update(search.chosen(losses))
     # To be behind in one output is not enough: it is nine times on average.
     assert_array_equal(search.factors[:, 0], [1.0, 2**0.5, 0.5**0.5])
-    assert_array_equal(search.left_of(sides), [[0, 1, 2, 3, 4, 5]])
-    assert_array_equal(search.left_of(sides[:, :6]), sides[:, :6])
+    assert_array_equal(search.remaining(sides), [[0, 1, 2, 3, 4, 5]])
+    assert_array_equal(search.remaining(sides[:, :6]), sides[:, :6])
     scores, losses = np.array([[20.0, 20], [30, 30], [1, 1]]), np.ones((3, 2))
     search.choose(losses, losses, lambda: (scores, np.inf))
     assert search.update(search.chosen(losses))  # one side is left
