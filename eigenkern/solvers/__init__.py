@@ -2,6 +2,6 @@
 
 Most return a `guard.Guarded`, an iterator with one state per epoch; `falkon`, `newton`
 and `conjugate_gradient` are generators; `direct` solves without iterating. Three
-modules are not solvers: `guard` (go back and halve the step) and `step_search` (races
-and trials of steps) run around the epochs, and `projection` is part of the steps.
+modules are not solvers: `guard` (goes back and halves the step) and `step_search`
+(races and trials of steps) run around the epochs, and `projection` is part of a step.
 """

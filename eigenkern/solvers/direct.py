@@ -5,41 +5,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import is_numpy, namespace
-from ..backend.linalg import (
-    plus_diagonal,
-    shifted_cholesky,
-    solve_triangular,
-)
+from ..backend.linalg import plus_diagonal, shifted_cholesky, solve_triangular
 from ..backend.threads import Team, n_blas_threads
 from ..operators.matrix import add_gram
 
-# A factor in single precision has errors of some eps times the largest eigenvalue,
-# which is less than n times the mean of the diagonal: it suffices where the penalty is
-# above that.
+# A factor has errors of some eps times the largest eigenvalue, which is less than n
+# times the mean of the diagonal. A precision suffices if the penalty is above them.
 _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
-# Penalties whose normal matrix has entries that single precision can hold.
+# Penalties for which single precision can hold the entries of the normal matrix.
 SINGLE_RANGE = 1e-30, 1e30
-# Relative residual, in units of rounding, that counts as solved; refinements at most.
-# 70 models (1500 rows of seven data sets; kernels and linear, with and without penalty,
-# single and double precision) took 2.6 on average; with 10, 100 and 1e5 in place of
-# 1000 3.4, 3.0 and 2.2, which changed squared errors on new rows by up to 2e-5, 2e-5
-# and 6e-4 of them. 1, 2 and 20 refinements at most change them by 8e-4, 4e-4 and 0.
-_SOLVED, _N_REFINEMENTS = 1000, 5
-# Relative residual of normal equations that counts as solved, by the bytes of a number.
-# It counts up to sqrt(lambda_1 / c) times as much as the same residual of the rows. A
-# tenth of it, or a hundred times as much, changes no error of these models by 1e-6.
+# Relative residual, in units of eps, at which a system counts as solved, and the most
+# refinements. 70 models (1500 rows of seven data sets; kernels and linear, with and
+# without penalty, single and double precision) took 2.6 refinements on average. With
+# 10, 100 and 1e5 in place of 1000 they took 3.4, 3.0 and 2.2, and squared errors on new
+# rows changed by fractions of up to 2e-5, 2e-5 and 6e-4. With at most 1, 2 and 20
+# refinements they changed by 8e-4, 4e-4 and 0.
+_SOLVED, _MOST_REFINEMENTS = 1000, 5
+# The same for normal equations, by the bytes of a number. Their residual counts for up
+# to sqrt(lambda_1 / c) times as much as that of the rows. With limits that are a tenth
+# of these, or a hundred times, no error of these models changes by 1e-6.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2
-# Squares of residuals over those of the targets, at least, where sums in double
-# precision tell them as well as the rows do, by the bytes of their numbers.
-_LEAST_LEFT = {4: 1e-8, 8: 1e-3}
-# Error of sums over n rows in double precision, in units of eps |G| |a| / |b|: with
-# 1000 to 300 000 rows, 4 to 200 features, correlated or not, it is 0.03 to 3.5.
+# Smallest ratio of squared residuals to squared targets for which sums over the rows,
+# in double precision, are as accurate as the rows; by the bytes of the rows' numbers.
+_LEAST_SQUARES_LEFT = {4: 1e-8, 8: 1e-3}
+# Bound a + b n^1/2 of the error of sums over n rows in double precision, in units of
+# eps |G| |a| / |b|: with 1000 to 300 000 rows, 4 to 200 features, correlated or not,
+# the error is 0.03 to 3.5.
 _SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
-# An eighth of the rows is left out one by one, within the two limits. With 1000 of 8000
-# rows the inverse that this needs is cheap beside the factor. They calibrate a few
-# numbers, which more rows would hardly change.
+# An eighth of the rows is left out one by one, within two limits. With 1000 of 8000
+# rows the inverse that this needs is cheap compared with the factor. These rows
+# calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows on which the size of k(x, x) is measured.
 N_DIAGONAL = 1000
@@ -53,7 +50,7 @@ class DirectSolution(NamedTuple):
     coef, residual : arrays of shape (n, l)
         a and y - A a.
     left_out : array of shape (m, l)
-        The residual of each of the last rows in the model of all rows but that one.
+        The residual of each of the last rows in the model of all other rows.
     """
 
     coef: Any
@@ -70,7 +67,7 @@ class FeatureSolution(NamedTuple):
     loss : float
         The weighted mean of (y - F a)^2.
     left_out : array of shape (m, l)
-        The residual of each of the first rows in the model of all rows but that one.
+        The residual of each of the first rows in the model of all other rows.
     """
 
     coef: Any
@@ -80,15 +77,15 @@ class FeatureSolution(NamedTuple):
 
 @np.errstate(over="ignore", invalid="ignore")  # values that overflow do not solve it
 def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
-    """Return the coefficients of kernel ridge regression, or None where that fails.
+    """Return the coefficients of kernel ridge regression, or None if that fails.
 
-    That is a of ::
+    It solves, for a, ::
 
         (A + c W^-1) a = y,   c = ridge  or  penalty * mean(diag(W A))
 
     by a Cholesky factor, in n^3 / 6 multiply-adds, and memory for one matrix. The
-    factor is in single precision, twice as fast, where c is above its rounding; the
-    solution is refined to the precision of A. It fails where A + c W^-1 is indefinite.
+    factor is in single precision, twice as fast, if c is above its rounding; the
+    solution is refined to the precision of A. It fails if A + c W^-1 is indefinite.
 
     Parameters
     ----------
@@ -100,33 +97,33 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     penalty : float, default=0.0
         Relative to the mean of the diagonal; used if `ridge` is 0.
     ridge : float, default=0.0
-        c itself. Double precision is tried where single precision does not suffice.
+        c itself. Double precision is tried if single precision does not suffice.
 
     Returns
     -------
     DirectSolution or None
     """
-    xp = A.xp
+    xp, enough = A.xp, _SOLVED * float(A.xp.finfo(A.dtype).eps)
     precisions = _precisions(A, weights, penalty, ridge)
     for dtype in precisions:
-        solution, left = _solved(A, y, weights, penalty, ridge, dtype)
-        # Double precision, still to come, would do better on data that have it.
+        solution, left = _solved(A, y, weights, penalty, ridge, dtype, enough)
+        # For data in double precision, a factor in double precision does better.
         is_last = dtype == precisions[-1] or A.dtype == xp.float32
-        if left <= (_NO_SOLUTION if is_last else _enough(A)):
+        if left <= (_NO_SOLUTION if is_last else enough):
             return solution
     return None
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, normal=None):
-    """Return the coefficients of a linear model, or None where that fails.
+    """Return the coefficients of a linear model, or None if that fails.
 
-    That is a of ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
+    It solves ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
     n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two matrices of d x d. The factor
-    is in single precision where c is above its rounding, and the solution is refined;
-    it fails where c is not above the rounding of double precision. Rows that are not in
+    is in single precision if c is above its rounding, and the solution is refined. It
+    fails if c is not above the rounding of double precision. Rows that are not in
     memory are read once for the factor, unless `normal` is given, and once for each
-    refinement, if rounding of the sums makes a difference.
+    refinement, if rounding of the sums matters.
 
     Parameters
     ----------
@@ -139,10 +136,10 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
     begun : tuple of int and array of shape (d, d), default=None
-        How many first rows are summed up already, and their F' W F in single precision,
-        in the lower triangle; it is overwritten.
+        How many first rows are already summed, and their F' W F in single precision, at
+        least its lower triangle; it is overwritten.
     normal : tuple of arrays of shape (d, d) and (d, l), default=None
-        F' W F and F' W y in double precision, of rows in a file; the first may be
+        F' W F and F' W y in double precision, for rows in a file; the first may be
         overwritten.
 
     Returns
@@ -179,11 +176,11 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
 
 
 def _solved_by_sums(F, y, w, ridge, normal, has_mean):
-    """Return the solution by sums over the rows, or None where the rows know better.
+    """Return the solution from sums over the rows, or None if these are inaccurate.
 
-    With G = F' W F, M = G + c I and b = F' W y, the sum of squares is
-    ``y' W y - b' a - c |a|^2``. None where that cancels, M has no factor, or rounding
-    of G leaves more than what counts as solved.
+    With G = F' W F and b = F' W y the sum of squared residuals is
+    ``y' W y - b' a - c |a|^2``. None if that cancels, G + c I has no factor, or the
+    rounding of G is above what counts as solved.
     """
     xp, (G, b), n = F.xp, normal, y.shape[0]
     L, _ = shifted_cholesky(xp.asarray(G, copy=True), ridge)
@@ -197,7 +194,7 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     Y, w_double = (xp.astype(values, xp.float64) for values in (y, w))
     squares = float(xp.sum(w_double[:, None] * Y**2))
     left = squares - float(xp.sum(b * a)) - ridge * float(xp.sum(a**2))
-    if not left > _LEAST_LEFT[F.itemsize] * squares:
+    if not left > _LEAST_SQUARES_LEFT[F.itemsize] * squares:
         return None
     a = xp.astype(a, F.dtype, copy=False)
     m = _n_left_out(n)
@@ -207,7 +204,7 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
 
 
 def _precisions_of_features(F, w, ridge):
-    """Return the data types of the factors to try: those whose rounding is below c."""
+    """Return the data types of factors to try: those whose rounding is below c."""
     xp, n = F.xp, F.shape[0]
     m = min(n, N_DIAGONAL)
     rows = F.block(0, m)
@@ -226,7 +223,7 @@ def _normal_equations(F, y, weights, dtype, begun, normal):
     xp, (n, d) = F.xp, F.shape
     if normal is not None:
         return normal[0], xp.astype(normal[1], F.dtype, copy=False)
-    if not F.in_core:  # one reading for both
+    if not F.in_core:  # read once for both
         w = None if weights is None else xp.astype(weights, xp.float64)
         G, b = F.gram(xp.astype(y, xp.float64), w)
         return G, xp.astype(b, F.dtype)
@@ -244,14 +241,14 @@ def _normal_equations(F, y, weights, dtype, begun, normal):
 
 
 def add_normal_matrix(G, A):
-    """Add A' A to G: on threads, with NumPy, to its lower triangle alone."""
+    """Add A' A to G; with NumPy on threads, and only to the lower triangle."""
     add_gram(G, A, Team(n_blas_threads()) if is_numpy(namespace(A)) else None)
 
 
 def _features_left_out(F, residual, w, L, has_mean):
-    """Return the residual of each of the first rows, in the model without it.
+    """Return the residual of each of the first rows in the model without that row.
 
-    That is r_i / (1 - h_i) with the leverage h_i of row i on its own value: that of the
+    It is r_i / (1 - h_i) with the leverage h_i of row i on its own value: that of the
     features, and 1 / n for the mean. The first rows of a file are in memory.
     """
     xp, n = F.xp, F.shape[0]
@@ -279,10 +276,20 @@ def _precisions(A, weights, penalty, ridge):
     return [xp.float32, xp.float64] if single else [xp.float64]
 
 
-def _solved(A, y, weights, penalty, ridge, dtype):
-    """Return the solution, and its residual over |y|: infinite without a factor."""
-    xp = A.xp
-    L, scaled_product, c = _factor(A, weights, penalty, ridge, dtype)
+def _solved(A, y, weights, penalty, ridge, dtype, enough):
+    """Return the solution, and its residual over |y|, infinite without a factor.
+
+    The factor is that of S + c I with S = W^1/2 A W^1/2.
+    """
+    xp, K = A.xp, A.block(dtype=dtype)
+    if A.in_memory and dtype == A.dtype:  # it is not ours to change
+        K = xp.asarray(K, copy=True)
+    if weights is not None:
+        root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
+        K *= root
+        K *= root.T
+    c = ridge or penalty * float(xp.mean(xp.linalg.diagonal(K)))
+    L, scaled_product = shifted_cholesky(K, c)
     if L is None:
         return None, np.inf
     w = xp.ones_like(y[:, 0]) if weights is None else weights
@@ -294,9 +301,9 @@ def _solved(A, y, weights, penalty, ridge, dtype):
             return b - root * (A @ (root * x)) - c * x
         return b - scaled_product(x) - c * x
 
-    x, error, left = _refined(L, b, error_of, _enough(A))
+    x, error, left = _refined(L, b, error_of, enough)
     a, residual = root * x, (error + c * x) / root
-    # A^-1 = W^1/2 (L L')^-1 W^1/2, whose last block needs that of L only.
+    # (A + c W^-1)^-1 = W^1/2 (L L')^-1 W^1/2, whose last block needs only that of L.
     n = L.shape[0]
     last = slice(n - _n_left_out(n), n)
     inverse = solve_triangular(L[last, last], plus_diagonal(0.0 * L[last, last], 1.0))
@@ -305,7 +312,7 @@ def _solved(A, y, weights, penalty, ridge, dtype):
 
 
 def _refined(L, b, error_of, enough):
-    """Return the solution of a system with the factor L, its error, and that over b.
+    """Return the solution of a system with the factor L, its error, and that over |b|.
 
     Parameters
     ----------
@@ -314,12 +321,12 @@ def _refined(L, b, error_of, enough):
     error_of : callable
         ``error_of(x)`` returns b minus the product of the matrix and x.
     enough : float
-        Error, over that of x = 0, at which refining ends.
+        Error, relative to that of x = 0, at which refining ends.
     """
     xp = namespace(b)
     x, error = xp.zeros_like(b), b
     size = left = _largest(b) or 1.0
-    for _ in range(_N_REFINEMENTS):
+    for _ in range(_MOST_REFINEMENTS):
         z = xp.astype(error / left, L.dtype, copy=False)
         z = solve_triangular(L, solve_triangular(L, z), transposed=True)
         x = x + left * xp.astype(z, b.dtype, copy=False)
@@ -328,28 +335,6 @@ def _refined(L, b, error_of, enough):
         if left <= enough * size or left > before / 2:
             break
     return x, error, left / size
-
-
-def _factor(A, weights, penalty, ridge, dtype):
-    """Return the factor of S + c I or None, the product with S, and c.
-
-    S = W^1/2 A W^1/2.
-    """
-    xp = A.xp
-    K = A.block(dtype=dtype)
-    if A.in_memory and dtype == A.dtype:  # it is not ours to change
-        K = xp.asarray(K, copy=True)
-    if weights is not None:
-        root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
-        K *= root
-        K *= root.T
-    c = ridge or penalty * float(xp.mean(xp.linalg.diagonal(K)))
-    return *shifted_cholesky(K, c), c
-
-
-def _enough(A):
-    """Return the relative residual that counts as solved."""
-    return _SOLVED * float(A.xp.finfo(A.dtype).eps)
 
 
 def _largest(values):

@@ -23,7 +23,7 @@ class FalkonState(NamedTuple):
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     state : dict
-        What another run can resume from.
+        What another run resumes from.
     """
 
     coef: Any
@@ -44,15 +44,13 @@ class Falkon:
     """
 
     def __init__(self, *args):
-        self._args, self._states, self._state = args, None, None
+        self._args, self._states, self._state = args, falkon(*args), None
 
     def __iter__(self):
         return self
 
     def __next__(self):
         """Return the `FalkonState` after the next iteration."""
-        if self._states is None:
-            self._states = falkon(*self._args, state=self._state)
         state = next(self._states)
         self._state = state.state
         return state
@@ -62,8 +60,8 @@ class Falkon:
         return self._state
 
     def load(self, saved):
-        """Resume from where another run of the same problem was, before iterating."""
-        self._state = saved
+        """Resume from where another run of the same problem was."""
+        self._states, self._state = falkon(*self._args, state=saved), saved
 
 
 def falkon(

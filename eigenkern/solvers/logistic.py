@@ -26,23 +26,23 @@ from ..operators.matrix import check_finite
 from .conjugate_gradient import conjugate_gradient, last_state
 
 # Conjugate gradients end when the residual of a Newton step is this fraction of the
-# gradient; the fraction shrinks as the objective approaches its minimum. Nine fits
-# (a9a, ijcnn1, fashion_mnist; one penalty, a path, Falkon; 1000 centers) took 13.6,
-# 14.2 and 15.4 s together with 0.1, 0.3 and 0.6, with the same errors within 0.05
-# points.
+# gradient, or less: the fraction shrinks as the objective approaches its minimum. Nine
+# fits (a9a, ijcnn1, fashion_mnist; one penalty, a path, Falkon; 1000 centers) took
+# 13.6, 14.2 and 15.4 s in total with 0.1, 0.3 and 0.6, and their errors were the same
+# within 0.05 points.
 _FORCING = 0.3
-# Most iterations of a Newton step.
+# Most iterations of conjugate gradients in a Newton step.
 _MOST_ITERATIONS = 100
 # Most halvings of a step that does not lower the objective: 2^-30 = 1e-9 of the step.
 _HALVINGS = 30
-# Fraction of the predicted decrease that a step must reach (Armijo's rule), as Nocedal
-# and Wright advise in section 3.1.
+# Fraction of the predicted decrease that a step must reach (Armijo's rule); the value
+# is that of Nocedal and Wright, section 3.1.
 _ARMIJO = 1e-4
 # Residual at which an intermediate penalty is replaced by the next smaller one. The
-# same fits took 14.9, 14.2 and 15.5 s with 0.1, 0.3 and 0.6.
+# fits above took 14.9, 14.2 and 15.5 s with 0.1, 0.3 and 0.6.
 _ON_THE_WAY = 0.3
-# Residual that may be rounding, if no step lowers the objective: this is then within
-# 1e-10 of its minimum, relatively.
+# Residual that may be rounding if no step lowers the objective, which is then within a
+# fraction of 1e-10 of its minimum.
 _STUCK = 1e-5
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -66,7 +66,7 @@ class Point(NamedTuple):
 
 
 class LogisticState(NamedTuple):
-    """What a Newton step yields.
+    """What `newton` yields after each step.
 
     Attributes
     ----------
@@ -163,9 +163,9 @@ class Logistic:
         ----------
         point : Point
         transform : array of shape (p, p) or None
-            R, if rows are whitened one by one.
+            R if rows are whitened one by one, else None.
         whiten : callable
-            ``whiten(C)`` returns R' C, for sums that are not whitened yet.
+            ``whiten(C)`` returns R' C. It whitens the sums if the rows are not.
         """
         xp = namespace(point.coef)
         weights = self.weights * self.loss.mean_curvature(point.curvature)
@@ -176,7 +176,7 @@ class Logistic:
         return _bordered(gram, cross, float(xp.sum(weights)))
 
     def sums_of_centers(self, point, L, weights):
-        """Return the same sums with the centers standing for the rows, as in Falkon.
+        """Return the same sums over weighted centers instead of rows, as in Falkon.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class Logistic:
         L : array of shape (p, p)
             Lower Cholesky factor of K_mm, the features of the centers.
         weights : array of shape (p,)
-            The weight that each center represents.
+            The weight of the rows that each center represents.
         """
         xp, coef = namespace(L), point.coef
         F = large_product(L, coef[:-1, :]) + coef[-1, :]
@@ -212,8 +212,8 @@ def _penalty(V, alpha):
 class Preconditioner:
     """A Cholesky factor A' of an approximate Hessian, the same for every column.
 
-    The sums over rows, or centers, that make up the Hessian are reused until the
-    iterations since they were computed have cost as much as new sums would.
+    The sums over rows, or centers, in the Hessian are reused until the iterations since
+    then have cost as much as new sums would.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ class Preconditioner:
         self._n_iterations = 0
 
     def prepare(self, point, alpha):
-        """Compute a factor for the Hessian at a point, or keep the last one."""
+        """Compute a factor for the Hessian at a point, or keep the last factor."""
         mean = self._objective.mean_curvature(point)
         if self._latest is None or self._n_iterations > self._patience:
             self._latest = self._sums(point), mean
@@ -244,7 +244,7 @@ class Preconditioner:
         self._known = alpha, mean
 
     def spent(self, n_iterations):
-        """Note that a Newton step took some iterations."""
+        """Count the iterations of a Newton step."""
         self._n_iterations += n_iterations
 
     def inner(self, c):
@@ -276,16 +276,16 @@ def _shifted_factor(A, alpha):
 
 
 def newton(objective, preconditioner, start, alphas, tol):
-    """Minimise J by Newton steps; yield a `LogisticState` after each.
+    """Minimize J by Newton steps; yield a `LogisticState` after each.
 
-    With the factor A of `Preconditioner`, A' A close to the Hessian H, a step -H^-1 g
-    is A^-1 c, with c from conjugate gradients on ::
+    With the factor A of `Preconditioner`, where A' A approximates the Hessian H, a step
+    -H^-1 g is A^-1 c with c from conjugate gradients on ::
 
         A'^-1 H A^-1 c = -A'^-1 g
 
-    and is shortened until the objective falls. |A'^-1 g|^2 / 2 estimates how far J is
-    from its minimum. Going from large penalties to small ones, every Newton step starts
-    where it converges fast.
+    It is shortened until the objective falls. |A'^-1 g|^2 / 2 estimates how far J is
+    from its minimum. The penalties go from large to small ones, so that every Newton
+    step starts where it converges fast.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def newton(objective, preconditioner, start, alphas, tol):
 
 
 def _with_penalty(point, change):
-    """Return a point for an alpha that is larger by `change`."""
+    """Return the point with an alpha that is larger by `change`."""
     b = point.coef[:-1, :]
     return point._replace(
         value=point.value + 0.5 * change * float(namespace(b).sum(b**2)),
@@ -342,15 +342,15 @@ def _norm(preconditioner, point):
 
 
 def _unit(point):
-    """Return (2 J)^1/2, by which a norm of the gradient is divided to be a residual."""
+    """Return (2 J)^1/2, the unit of residuals."""
     return (2 * max(point.value, _TINY)) ** 0.5
 
 
 def _step(objective, preconditioner, point, alpha, residual):
-    """Return the point of a Newton step and its residual.
+    """Return the point after a Newton step, and its residual.
 
-    The same point is returned if only rounding is left. A' A may be larger than H in
-    some directions; the norm of the step shows by how much.
+    It is the same point if only rounding is left. A' A may be larger than H in some
+    directions; the norm of the step shows by how much.
     """
     xp, shape = namespace(point.coef), tuple(point.coef.shape)
     hessian = objective.hessian(point, alpha)
