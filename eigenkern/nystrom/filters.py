@@ -20,23 +20,23 @@ from .whitening import EPS
 # that may be rounding. In single precision they reach 4e-7 (1000 rows of four data
 # sets, six kernels, bandwidths from 1/4 to 100 times d^1/2), in double 2e-15.
 _NEGATIVE = 1e-6
-# The first t of a path are all tried, then a quarter more each time: from one t to the
-# next no filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
-# neighbors of the 100 penalties of a path it is 9 %.
-_ALL_UP_TO, _LATER = 20, 1.25
-# After this many iterations over gamma e the fraction exp(-20) = 2e-9 of a component is
-# not fitted yet: less than single precision can tell.
+# A path has every t up to this one, and then grows by a quarter from one t to the next:
+# no filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
+# neighbors of the 100 penalties of a path a filter changes by 9 %.
+_ALL_UP_TO, _LATER_FACTOR = 20, 1.25
+# After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
+# fitted yet: less than single precision resolves.
 _FITTED = 20
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """B = V diag(e) V' and the targets in its eigenvectors.
+    """B = V diag(e) V', and the targets in terms of its eigenvectors.
 
     Attributes
     ----------
     values : array of shape (r,)
-        e: all p of them, or those that `krylov` has found.
+        e, increasing: all p of them, or those that `krylov` found.
     vectors : array of shape (p, r)
         V.
     targets : array of shape (r, l + 1)
@@ -46,7 +46,7 @@ class Spectrum:
     weight : float
         N.
     floor : float
-        Eigenvalues below it are rounding.
+        Eigenvalues below it are rounding errors.
     lowest : float
         The smallest eigenvalue before negative ones were dropped.
     complete : bool
@@ -72,12 +72,12 @@ class Spectrum:
 
     @property
     def indefinite(self):
-        """Whether negative eigenvalues were dropped that are not rounding."""
+        """Whether negative eigenvalues beyond rounding were dropped."""
         return self.lowest < -_NEGATIVE * self.top
 
     @property
     def inside(self):
-        """Whether an eigenvector is part of the targets' space, and not rounding."""
+        """Which eigenvectors belong to the space of the targets, (r,): not rounding."""
         xp = namespace(self.values)
         if self.complete:
             return xp.ones_like(self.values, dtype=xp.bool)
@@ -108,8 +108,8 @@ class Spectrum:
             b = large_product(self.vectors, xp.reshape(along, (along.shape[0], -1)))
             yield xp.reshape(b, (b.shape[0], *along.shape[1:]))
 
-    def beside(self, values):
-        """Return values of the host as an array beside the eigenvalues."""
+    def on_device(self, values):
+        """Return values of the host as an array like the eigenvalues."""
         xp = namespace(self.values)
         return xp.asarray(values, dtype=xp.float64, device=device_of(self.values))
 
@@ -129,7 +129,7 @@ class RidgePath:
     def filters(self, spectrum):
         """Return g, shape (r, k): 0 where e + lambda is rounding."""
         xp = namespace(spectrum.values)
-        total = spectrum.values[:, None] + spectrum.beside(self.alphas)
+        total = spectrum.values[:, None] + spectrum.on_device(self.alphas)
         above = total > spectrum.floor
         inverse = 1 / xp.where(above, total, xp.ones_like(total))
         return xp.where(above, inverse, xp.zeros_like(total))
@@ -138,9 +138,9 @@ class RidgePath:
         """Return what is left of the targets, lambda / (e + lambda), shape (r, k).
 
         If the eigenvectors span the targets of all `n_rows` rows, the factor lambda is
-        left out: no error needs it then, and there is a limit for lambda = 0.
+        omitted: it cancels in the errors, which then have a limit for lambda = 0.
         """
-        xp, alphas = namespace(spectrum.values), spectrum.beside(self.alphas)
+        xp, alphas = namespace(spectrum.values), spectrum.on_device(self.alphas)
         total = spectrum.values[:, None] + alphas
         floor = max(spectrum.floor, float(np.finfo(np.float64).tiny))
         total = xp.where(total > floor, total, xp.full_like(total, floor))
@@ -166,18 +166,18 @@ class DescentPath:
     def filters(self, spectrum):
         """Return g, shape (r, k)."""
         xp, values = namespace(spectrum.values), spectrum.values
-        steps, step_size = spectrum.beside(self.steps), self.step_size
+        steps, step_size = spectrum.on_device(self.steps), self.step_size
         e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
         gain, safe = -self._minus_gain(e, steps), xp.where(e > 0, e, xp.ones_like(e))
         return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
 
     def kept(self, spectrum, n_rows=None):
         """Return what is left of the targets, (1 - gamma e)^t, shape (r, k)."""
-        steps = spectrum.beside(self.steps)
+        steps = spectrum.on_device(self.steps)
         return 1 + self._minus_gain(spectrum.values[:, None], steps)
 
     def _minus_gain(self, e, steps):
-        """Return (1 - gamma e)^t - 1: for a small gamma e without rounding, any t."""
+        """Return (1 - gamma e)^t - 1, accurately even if gamma e is small."""
         xp, x = namespace(e), self.step_size * e
         small = x < 0.5
         low = xp.where(small, x, xp.zeros_like(x))
@@ -185,24 +185,23 @@ class DescentPath:
         return xp.where(small, xp.expm1(steps * xp.log1p(-low)), power - 1)
 
 
-#: More iterations than these filter no more than rounding.
+#: Later iterations change nothing but rounding errors.
 LAST = 10**16
 
 
 def iterations(last, all_up_to=_ALL_UP_TO):
-    """Return the t of a path: all up to one, then a quarter more each, to `last`."""
+    """Return the t of a path: all up to one, then by factors of 1.25, to `last`."""
     last = int(last)
-    n_later = max(math.ceil(math.log(max(last, 1) / all_up_to, _LATER)), 0)
-    later = [round(all_up_to * _LATER**k) for k in range(1, n_later)]
+    n_later = max(math.ceil(math.log(max(last, 1) / all_up_to, _LATER_FACTOR)), 0)
+    later = [round(all_up_to * _LATER_FACTOR**k) for k in range(1, n_later)]
     early = range(min(last, all_up_to) + 1)
     return np.unique(np.asarray([*early, *later, last], dtype=np.int64))
 
 
 def last_iteration(spectrum, step_size):
-    """Return the t from which on more iterations change nothing.
+    """Return the t after which more iterations change nothing.
 
-    By then every component is fitted (`_FITTED`), or its eigenvalue is rounding: the
-    model is that of a penalty below the floor.
+    By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding.
     """
     slowest = step_size * max(float(spectrum.values[0]) / _FITTED, spectrum.floor)
     return math.ceil(1 / max(slowest, 1 / LAST))

@@ -1,9 +1,9 @@
 """The normal equations B b = q of a model on centers, and of one on the full kernel.
 
-Both classes have the mean of the targets; the `spectrum` of B;
-``spectrum_between(low, high)``, the part of it that models between two penalties need;
-and ``factor(alpha)`` and ``solve(factor)``, which solve for b with B + lambda I. Code
-that computes a path works with either. Neither changes its arrays.
+Both classes have the mean of the targets, the `spectrum` of B, ``spectrum_between(low,
+high)``, the part of it that models between two penalties need, and ``factor(alpha)``
+and ``solve(factor)``, which solve for b with B + lambda I. Code that computes a path
+works with either. Neither changes its arrays.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,10 @@ class Factor(NamedTuple):
 
     L: Any
     ridge: float
+
+    def solve(self, q):
+        """Return (N (B + lambda I))^-1 q."""
+        return solve_triangular(self.L, solve_triangular(self.L, q), transposed=True)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Moments:
         return _centered(self.cross, intercept)
 
     def centered_squares(self, intercept):
-        """Return the sum of the squares of Y - intercept of every output, (l,)."""
+        """Return the weighted sum of (Y - intercept)^2 of every output, (l,)."""
         xp = namespace(self.squares)
         sums = self.squares[:-1, -1]
         squares = xp.linalg.diagonal(self.squares)[:-1]
@@ -133,19 +137,16 @@ class Moments:
         return Spectrum(values / N, V, targets, squares, N, floor / N)
 
     def spectrum_between(self, low, high):
-        """Return the part of the spectrum that models between two penalties need.
-
-        It may be the whole spectrum.
-        """
+        """Return the spectrum, or the part that penalties in this range need."""
         gram, T = self._gram_of_features(), self._centered_targets()
         squares, floor = self.centered_squares(self.mean), self._floor(gram)
         found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
-        del gram  # the spectrum makes its own
+        del gram  # `spectrum` makes its own
         return self.spectrum if found is None else found
 
     @property
     def least_penalty(self):
-        """The lambda as large as the rounding error."""
+        """The lambda that is as large as the rounding error."""
         return self._floor(self._gram_of_features()) / self.weight
 
     def _floor(self, gram):
@@ -174,15 +175,15 @@ class Moments:
 
     def solve(self, factor):
         """Return the b of [Y - mean, 1], shape (p, l + 1)."""
-        L, q = factor.L, self._centered_targets()
-        return solve_triangular(L, solve_triangular(L, q), transposed=True)
+        return factor.solve(self._centered_targets())
 
 
-# The least pivot of a factor, over the size of rounding, with which no penalty is
+# Smallest pivot of a factor, in units of the rounding error, for which no penalty is
 # needed: rounding then changes no pivot by more than about 1 %.
-_CLEAR = 100
-# One in so many rows is factored first, in 1/64 of the time: if these have too small a
-# pivot, so have all rows. On 6000 rows of cpusmall that saves 0.7 s of a path's 4.9.
+_SAFE_PIVOT = 100
+# A quarter of the rows is factorized first, in 1/64 of the time: if these have a pivot
+# that is too small, so have all rows. On 6000 rows of cpusmall that saves 0.7 s of the
+# 4.9 s of a path.
 _FIRST_PART = 4
 
 
@@ -229,7 +230,7 @@ class WeightedKernel:
     def spectrum(self):
         """The spectrum of B without its negative part.
 
-        Its eigenvectors are divided by (N e)^1/2 and its targets multiplied by it, as
+        The eigenvectors are divided by (N e)^1/2 and the targets multiplied by it, as
         if the features were R' K(X, x) with R = K^-1/2.
         """
         xp, N = namespace(self.weights), self.weight
@@ -249,20 +250,17 @@ class WeightedKernel:
         )
 
     def spectrum_between(self, low, high):
-        """Return the part of the spectrum that models between two penalties need.
-
-        It may be the whole spectrum.
-        """
+        """Return the spectrum, or the part that penalties in this range need."""
         T, K = self._weighted_targets(), self._weighted_matrix()
         squares = namespace(T).sum(T[:, :-1] ** 2, axis=0)
         floor = self._floor(K)
         found = krylov_spectrum(K, T, squares, self.weight, floor, low, high)
-        del K  # the spectrum makes its own
+        del K  # `spectrum` makes its own
         return self.spectrum if found is None else found
 
     @property
     def least_penalty(self):
-        """The lambda as large as the rounding error."""
+        """The lambda that is as large as the rounding error."""
         return self._floor(self._weighted_matrix()) / self.weight
 
     def _floor(self, K):
@@ -286,19 +284,18 @@ class WeightedKernel:
         if ridge > floor:
             L = cholesky(plus_diagonal(K, ridge))
         else:
-            L = _clear_factor(K, ridge, _CLEAR * floor)
+            L = _safe_factor(K, ridge, _SAFE_PIVOT * floor)
         return None if L is None else Factor(L, ridge)
 
     def solve(self, factor):
         """Return the b of [Y - mean, 1], shape (n, l + 1)."""
-        L, q = factor.L, self._weighted_targets()
-        return solve_triangular(L, solve_triangular(L, q), transposed=True)
+        return factor.solve(self._weighted_targets())
 
 
-def _clear_factor(K, ridge, least):
-    """Return the Cholesky factor of K + ridge I if no pivot is below `least`, or None.
+def _safe_factor(K, ridge, least):
+    """Return the Cholesky factor of K + ridge I, or None if a pivot is below `least`.
 
-    It overwrites K.
+    K is overwritten.
     """
     xp, n = namespace(K), K.shape[0]
     m = max(n // _FIRST_PART, 1)
@@ -310,7 +307,7 @@ def _clear_factor(K, ridge, least):
 
 
 def nearest_factor(equations, alpha):
-    """Return the `Factor` of a lambda from `alpha` up, raised until there is one.
+    """Return the `Factor` of lambda = `alpha`, which is raised until there is one.
 
     Parameters
     ----------
@@ -324,5 +321,5 @@ def nearest_factor(equations, alpha):
 
 
 def _centered(cross, intercept):
-    """Return C' W (Y - intercept) of C' W [Y, 1]."""
+    """Return C' W (Y - intercept) from C' W [Y, 1]."""
     return cross[:, :-1] - cross[:, -1:] * intercept[None, :]

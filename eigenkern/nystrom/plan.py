@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
-# Bytes that a block of rows, or a part of a path, may take at a time: thousands of rows
-# for 1000 centers, enough for fast products, and little compared with the matrices.
+# Bytes of a block of rows, or of a part of a path: thousands of rows for 1000 centers,
+# enough for fast products, and little compared with the matrices.
 BLOCK_BYTES = 64e6
 
 
 def blocks(n, width, *, least=16):
-    """Yield ranges that cover n rows (or candidates), each as large as a block allows.
+    """Yield slices that cover n rows (or candidates), each of `BLOCK_BYTES`.
 
     Parameters
     ----------
     n : int
     width : int
-        Numbers in float64 that each row takes.
+        Numbers in float64 per row.
     least : int, default=16
         Fewest rows of a block.
     """
@@ -27,8 +27,8 @@ def blocks(n, width, *, least=16):
 class NystromPlan:
     """The memory that a fit takes in addition to its rows, in float64.
 
-    With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c more
-    stored numbers, such as the candidates of a path, a plan has ::
+    With p centers, k matrices of p x p numbers at a time, blocks of b rows, and c other
+    stored numbers, such as the candidates of a path, it is ::
 
         8 (k p^2 + 3 b p + c) + 2 BLOCK_BYTES <= free memory
 
@@ -37,8 +37,7 @@ class NystromPlan:
     bytes : int
         The left-hand side.
     work : float
-        Multiply-adds of large products in float64 that would take as long as the linear
-        algebra.
+        The time of the linear algebra, in multiply-adds of large float64 products.
     size : int
         p.
     bytes_of_squares : int
@@ -66,11 +65,12 @@ class NystromPlan:
         "falkon logistic": 8,
     }
     #: Work divided by p^3, in addition to n p^2 / 2 for sums over the rows: factors,
-    #: whitening, eigenvectors of the training rows and of all rows. On two cores of an
-    #: AMD EPYC 27 000 rows with 5000 and 8400 centers took 12 and 45 s (predicted at
-    #: the rate of `backend.machine`: 15 and 53 s), a path with 5000 centers 29 s (30
-    #: s), 12 000 rows of the full kernel 9 s (14 s), a path of 7300 rows, by factors, 5
-    #: s (10 s); with all eigenvectors it takes three times as long as predicted.
+    #: whitening, eigenvectors of the training rows and of all rows. Seconds on two
+    #: cores of an AMD EPYC, and those predicted at the rate of `backend.machine`:
+    #: 27 000 rows with 5000 and 8400 centers 12 and 45 s (15 and 53 s), a path with
+    #: 5000 centers 29 s (30 s), 12 000 rows of the full kernel 9 s (14 s), a path of
+    #: 7300 rows, by factors, 5 s (10 s); with all eigenvectors the last one takes three
+    #: times as long as predicted.
     CUBES = {
         "ridge": 2,
         "path": 7,
@@ -92,7 +92,7 @@ class NystromPlan:
         Parameters
         ----------
         kind : str
-            Of `SQUARES`.
+            A key of `SQUARES`.
         n_centers, n_rows : int
         validated : bool, default=False
             Whether sums over validation rows are kept.

@@ -17,9 +17,9 @@ regression", JMLR 6, 2005: section 5, deterministic training conditional (DTC).
 
 lambda N is the ratio of sigma^2 to s^2. Their size is chosen so that the residuals of
 left-out rows agree with their variances. But a model may do well with a lambda far
-below the noise: having few centers regularizes too, and a kernel with a peak may
-interpolate noisy targets. New rows equal to training rows would then have no variance.
-If the residuals contradict the ratio, a larger sigma^2 is used.
+below the noise: few centers regularize too, and a kernel with a peak may interpolate
+noisy targets. New rows equal to training rows would then have no variance. So if the
+residuals contradict the ratio, a larger sigma^2 is used.
 """
 
 import numpy as np
@@ -31,22 +31,22 @@ from .whitening import EPS
 # Fewest and most left-out rows. From 1000 residuals with a kurtosis of 7, as on real
 # data, s is known to 4 %, and the coverage of 90 % intervals to 1.3 %.
 _FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
-# How much larger the log likelihood of another ratio must be. By chance alone it is so
-# much larger in 2 of 100 cases.
-_DOUBT = 2.0
-# Ratios to try, in a geometric sequence. On four data sets with penalties of 1e-6, 1e-4
-# and 1e-2 the standard deviations of new rows are within 0.1 % of those with 1600
-# ratios; with 50 ratios they differ by up to 0.3 %, with 25 by up to 1 %.
+# By how much the log likelihood of another ratio must be larger for it to be used. By
+# chance alone this happens in 2 of 100 cases.
+_LIKELIHOOD_GAIN = 2.0
+# Number of ratios to try, a geometric sequence. On four data sets with penalties of
+# 1e-6, 1e-4 and 1e-2 the standard deviations of new rows are within 0.1 % of those with
+# 1600 ratios; with 50 ratios they differ by up to 0.3 %, with 25 by up to 1 %.
 _N_RATIOS = 100
 
 
 def n_left_out(n_rows, fraction):
-    """Return how many rows to leave out: a fraction that costs little.
+    """Return how many rows to leave out: a `fraction` of them, within limits.
 
     On two cores leaving out a quarter of the rows of the full kernel adds 5 to 10 % to
-    the time of a fit with one penalty (500 rows: 20 %, 2.5 ms). For a model on centers
-    an eighth of the rows adds 10 to 20 %, with few centers a third (4000 rows, 300
-    centers: 20 ms).
+    the time of a fit with one penalty (500 rows: 20 %, 2.5 ms). For a model on centers,
+    leaving out an eighth of the rows adds 10 to 20 %, or a third with few centers (4000
+    rows, 300 centers: 20 ms).
     """
     return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), _MOST_UNSEEN, n_rows)
 
@@ -54,14 +54,14 @@ def n_left_out(n_rows, fraction):
 def left_out_of_kernel(factor, coefs, Y, weights, total):
     """Return residuals and their variances for the last rows, each left out in turn.
 
-    With A = K + lambda N W^-1 the residual of row i becomes [A^-1 y]_i / [A^-1]_ii, and
-    its variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
+    With A = K + lambda N W^-1, row i has the residual [A^-1 y]_i / [A^-1]_ii with the
+    variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
 
     Parameters
     ----------
     factor : Factor
-        Its L has the last rows and columns of the factor of W^1/2 A W^1/2; the last
-        rows and columns of the inverse depend only on these.
+        Its L has the last rows and columns of the factor of W^1/2 A W^1/2: those of the
+        inverse depend on no others.
     coefs : array of shape (m, l + 1)
         b of [Y, 1].
     Y : array of shape (m, l)
@@ -88,8 +88,8 @@ def left_out_of_kernel(factor, coefs, Y, weights, total):
 def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
     """Return the same for some rows of a model on centers.
 
-    With the leverage h the residual r of a row becomes r / (1 - h), and its variance
-    s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
+    A row with the residual r and the leverage h has, left out, the residual r / (1 - h)
+    with the variance s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
 
     Parameters
     ----------
@@ -117,19 +117,19 @@ def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
 
 
 def unseen(P, diagonal):
-    """Return k(x, x) - |P|^2, not below 0."""
+    """Return k(x, x) - |P|^2, at least 0."""
     xp = namespace(P)
     rest = diagonal - xp.sum(P**2, axis=0)
     return xp.where(rest > 0, rest, xp.zeros_like(rest))
 
 
 def _without_row(values, Y, weights, total):
-    """Return the values for Y minus its mean over the other rows, from [Y, 1]."""
+    """Return values for Y minus its mean over the other rows, from those for [Y, 1]."""
     moved = (weights / (total - weights))[:, None] * Y
     return values[:, :-1] + moved * values[:, -1:]
 
 
-@np.errstate(over="ignore", invalid="ignore")  # of targets that are too large
+@np.errstate(over="ignore", invalid="ignore")  # squares of large targets
 def scales(residuals, unseen, noise, ratio, largest):
     """Return the most likely s^2 and sigma^2 of every output, ndarrays (l,).
 
@@ -155,6 +155,6 @@ def scales(residuals, unseen, noise, ratio, largest):
     surprise = 0.5 * len(variances) * (surprise + np.log(variances).mean(axis=0))
     best = np.argmin(surprise, axis=1)
     outputs = np.arange(len(best))
-    best[surprise[:, 0] <= surprise[outputs, best] + _DOUBT] = 0
+    best[surprise[:, 0] <= surprise[outputs, best] + _LIKELIHOOD_GAIN] = 0
     prior = sizes[outputs, best]
     return prior, ratios[best] * prior

@@ -1,4 +1,4 @@
-"""Errors of a whole path: on rows held out, by cross-validation, or leaving one out."""
+"""Errors of a whole path: on held-out rows, by cross-validation, or leaving one out."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def validation_errors(spectrum, filters, moments, intercept):
     cross = moments.centered_cross(intercept)
     constant, n_outputs = moments.centered_squares(intercept), cross.shape[1]
     constant, errors = float(xp.sum(constant)), []
-    # Whichever are fewer: eigenvectors, or models.
+    # Multiply the matrix by eigenvectors, or by models: whichever are fewer.
     by_vectors = spectrum.vectors.shape[1] < n_outputs * filters.shape[1]
     if by_vectors:
         C = moments.coef(spectrum.vectors)
@@ -53,8 +53,8 @@ def validation_errors(spectrum, filters, moments, intercept):
 def prediction_errors(spectrum, filters, blocks, Y, weights):
     """Return the mean squared error of a path on rows, (k,), from their features.
 
-    On the full kernel b grows like 1 / e, and the quadratic form of `validation_errors`
-    would cancel to nothing; the features along eigenvectors are bounded.
+    For the full kernel, where b grows like 1 / e, the terms of the quadratic form of
+    `validation_errors` would cancel; the features along eigenvectors are bounded.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def gcv_errors(spectrum, kept, n_rows):
     ----------
     spectrum : Spectrum
     kept : array of shape (p, k)
-        1 - e g, what a filter g leaves of the targets along an eigenvector; any
+        1 - e g, what a filter g leaves of the targets along an eigenvector; or any
         multiple of it if ``spectrum.complete`` and n = p.
     n_rows : int
-        n, distinct rows: a copy, or a weight of 2, adds no information.
+        n, the distinct rows: a copy, or a weight of 2, adds no information.
     """
     xp = namespace(kept)
     N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
@@ -107,7 +107,7 @@ def gcv_errors(spectrum, kept, n_rows):
         residual = residual + max(outside, 0.0)
         n_inside = float(xp.sum(xp.astype(inside, xp.float64)))
         trace = trace + n_rows - n_inside - 1 + float(xp.sum(parts[:, -1])) / N
-    # A trace below its rounding: such a model fits all targets, and can't be judged.
+    # A model whose trace is rounding fits all targets, and can't be judged.
     left = trace > 1e-10 * xp.max(xp.abs(trace))
     safe = xp.where(left, trace, xp.ones_like(trace))
     errors = residual / (n_outputs * N) * (n_rows / safe) ** 2
@@ -129,7 +129,7 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
     ----------
     spectrum : Spectrum
     kept : array of shape (p, k)
-        1 - e g = lambda / (e + lambda); any multiple of it if ``spectrum.complete``.
+        1 - e g = lambda / (e + lambda), or any multiple of it if ``spectrum.complete``.
     blocks : iterable of (slice, array of shape (b, p))
         Rows of U, block by block.
     Y : array of shape (n, l)

@@ -16,10 +16,10 @@ EPS = float(np.finfo(np.float64).eps)
 class Whitening:
     """R = L^-T, with L L' = K_mm of the kept centers.
 
-    Centers in the span of others are left out, so R R' is the inverse of the others'
-    K_mm, and the features span the same functions as with R R' = K_mm^+. The NYTRO
-    paper has R = S T^-1 with K_mm = S D (QR) and T' T = S' K_mm S, which leaves out no
-    center.
+    Centers in the span of others are left out, so R R' is the inverse of K_mm for the
+    kept ones, and the features span the same functions as with R R' = K_mm^+. The NYTRO
+    paper has R = S T^-1 with K_mm = S D (QR) and T' T = S' K_mm S, and keeps all
+    centers.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Whitening:
     smallest : float
         The smallest squared diagonal entry of L divided by the largest.
     R : array of shape (p, p) or None
-        R itself, if rows are whitened one by one before they are summed.
+        R if rows are whitened one by one before they are summed, else None.
     """
 
     kept: np.ndarray
@@ -38,10 +38,9 @@ class Whitening:
     smallest: float
     R: Any = None
 
-    # The relative rounding error of K' K, in float64, is eps; multiplying by R on both
+    # The relative rounding error of K' K in float64 is eps; multiplying by R on both
     # sides makes it eps / smallest. If `smallest` is below this limit, rows are
-    # whitened before they are summed, which keeps the error at eps and costs n p^2
-    # more.
+    # whitened before they are summed: the error stays eps, for n p^2 more work.
     _LIMIT = 1e-6
 
     @classmethod
@@ -52,8 +51,8 @@ class Whitening:
         ----------
         K_mm : array of shape (m, m)
         dtype : data type
-            That of the kernel values of the data. In float32 their rounding error,
-            1e-7, would drown directions below it.
+            That of the kernel values of the data. Values in float32, whose rounding
+            error is 1e-7, do not determine directions below that.
         """
         xp = namespace(K_mm)
         relative = 1e-12 if dtype == xp.float64 else 1e-7
@@ -76,14 +75,14 @@ class Whitening:
     @property
     def rounding(self):
         """The rounding error of B divided by its trace."""
-        # Compared with extended precision, in units of eps / smallest: 0.7 to 46, the
-        # median 8; of whitened rows, in units of eps, 0.03 to 5, the median 1.5 (1000
-        # rows, 40 and 100 centers of california_housing, kin8nm, a9a and cpusmall;
-        # three kernels, 0.5 to 64 median distances).
+        # Measured against extended precision, it is 0.7 to 46 times eps / smallest, the
+        # median 8; for whitened rows 0.03 to 5 times eps, the median 1.5 (1000 rows, 40
+        # and 100 centers of california_housing, kin8nm, a9a and cpusmall; three
+        # kernels, bandwidths of 0.5 to 64 median distances).
         return 10 * EPS / (1.0 if self.R is not None else self.smallest)
 
     def expand(self, b):
         """Return R b, the coefficients of the kept centers."""
-        if self.R is not None:  # the same rounding errors as in the rows
+        if self.R is not None:  # the rounding errors are then those of the rows
             return self.R @ b
         return solve_triangular(self.L, b, transposed=True)
