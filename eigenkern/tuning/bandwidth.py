@@ -12,29 +12,29 @@ from ..centers import distinct_rows
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 _FACTORS = 2.0 ** np.arange(-2, 5)
-# Most rows of the subsample, and the fewest distinct rows to choose from. Squared
-# errors on new rows over those with 800, 2000 rows of seven data sets, gaussian and
-# laplacian, 500 centers, two draws: with 100, 200, 400 and 1600 rows 1.02, 1.03, 1.03
-# and 0.98 on average, 0.6 to 1.7 singly; the time grows as their square or cube.
+# Most rows of the subsample, and the fewest distinct rows to choose with. Squared
+# errors on new rows divided by those with 800 (2000 rows of seven data sets, gaussian
+# and laplacian, 500 centers, two draws): with 100, 200, 400 and 1600 rows 1.02, 1.03,
+# 1.03 and 0.98 on average, and 0.6 to 1.7 in single cases. The time grows as the square
+# or cube of the rows.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
-# Differences of up to this many standard errors are noise. With 0, 1 and 4 the errors
-# of these models are 0.98, 0.97 and 1.08 times those with 2; but see `_penalty`: for
-# 6000 rows the errors with 1 are up to 1.1 times those with the median.
+# Differences of up to this many standard errors count as noise. With 0, 1 and 4 the
+# errors of these models are 0.98, 0.97 and 1.08 times those with 2; but see `_penalty`:
+# for 6000 rows the errors with 1 are up to 1.1 times those with the median.
 _N_STANDARD_ERRORS = 2.0
 
 
 def _penalty(n):
     """Return the penalty, relative to the mean of k(x, x), for a fit to `n` rows.
 
-    For few rows it is the penalty equivalent to 20 epochs of EigenPro. For more rows
-    than in the subsample the best bandwidth is narrower, and a larger penalty makes the
-    choice narrower.
+    For few rows it is the penalty equivalent to 20 epochs of EigenPro. More rows than
+    those of the subsample need a narrower bandwidth, which a larger penalty chooses.
 
-    On the sets above (Laplacian and Gaussian, two samples, three subsamples of each)
-    EigenPro's error for 1000 rows is 0.82 to 0.86 times that with the median for
-    penalties of 0.001 to 0.003, and 0.89 times for 0.01. For 6000 rows it is 0.93 times
-    for 0.01, and at most 1.005 times; but up to 1.1 times for 0.001 or 0.003, or with a
-    single standard error (Gaussian, california_housing).
+    On the first data sets above (Laplacian and Gaussian, two samples, three subsamples
+    of each) EigenPro's error with 1000 rows is 0.82 to 0.86 times that with the median
+    for penalties of 0.001 to 0.003, and 0.89 times for 0.01. With 6000 rows it is 0.93
+    times for 0.01, and at most 1.005 times; but up to 1.1 times for 0.001 or 0.003, or
+    with one standard error (Gaussian, california_housing).
     """
     return min(max(n / 600_000, 0.001), 0.01)
 
@@ -43,11 +43,10 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
     """Return the bandwidth with the best leave-one-out error on a subsample.
 
     The exact leave-one-out errors of kernel ridge regression are computed for a
-    geometric grid around `kernel.bandwidth`. Among the bandwidths whose error is the
-    smallest, or above it by no more than the noise of the difference, the one nearest
-    to `kernel.bandwidth` is chosen. Equal rows are left out together, as one row with
-    the mean of their targets: otherwise a copy would reveal the target to a narrow
-    kernel.
+    geometric grid around `kernel.bandwidth`. Of the bandwidths whose error exceeds the
+    smallest by no more than the noise of the difference, the one nearest to
+    `kernel.bandwidth` is chosen. Equal rows are left out together, as one row with the
+    mean of their targets: otherwise a copy would reveal the target to a narrow kernel.
 
     The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for about
     five m x m matrices, with m = 800 rows.
@@ -114,7 +113,7 @@ def _subsample(X, targets, weights, rng):
     X = in_memory(X)
     first, which = distinct_rows(X)
     Y, w = merged(first, which, targets, weights)
-    # Centered, and with a largest value of 1: squares can't overflow.
+    # Centered and scaled to at most 1, so that squares can't overflow.
     Y = Y - np.average(Y, axis=0, weights=w)
     Y /= np.abs(Y).max() or 1.0
     return to_numpy(X)[first], Y, w / w.mean()
@@ -127,7 +126,7 @@ def _errors(kernel, X, Y, w, penalty):
     """
     try:
         K = kernel(X).astype(np.float64)
-    except ValueError:  # too narrow for values of this size and data type
+    except ValueError:  # the bandwidth is too narrow for this size and data type
         return np.full(len(w), np.inf)
     residual = leave_one_out(K, Y, w, penalty * np.diagonal(K).mean())
     if residual is None:

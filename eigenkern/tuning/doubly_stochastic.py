@@ -9,36 +9,37 @@ from ..solvers.doubly_stochastic import Steps
 from .penalty import auto_ridge
 from .step import SAFETY
 
-# lambda if it is not chosen, and the smallest that is chosen.
+# lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Most rows used to choose lambda, and their largest residual in standard deviations.
+# Most rows used to choose lambda, and the standard deviations at which residuals are
+# clipped for it.
 _N_RIDGE, _OUTLIER = 20_000, 3.0
 # Rows and features of a step that evaluates every block again, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's
 # calls is as large.
 _STEP_WORK = 2e6
-# Rows times frequencies of the first step of a fit, if there are at least so many rows.
-# Errors on new rows (squared loss, laplacian) with 2000 rows and 0.25e6 (one block),
-# 8e6, 16e6, 32e6, 64e6: ijcnn1 4.3, 4.3, 4.2, 4.1, 3.9 %, fashion_mnist 17.3, 16.7,
-# 16.7, 16.3, 16.3 %, california_housing 0.262 with all; with 10 000 rows and 1.28e6
-# (one block), 32e6, 160e6: ijcnn1 1.89, 1.67, 1.58 %, california_housing 0.2364,
-# 0.2353, 0.2349. 64e6 takes up to 1.4 times as long as 32e6.
-_FIRST_STEP_WORK, _ROWS_OF_FIRST_STEP = 32e6, 2000
+# Rows times frequencies of the first step of a fit; fewer rows count as 2000. Errors on
+# new rows (squared loss, laplacian) with 2000 rows and 0.25e6 (one block), 8e6, 16e6,
+# 32e6, 64e6: ijcnn1 4.3, 4.3, 4.2, 4.1, 3.9 %, fashion_mnist 17.3, 16.7, 16.7, 16.3,
+# 16.3 %, california_housing 0.262 with all; with 10 000 rows and 1.28e6 (one block),
+# 32e6, 160e6: ijcnn1 1.89, 1.67, 1.58 %, california_housing 0.2364, 0.2353, 0.2349. A
+# fit with 64e6 takes up to 1.4 times as long as with 32e6.
+_FIRST_STEP_WORK, _LEAST_FIRST_ROWS = 32e6, 2000
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
-# Rows that the largest eigenvalue of the kernel is measured on. Its standard deviation
-# over six draws is at most 3 % (of 500 rows at most 7 %; five data sets, gaussian and
-# laplacian), much less than `SAFETY` leaves.
+# Rows on which the largest eigenvalue of the kernel is measured. Its standard deviation
+# over six draws is at most 3 % (with 500 rows at most 7 %; five data sets, gaussian and
+# laplacian), much less than the margin of `SAFETY`.
 N_SAMPLED = 2000
 
 
 def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     """Return F and B for n rows.
 
-    If values are kept, the blocks since a batch's last visit cost n F per step,
-    whatever B is, so a batch of all rows has the least noise. F is large enough for the
-    work of a step to outweigh its overhead.
+    If values are kept, the blocks since the last visit of a batch cost n F per step,
+    whatever B is, so a batch of all rows has the least noise. F is so large that the
+    work of a step outweighs its overhead.
 
     Parameters
     ----------
@@ -63,15 +64,15 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
 
 def first_blocks(n, block_size):
     """Return how many blocks of F frequencies the first step changes."""
-    n = max(n, _ROWS_OF_FIRST_STEP)
+    n = max(n, _LEAST_FIRST_ROWS)
     return max(_FIRST_STEP_WORK / (n * block_size), 1.0)
 
 
 def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):
     """Return the lambda with which kernel ridge regression best predicts new rows.
 
-    Near its constant, a loss of curvature L is the squared loss times L: its lambda is
-    that of the squared loss times L.
+    Near the constant model, a loss of curvature L is the squared loss times L, and so
+    is its lambda.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):
     robust : bool
         Whether to clip outliers, for a loss that tolerates them.
     labels : bool
-        As of `auto_ridge`.
+        As for `auto_ridge`.
     """
     n = y.shape[0]
     y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
@@ -100,7 +101,7 @@ def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):
 def longest_safe_step(
     kernel, rows, weights, curvature, block_size, batch_size, n, alpha
 ):
-    """Return the longest safe step, and c of its decay 1 / (1 + c t).
+    """Return the longest safe step, and the c of its decay 1 / (1 + c t).
 
     Let lambda_1 be the largest eigenvalue and beta the trace of the centered kernel,
     both divided by the number of rows, and L the curvature of the loss. A step gamma on
@@ -109,9 +110,9 @@ def longest_safe_step(
 
         gamma L (lambda_1 + beta / (2 F) + beta / B) < 2
 
-    Rows outside the batch get the residual of B rows through F features instead of the
-    kernel. This is noise of variance gamma^2 / (2 F B) times the residual; in trials it
-    grew within n / B steps if ``gamma L n / B > 6 F beta``.
+    On rows outside the batch, F features stand for the kernel. This adds noise of
+    variance gamma^2 / (2 F B) times the residual; in trials it grew within n / B steps
+    if ``gamma L n / B > 6 F beta``.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def longest_safe_step(
     block_size, batch_size : int
         F and B.
     n : int or None
-        Rows that are visited in turn; None: new rows in every batch.
+        Number of rows that are visited in turn; None: every batch has new rows.
     alpha : float
         lambda: a step shrinks f by the fraction gamma lambda, at most a half.
     """
@@ -142,7 +143,7 @@ def longest_safe_step(
     start = xp.asarray(start, dtype=rows.dtype, device=operator.device)
     top = largest_eigenvalues(apply, root * start)[0]
     mean_kernel = float(xp.mean(weights * (operator @ weights))) / m
-    beta = max(1.0 - mean_kernel, 0.05)  # of nearly equal rows it would be rounding
+    beta = max(1.0 - mean_kernel, 0.05)  # for nearly equal rows it is rounding
     heaviest = float(xp.mean(weights**2))
     curvature = curvature / SAFETY
     noise = curvature / (6.0 * block_size * beta)
@@ -163,7 +164,7 @@ def make_steps(step_size, longest, decay):
     ----------
     step_size : float, "auto" or tuple
     longest, decay : float
-        From `longest_safe_step`; a number is its own longest step, and does not decay.
+        From `longest_safe_step`; a step given as a number is `longest`, with no decay.
     """
     if not isinstance(step_size, tuple | list):
         return Steps(lambda t: longest / (1.0 + decay * t), longest)

@@ -5,17 +5,18 @@ from ..preconditioners.linear import LinearSpectral
 from .sizes import MIN_ROWS, default_subsample_size, filling_work
 from .step import tune
 
-# Rows of the subsample for each feature: with fewer, the last directions are noise.
-_ROWS_A_FEATURE = 8
-# Time that eigenvectors may add to a step, over that of a step without. On 20 000
-# sparse rows with 65 536 columns, finding 400 of them takes 7 s, and all epochs 0.5 s.
+# Rows of the subsample per feature: with fewer, the last directions are noise.
+_ROWS_PER_FEATURE = 8
+# Most time that eigenvectors may add to a step, in units of a step without them. On
+# 20 000 sparse rows with 65 536 columns, finding 400 of them takes 7 s, and all epochs
+# 0.5 s.
 _HIGHEST_COST = 10
 
 
 def sizes_of_features(
     features, n_columns, alpha, batch_size, subsample_size, *, in_pieces=False
 ):
-    """Return the largest batch that is useful, m and s.
+    """Return the largest useful batch, m and s.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def sizes_of_features(
     batch_size, subsample_size : int or "auto"
         As in the estimators.
     in_pieces : bool, default=False
-        Whether the rows are a piece of the data: given sizes may then be above n.
+        Whether the rows are a piece of the data; given sizes may then be above n.
     """
     n, d = features.shape
     work = filling_work(features.xp, features.device, features.dtype)
@@ -36,8 +37,8 @@ def sizes_of_features(
     largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
     m, s = batch_size, subsample_size
     if m == "auto":
-        # With fewer features than rows, or with a penalty, a residual is left, and
-        # larger batches lower its noise. More features can fit the rows, and converge
+        # With fewer features than rows, or with a penalty, a residual is left, whose
+        # noise larger batches lower. More features can fit the rows, and converge
         # faster in more steps. So do pieces, which are seen once.
         leaves_residual = (n >= d or alpha > 0) and not in_pieces
         m = min(largest, n if leaves_residual else max(n // 8, 1))
@@ -46,7 +47,7 @@ def sizes_of_features(
     if s == "auto":
         s = default_subsample_size(n)
         if d < s:  # all directions can be estimated
-            s = min(max(s, _ROWS_A_FEATURE * d), n)
+            s = min(max(s, _ROWS_PER_FEATURE * d), n)
     elif in_pieces:
         s = min(s, n)
     return min(largest, n), m, s
@@ -76,10 +77,10 @@ def tune_on_features(
     largest, m, s = sizes
 
     def cost(q, m):
-        """Return the time of a step over that of one without eigenvectors.
+        """Return the time of a step divided by that of one without eigenvectors.
 
-        It reads the rows of the batch twice, and the eigenvectors, which are dense even
-        if the rows are sparse, up to four times.
+        A step reads the rows of the batch twice, and the eigenvectors, which are dense
+        even if the rows are sparse, up to four times.
         """
         return 1.0 + 4 * q * features.shape[1] / (2 * m * features.width)
 

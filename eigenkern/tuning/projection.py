@@ -5,7 +5,7 @@ from ..operators.cached import cached
 from ..operators.plan import cache_budget
 from ..solvers.projection import CenterFactor, ExactProjection, InexactProjection
 
-# Products that conjugate gradients usually take.
+# Products that conjugate gradients usually need.
 _N_PRODUCTS = 3
 
 
@@ -18,8 +18,8 @@ def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
 def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
     """Whether a factor of the centers fits and is cheaper than iterating.
 
-    It takes p^3 / 6 multiply-adds once (`Machine.factor_work` has their time) and
-    8 p^2 bytes. Conjugate gradients take three products with K(Z, Z), each of
+    The factor takes p^3 / 6 multiply-adds once (`Machine.factor_work` has their time)
+    and 8 p^2 bytes. Conjugate gradients take three products with K(Z, Z), each of
     p^2 (d + l) multiply-adds, for every p rows that are learned.
 
     Parameters
@@ -33,7 +33,7 @@ def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
         As in the estimators: the factor counts.
     """
     p, machine = centers.shape[0], machine_of(centers)
-    # The factor, and the matrix beside it where a library does not work in place.
+    # The factor, and also the matrix if the library does not work in place.
     if 16.0 * p * p > cache_budget(cache_size, centers):
         return False
     width = n_features + n_columns + machine.function_work
@@ -53,10 +53,10 @@ def make_projection(centers, factor, P, n_features, n_rows, cache_size):
 
 
 def projection_interval(centers, factor, m, n_features, n_columns):
-    """Return T, batches between projections, so that a batch is cheapest on average.
+    """Return T, the batches between projections for which a batch is cheapest.
 
-    Temporary centers add m^2 T (d + l) / 2 multiply-adds to a batch, for which the
-    rule takes m^2 T (d + 2 l) / 2, and C / T is its part of a projection. T is at most
+    Temporary centers add m^2 T (d + l) / 2 multiply-adds to a batch, taken as
+    m^2 T (d + 2 l) / 2 here, and its share of a projection is C / T. T is at most
     p / m, so that there are no more temporary centers than others.
     """
     width = n_features + 2 * n_columns + machine_of(centers).function_work
@@ -66,9 +66,9 @@ def projection_interval(centers, factor, m, n_features, n_columns):
 
 
 def projection_work(centers, factor, n_features, n_columns):
-    """Return C, the multiply-adds in the time of a projection.
+    """Return C, the time of a projection in multiply-adds.
 
-    A product of conjugate gradients has p^2 (d + l), taken as p^2 (d + 2 l).
+    A product of conjugate gradients has p^2 (d + l), taken as p^2 (d + 2 l) here.
     """
     p, machine = centers.shape[0], machine_of(centers)
     if factor is not None:

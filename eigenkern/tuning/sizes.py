@@ -19,24 +19,24 @@ from .projection import factor_pays, projection_interval, projection_work
 
 # Rows per center needed to determine all eigenfunctions in the span of the centers.
 # With fewer rows the last eigenfunctions fit the noise of the rows.
-_ROWS_A_CENTER = 40
-# Share of a step's time that its fixed cost may take: larger batches save no more.
+_ROWS_PER_CENTER = 40
+# Fraction of a step's time that its fixed cost may take: larger batches save no more.
 _FIXED_COST = 0.05
 # Rows per thread below which the matrix product of a step loses speed. A
-# preconditioner costs as much as a few hundred rows do.
+# preconditioner costs as much as a few hundred rows.
 MIN_ROWS = 256
-# Rows on which beta and lambda are measured. Steps over those measured on 8000 of 16000
-# rows, three draws from california_housing and a9a (laplacian, gaussian) and MNIST
-# (laplacian): 0.4 to 1.4 with 500 rows, 0.5 to 1.5 with 1000, 0.65 to 1.1 with 2000,
-# 0.9 to 1.1 with 4000 (but california_housing, gaussian: 1.3 to 1.65). Setup and one
-# epoch take 1.3 to 2.1 times as long with 8000 as with 4000.
+# Rows on which beta and lambda are measured. Steps divided by those measured on 8000 of
+# 16000 rows, three draws from california_housing and a9a (laplacian, gaussian) and
+# MNIST (laplacian): 0.4 to 1.4 with 500 rows, 0.5 to 1.5 with 1000, 0.65 to 1.1 with
+# 2000, 0.9 to 1.1 with 4000 (but california_housing, gaussian: 1.3 to 1.65). Setup and
+# one epoch take 1.3 to 2.1 times as long with 8000 as with 4000.
 N_MEASURED = 4000
-# Passes over the measured rows in the time of eigenvalues, 13 to 20 products in ten
-# fits, and of a trial run: 16 epochs, in which each product has 12 columns.
+# Passes over the measured rows that take as long as measuring: eigenvalues take 13 to
+# 20 products in ten fits, and a trial run 16 epochs, in which a product has 12 columns.
 MEASURING_PASSES = 60
 # Passes over the subsample of a linear model that take as long as its eigenvectors,
 # measured in fits to 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
-_VECTOR_PASSES = 70
+_EIGENVECTOR_PASSES = 70
 # Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3. It predicts 0.1,
 # 0.8 and 6.4 s on two cores for 1000, 2000 and 4000 rows; 100 to 500 eigenvectors take
 # 0.10 to 0.15, 0.34 to 0.78 and 3.5 to 4.7 s (benchmarks/eigenvectors.py).
@@ -44,20 +44,21 @@ EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
-# Centers m for n rows. Seconds that a fit with all rows as centers may take: enough for
-# every method to use all of 6000 rows on one core, or of 7300 on two (measured, these
-# need at most two thirds of that). For more rows m = C n^1/2 log n, as in the papers on
-# Nystrom and Falkon. With C = 5 that takes about as long as all rows at that limit:
-# with fewer centers a fit to a few more rows would be worse. Test error over that of
-# all rows, 12 000 rows, C = 1, 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22,
-# 1.12; MNIST 1.80, 1.36, 1.22. Not used for the choice, C = 3, 5: a9a 0.94, 0.94;
-# ijcnn1 1.27, 1.14; Fashion-MNIST 1.09, 1.06; bike 1.26, 1.16.
+# The number of centers m for n rows. All rows are centers if the fit takes at most 35
+# s: enough for every method to use all of 6000 rows on one core, or of 7300 on two
+# (measured, these need at most two thirds of that). For more rows m = C n^1/2 log n, as
+# in the papers on Nystrom and Falkon, unless the fit then takes more than 60 s. With C
+# = 5 it takes about as long as with all rows at the limit: with fewer centers a fit to
+# a few more rows would be worse. Test error divided by that of all rows, 12 000 rows, C
+# = 1, 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36,
+# 1.22. Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14;
+# Fashion-MNIST 1.09, 1.06; bike 1.26, 1.16.
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20
-# Bytes for measuring on r rows, divided by r^2: six r x r matrices in float64 may take
-# half the free memory.
-_BYTES_A_SQUARE = 2 * 6 * 8
+# Free memory needed to measure on r rows, divided by r^2: six r x r matrices in float64
+# may take half of it.
+_MEASURING_BYTES = 2 * 6 * 8
 
 
 def default_n_centers(
@@ -71,7 +72,7 @@ def default_n_centers(
     Parameters
     ----------
     kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
-        What is solved, see `NystromPlan`.
+        The problem to solve, see `NystromPlan`.
     X : array or LazyRows of shape (n, d)
     n_columns : int
         Outputs.
@@ -123,7 +124,7 @@ def auto_batch_size(largest, n_rows, least=1):
 
 
 def n_sampled_rows(n_rows):
-    """Return how many of the rows `tune_on_centers` looks at.
+    """Return how many of the rows `tune_on_centers` needs.
 
     The eigenfunctions are fitted to some and the step is measured on others.
     """
@@ -136,8 +137,8 @@ def max_batch_size(
     """Return m_G^max, the rows of a batch that the resource can hold and fill.
 
     With n centers, (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory;
-    a matrix product also needs some rows for each thread. At most `n_rows` (None: n).
-    Each of several machines takes as many, and a message is part of the fixed cost.
+    a matrix product also needs some rows per thread. m is at most `n_rows` (None: n).
+    Several machines multiply both limits, and a message adds to the fixed cost.
     """
     n, width = operator.shape[1], n_features + n_columns
     work = filling_work(operator.xp, operator.device, operator.dtype)
@@ -152,10 +153,10 @@ def max_batch_size(
 def filling_work(xp, device, dtype):
     """Return C_G, the multiply-adds that make the fixed cost of a step negligible.
 
-    It is the machine's rate of matrix products times the seconds that a tiny product
-    takes, divided by the share of a step that these seconds may take. It is measured
-    once per process, in about 50 ms, and rounded to a power of 4 times 5e8, so that
-    noise in the measurement seldom changes what is chosen.
+    It is the machine's rate of matrix products times the seconds of a tiny product,
+    divided by the fraction of a step that these may take. It is measured once per
+    process, in about 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
+    measurement seldom changes what is chosen.
     """
     key = xp.__name__, str(device), str(dtype)
     if key not in _measured_work:
@@ -176,9 +177,10 @@ def _measure_filling_work(xp, device, dtype):
             seconds.append(time.perf_counter() - start)
         return min(seconds)
 
-    size = 8192 if on_gpu(xp, device) else 1024  # as many as reach the full rate
+    size = 8192 if on_gpu(xp, device) else 1024  # large enough for the full rate
     A = xp.ones((size, size), dtype=dtype, device=device)
     rate = size**3 / best_seconds(lambda: large_product(A, A))
+    # A Gaussian stands for all kernels, which share the result.
     tiny = TiledKernel(Gaussian(), A[:64, :2])
     with tiny.exclusive_threads():
         fixed = best_seconds(lambda: tiny @ A[:64, :1])
@@ -190,8 +192,8 @@ def direct_pays(operator, cache_size):
     n = operator.shape[0]
     if n > _DIRECT_ROWS or not operator.can_be_cached:
         return False
-    # Other libraries factorize a copy: with array-api-strict a fit to a kernel matrix
-    # that is given, in float64, took 3.5 times its memory.
+    # Other libraries factorize a copy: with array-api-strict a fit to a given kernel
+    # matrix, in float64, took 3.5 times its memory.
     n_copies = 1 if is_numpy(operator.xp) else 4
     free = memory.available(operator.xp, operator.device)
     return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)
@@ -203,9 +205,9 @@ def direct_pays_on_centers(
     """Whether a model on centers is solved faster directly than by epochs.
 
     The sums over the rows take n p^2 / 2 multiply-adds, and the linear algebra as long
-    as about 2 p^3. The epochs include choosing preconditioner and step, the kernel
-    matrix, which every epoch computes or reads, and the projections. The matrices of
-    the direct solution must fit into the cache.
+    as about 2 p^3. The epochs include choosing preconditioner and step, computing or
+    reading the kernel matrix in every epoch, and the projections. The matrices of the
+    direct solution must fit into the cache.
     """
     (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
     plan = NystromPlan.make("ridge", p, n_rows)
@@ -216,7 +218,7 @@ def direct_pays_on_centers(
     n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
     entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
     value = entry + machine.product_seconds(n_columns, size, n_threads)
-    # Once for the sums, and once for the loss.
+    # The kernel once for the sums, and once for the loss.
     direct = 2 * n_rows * p * value + machine.product_seconds(plan.work, 8, n_threads)
     may_be_cached = (p + n_features) * n_rows * size <= budget
     read = min(value, size / machine.read) if may_be_cached else value
@@ -224,7 +226,7 @@ def direct_pays_on_centers(
     epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
     epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read
     epochs += n_epochs * n_rows * p * read
-    if direct <= epochs:  # without the calibration of a batch
+    if direct <= epochs:  # no need to measure `filling_work`, for the batch
         return True
     largest = max_batch_size(centers, n_features, n_columns, n_rows)
     m = auto_batch_size(largest, n_rows, MIN_ROWS)
@@ -250,7 +252,7 @@ def direct_pays_on_features(features, n_epochs):
         return False
     n_threads = 1 if on_gpu(features.xp, features.device) else n_blas_threads()
     direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)
-    n_read = _VECTOR_PASSES * min(8 * d, n)
+    n_read = _EIGENVECTOR_PASSES * min(8 * d, n)
     n_read += MEASURING_PASSES * min(n, N_MEASURED) + 2 * n_epochs * n
     return direct <= n_read * d * features.itemsize / machine.read
 
@@ -277,12 +279,12 @@ def check_at_most(name, value, largest, noun):
 def chosen_sizes(
     operator, largest_batch, subsample_size, n_components, batch_size, weights=None
 ):
-    """Return s, q and m, chosen where they are "auto"; q is the most to try.
+    """Return s, q and m, with those chosen that are "auto"; q is the most to try.
 
     Raises
     ------
     ValueError
-        If one that is given is impossible.
+        If a given one is impossible.
     """
     n, s, q, m = operator.shape[0], subsample_size, n_components, batch_size
     if s == "auto":
@@ -294,7 +296,7 @@ def chosen_sizes(
 
 
 def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_components):
-    """Return c, q and N of a sample, chosen where they are "auto"."""
+    """Return c, q and N of a sample, with those chosen that are "auto"."""
     N, c, q = n_measured_rows(centers, n_sampled), subsample_size, n_components
     if c == "auto":
         n_affordable = max(_affordable_rows(centers), 1)
@@ -303,20 +305,20 @@ def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_compon
 
 
 def n_measured_rows(operator, n_rows):
-    """Return N, rows that beta and lambda are measured on."""
+    """Return N, the number of rows that beta and lambda are measured on."""
     return max(min(n_rows, N_MEASURED, _affordable_rows(operator)), 1)
 
 
 def _affordable_rows(operator):
     """Return how many rows can be measured within the free memory."""
     free = memory.available(operator.xp, operator.device)
-    return int((free / _BYTES_A_SQUARE) ** 0.5)
+    return int((free / _MEASURING_BYTES) ** 0.5)
 
 
 def tuning_bytes(n, subsample_size):
     """Return the free memory below which `tune` takes fewer rows."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
-    return _BYTES_A_SQUARE * max(s, min(n, N_MEASURED)) ** 2
+    return _MEASURING_BYTES * max(s, min(n, N_MEASURED)) ** 2
 
 
 def default_subsample_size(n):
@@ -327,22 +329,22 @@ def default_subsample_size(n):
 
 
 def default_subsample_of_centers(p, n_rows, n_affordable):
-    """Return c, the centers that carry the preconditioner, of p."""
+    """Return c, how many of p centers the preconditioner lives on."""
     return min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
 
 
 def max_components_on_centers(c, n_rows, n_measured):
     """Return the most eigenvectors to try on c centers, from `n_measured` rows."""
     q = min(c - 1, max(n_measured // 4, 1), 500)
-    # With many centers the last eigenfunctions are fitted to the noise of these rows:
-    # on other rows they are much larger, on some enormous.
-    if n_measured < n_rows and n_measured < _ROWS_A_CENTER * c:
+    # With many centers the last eigenfunctions fit the noise of these rows: on other
+    # rows they are much larger, on some enormous.
+    if n_measured < n_rows and n_measured < _ROWS_PER_CENTER * c:
         q = min(q, max(c // 4, 1))
     return q
 
 
 def max_components(n, s, weights):
-    """Return the most eigenvectors to try: half of what the subsample can support.
+    """Return the most eigenvectors to try: half as many as rows in the subsample.
 
     If they are used on rows outside the subsample, a quarter. Rows with weights w count
     as (sum w)^2 / sum w^2 rows.

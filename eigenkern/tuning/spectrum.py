@@ -7,6 +7,9 @@ from ..backend.linalg import large_product, largest_eigenvalues
 from ..operators.linear import FeatureKernel
 from ..preconditioners.spectral import rounding_floor
 
+# Probability with which `HeldOutSpectrum.bound` holds.
+_BOUND_PROBABILITY = 0.9
+
 
 class HeldOutSpectrum:
     """How long the stochastic step may be, measured on rows beyond the subsample.
@@ -15,7 +18,7 @@ class HeldOutSpectrum:
 
         lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
 
-    The eigenvectors are fitted to the subsample, so the same figures measured on it
+    The eigenvectors are fitted to the subsample, so lambda and beta measured on it
     would be several times too small. The noise-weighted beta comes from the second
     moment of the stochastic step: its variance grows by E[|phi|^2 phi phi'], to which
     rows with a large k_P(x, x) contribute most.
@@ -38,9 +41,9 @@ class HeldOutSpectrum:
             self._rows = _FeatureRows(K_hh, P, preconditioner.vectors)
         else:
             self._rows = _KernelRows(K_hh, P)
-        self._single = None  # these in single precision
+        self._single = None  # the rows in single precision
         self._diagonal = self._rows.diagonal()
-        # Scales the products: squares of a kernel's values may overflow.
+        # The unit of products, because squares of a kernel's values may overflow.
         self._unit = float(xp.max(xp.abs(self._diagonal))) or 1.0
         if weights is None:
             weights = xp.ones_like(self._diagonal)
@@ -77,7 +80,7 @@ class HeldOutSpectrum:
         """
         rows = self._in_single(q)
         grid = near * 2.0 ** (np.arange(-3, 9) / 6)
-        below = above = None  # the nearest grids that were stable, unstable throughout
+        below = above = None  # the nearest grids that were all stable, all unstable
         for _ in range(20):
             stable = self._stable(rows, q, batch_size, grid)
             if stable.all():
@@ -93,8 +96,8 @@ class HeldOutSpectrum:
     def _in_single(self, q):
         """Return the rows, in single precision if that suffices.
 
-        It is twice as fast, and distinguishes stable steps if the level of the
-        preconditioned spectrum is above its rounding error.
+        It is twice as fast, and suffices if the level of the preconditioned spectrum is
+        above its rounding error.
         """
         rows, single = self._rows, self._xp.float32
         level = float(self._preconditioner.eigenvalues[q])
@@ -134,13 +137,13 @@ class HeldOutSpectrum:
             # Norms that are not finite mean instability; norms below 1e-4 are rounding.
             return (end <= middle) | (end < 1e-4)
 
-    def bound(self, q, batch_size, probability=0.9):
+    def bound(self, q, batch_size):
         """Return an upper bound of the norm of P K_m, m = `batch_size`.
 
-        It holds with a `probability` for a batch of m rows if the eigenvectors are
-        exact. With delta = 1 - `probability`, the logarithm is that of 2 d / delta for
-        d features (theorem 3 of EigenPro 1), or of 8 d / delta for a kernel, where d is
-        the intrinsic dimension (theorem 4).
+        It holds for a batch of m rows with a probability of 1 - delta = 0.9 if the
+        eigenvectors are exact. The logarithm is that of 2 d / delta for d features
+        (theorem 3 of EigenPro 1), or of 8 d / delta for a kernel, where d is the
+        intrinsic dimension (theorem 4).
         """
         level = float(self._preconditioner.eigenvalues[q])
         largest = float(self._xp.max(self._diagonal * self._root * self._root))
@@ -149,15 +152,15 @@ class HeldOutSpectrum:
             directions = 2.0 * n_features
         else:
             directions = 8.0 * self.intrinsic_dimension()
-        log = np.log(directions / (1.0 - probability)) / batch_size
+        log = np.log(directions / (1.0 - _BOUND_PROBABILITY)) / batch_size
         mean_square = (2.0 * level * largest * log) ** 0.5
         return level + 2.0 / 3.0 * (level + largest) * log + mean_square
 
     def intrinsic_dimension(self):
         """Return trace over norm of E[(K_m - K)^2], K_m of a batch and K of all rows.
 
-        Up to 1 / m it is E[w phi phi'] - K^2 with w = k(x, x), whose eigenvalues are
-        those of (W - G) G on the rows.
+        Apart from the factor 1 / m it is E[w phi phi'] - K^2 with w = k(x, x), whose
+        eigenvalues are those of (W - G) G on the rows.
         """
         xp, K, root = self._xp, self._rows.K, self._root / self._unit**0.5
         w = self._diagonal * root * root
@@ -176,7 +179,7 @@ class HeldOutSpectrum:
     def measure(self, numbers):
         """Return a pair (beta, lambda) for each of several numbers q of eigenvectors.
 
-        The rows' kernel matrix is read once for all numbers.
+        The kernel matrix of the rows is read once for all numbers.
         """
         xp, rows = self._xp, self._rows
         if rows.measured_in_single:
@@ -190,7 +193,7 @@ class HeldOutSpectrum:
             D = xp.astype(self._preconditioner.scales_of(q), P.dtype)
             w = diagonal - xp.sum(P[:, :q] * (P[:, :q] * D), axis=1)
             w = w / self._unit
-            # diag k_P enters with the weight of its row, as the noise of a step does.
+            # Like the noise of a step, diag k_P is multiplied by the weight of its row.
             noise = xp.sqrt(xp.where(w > 0, w, xp.zeros_like(w)))
             largest.append(float(xp.max(w)))
             roots += [root, root * root * noise]
@@ -203,7 +206,7 @@ class HeldOutSpectrum:
 
         values = largest_eigenvalues(apply, xp.zeros_like(R) + start[:, None])
         return [
-            # With the zero kernel any step will do.
+            # For the zero kernel any step will do.
             (self._unit * (noisy / top if top > 0 else most), top * self._unit)
             for top, noisy, most in zip(values[::2], values[1::2], largest, strict=True)
         ]

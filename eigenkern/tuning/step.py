@@ -1,4 +1,4 @@
-"""What "auto" means: the sizes of subsample, batch and preconditioner, and the step.
+"""What "auto" means: sizes of subsample, batch and preconditioner, and the step.
 
 The papers choose m as large as the resource can hold and use, and q as the largest for
 which the critical batch size m* = beta / lambda_1 of the preconditioned kernel is at
@@ -20,8 +20,8 @@ from .sizes import (
 )
 from .spectrum import HeldOutSpectrum
 
-# theta, the step divided by the largest stable one: of the values from 0.7 to 0.95 the
-# one with the fewest epochs on problems like those of benchmarks/robustness.py.
+# theta, the step divided by the largest stable one: of the values from 0.7 to 0.95 this
+# one took the fewest epochs on problems like those of benchmarks/robustness.py.
 SAFETY = 0.8
 
 
@@ -58,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Everything that a fit of EigenPro needs, chosen or given.
+    """The preconditioner, sizes and step of EigenPro, chosen or given.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class Tuning:
     subsample_size, batch_size, max_batch_size : int
     step_size : float
     adapted : Measured
-        What was measured on the preconditioned kernel.
+        The measurement of that preconditioner.
     candidates : tuple of Measured
-        All that was measured, by increasing q; q = 0 is the kernel itself.
+        All measurements, by increasing q; q = 0 is the kernel itself.
     """
 
     preconditioner: Any
@@ -81,7 +81,7 @@ class Tuning:
 
     @property
     def plain(self):
-        """What was measured on the kernel itself."""
+        """The measurement of the kernel itself."""
         return self.candidates[0]
 
     @property
@@ -95,7 +95,7 @@ class Tuning:
 
     @property
     def acceleration(self):
-        """Predicted gain over plain SGD per epoch: the ratio of predicted steps."""
+        """Predicted step divided by that of plain SGD, the gain per epoch."""
         m = self.batch_size
         return self.adapted.step_size(m) / self.plain.step_size(m)
 
@@ -128,8 +128,8 @@ def tune(
     subsample_size, n_components, batch_size, step_size, damping
         As in the estimators.
     cost : callable
-        ``cost(q, m)``, the time of a step with q eigenvectors over that with none; by
-        default they cost nothing.
+        ``cost(q, m)`` is the time of a step with q eigenvectors divided by that with
+        none; by default they cost nothing.
 
     Returns
     -------
@@ -158,13 +158,13 @@ def tune_on_centers(
     sample,
     n_rows,
     *,
-    weights=None,
-    subsample_size="auto",
-    n_components="auto",
+    weights,
+    subsample_size,
+    n_components,
     batch_size,
     max_batch_size,
-    step_size="auto",
-    damping=1.0,
+    step_size,
+    damping,
 ):
     """Choose the preconditioner of a model on centers, and measure the step.
 
@@ -176,7 +176,7 @@ def tune_on_centers(
         Rows of the data in random order; `n_sampled_rows` of them suffice.
     n_rows : float
         n, all rows of the data; infinite for a stream.
-    weights : array, default=None
+    weights : array or None
         Weights of the rows of the sample, with mean 1.
     subsample_size, n_components, batch_size, max_batch_size, step_size, damping
         As in the estimators: the preconditioner lives on `subsample_size` centers.
@@ -203,9 +203,8 @@ def tune_on_centers(
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
     )
-    # The eigenfunctions are fitted to the rows in front of those that are measured on.
-    # The two sets may overlap by the same fraction that the fitted rows are of all
-    # rows.
+    # The eigenfunctions are fitted to the rows before those that are measured on. The
+    # two sets may overlap by the fraction of the fitted rows among all rows.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
     sizes = c, batch_size, max_batch_size
@@ -217,9 +216,9 @@ def tune_on_centers(
 def _choose_step(
     spectrum, full, n, n_measured, sizes, n_components, step_size, cost=lambda q, m: 1.0
 ):
-    """Choose the number of eigenvectors of a preconditioner, and the step.
+    """Return a `Tuning` with the best number of eigenvectors, and the step.
 
-    `sizes` are those of the `Tuning`.
+    `sizes` are s, m and the largest m.
     """
     (_, m, _), q_max, several = sizes, full.n_components, n_components == "auto"
     grid = {0, q_max}
@@ -240,7 +239,7 @@ def _choose_step(
         # A full batch has no noise, and the zero kernel no limit of stability.
         if m < n and adapted.top_eigenvalue > 0:
             # A sample of the rows is split into several batches, because a single one
-            # has no noise. For larger batches the formula gives the limit.
+            # has no noise. To larger batches the limit is extrapolated by the formula.
             simulated = m if n_measured == n else max(min(m, n_measured // 4), 1)
             predicted = adapted.step_size(simulated)
             edge = spectrum.largest_stable_step(q, simulated, predicted)
@@ -249,9 +248,9 @@ def _choose_step(
 
 
 def _spectrum(operator, n, s, preconditioner, weights, n_measured):
-    """Return the spectrum on rows, a fraction s / n of them from the subsample.
+    """Return the spectrum on rows of which a fraction s / n is in the subsample.
 
-    This is the fraction among all rows; if n is large, next to none.
+    This is its fraction of all rows: next to none if n is large.
     """
     start = s - int(n_measured * s / n)
     stop = start + n_measured
@@ -266,10 +265,10 @@ def _spectrum(operator, n, s, preconditioner, weights, n_measured):
 def _best_candidate(candidates, m, n, cost):
     """Return the best of the measured preconditioners.
 
-    An epoch makes n (eta / m) lambda_i of progress along the eigenvector of lambda_i.
-    For the many trailing eigenvectors the longest step, relative to its time, is best:
-    the smallest q within 5 % of it is chosen. Along the leading ones, whose eigenvalues
-    are lowered to lambda_{q+1}, the progress must still be at least 1 per epoch.
+    An epoch makes a progress of n (eta / m) lambda_i along eigenvector i. For the many
+    trailing eigenvectors the longest step, relative to its time, is best: the smallest
+    q within 5 % of it is chosen. Along the leading ones, whose eigenvalues are lowered
+    to lambda_{q+1}, the progress must still be at least 1 per epoch.
     """
 
     def rate(one):
