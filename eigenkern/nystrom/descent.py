@@ -21,7 +21,7 @@ from .krylov import top_eigenvalue
 _GROWS = 1.0001
 
 
-def factorising_pays(
+def factorizing_pays(
     machine,
     n_rows,
     n_centers,
@@ -48,7 +48,7 @@ def factorising_pays(
     """
     n, p = n_rows, n_centers or n_rows
     # Eigenvectors twice, on the training rows and on all of them, and half of K'K.
-    factorise = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
+    factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
     # Seconds per value of the kernel: two products, and to compute or read it.
     entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
     entry += machine.convert / n_threads
@@ -56,7 +56,7 @@ def factorising_pays(
         entry += itemsize / machine.read
     else:
         entry += machine.kernel_seconds(n_features, itemsize, n_threads)
-    return factorise < 2 * n_iter * n * p * entry
+    return factorizing < 2 * n_iter * n * p * entry
 
 
 def factorises(place, plan, sizes, itemsize, max_iter, cache_size):
@@ -82,7 +82,7 @@ def factorises(place, plan, sizes, itemsize, max_iter, cache_size):
     if max_iter is None:
         return True
     n, p, *_ = sizes
-    return factorising_pays(
+    return factorizing_pays(
         machine_of(place),
         *sizes,
         max_iter,
@@ -207,8 +207,8 @@ class EarlyStopping:
         ``tell(errors, t)`` is called when t is chosen.
     finish : callable
         ``finish(self)`` returns the last state, from the attributes.
-    factorise : callable
-        ``factorise()`` returns the last state if the kernel turns out to have negative
+    factorize : callable
+        ``factorize()`` returns the last state if the kernel turns out to have negative
         eigenvalues.
     n_iter : int
         Most steps; as many as are made if nothing is chosen.
@@ -246,7 +246,7 @@ class EarlyStopping:
         step_of,
         tell,
         finish,
-        factorise,
+        factorize,
         *,
         n_iter,
         tol,
@@ -254,7 +254,7 @@ class EarlyStopping:
         n_stored,
     ):
         self._problem, self._step_of, self._tell = problem, step_of, tell
-        self._finish, self._factorise = finish, factorise
+        self._finish, self._factorize = finish, factorize
         self._n_iter, self._tol = n_iter, tol
         self._cache_size, self._n_stored = cache_size, n_stored
         self.walk = self.b = self.errors = self.best = self.step = self.n_steps = None
@@ -279,7 +279,7 @@ class EarlyStopping:
 
     def finished(self):
         """Return the last state."""
-        return self._factorise() if self.b is None else self._finish(self)
+        return self._factorize() if self.b is None else self._finish(self)
 
     def save(self):
         """Return the state between two steps, for `load`."""

@@ -28,7 +28,7 @@ from ..backend.linalg import (
 )
 from .filters import Spectrum
 
-# There is one s for each factor of 1000 between the penalties, with so many solutions.
+# There is one s for each factor of 1000 between the penalties, with 16 solutions each.
 # The approximation is optimal, up to a factor of 2, among the rational functions with
 # these poles, whatever the spectrum is. Measured for n = 1500 and eigenvalues k^-1.2 or
 # k^-2, the relative error in the norm of B^1/2 is at most 2e-5 over all penalties and

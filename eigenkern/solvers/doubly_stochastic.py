@@ -64,9 +64,9 @@ _FEWEST_OF_CLASS = 10
 def constant_rate(batch_size, quick):
     """Return r, the fraction of Newton's step that the constant makes.
 
-    The constant then has r / (2 - r) / B times the variance of one row's gradient. If
-    `quick`, r is such that this is the variance of whole steps in batches of 4096 rows,
-    but at least 0.2; otherwise it is 0.2.
+    r holds for the longest step. The constant then has r / (2 - r) / B times the
+    variance of one row's gradient. If `quick`, r is such that this is the variance of
+    whole steps in batches of 4096 rows, but at least 0.2; otherwise it is 0.2.
     """
     if not quick:
         return _CONSTANT_RATE
@@ -153,9 +153,8 @@ class Expansion:
 class RunningValues:
     """Values of sum_k phi_k' A_k over the scale on batches that are visited repeatedly.
 
-    It keeps the values of every batch and a log of the changes of A. A visit adds the
-    changes since the last visit, which costs at most one block per change; other blocks
-    are not evaluated again.
+    It keeps the values of every batch and a log of the changes of blocks. A visit
+    evaluates only the blocks that changed since the last one.
 
     Parameters
     ----------
@@ -170,7 +169,7 @@ class RunningValues:
         self.forget()
 
     def forget(self):
-        """Drop all values, because the expansion was replaced."""
+        """Drop all values, because the expansion was replaced or rescaled."""
         self._values, self._seen = {}, {}
         self._log, self._n_dropped = [], 0
 

@@ -78,9 +78,9 @@ class Iterate:
         self.coef[...], self.mean[...] = other.coef, other.mean
         self.rest[...], self.n_projections = other.rest, other.n_projections
 
-    def add(self, change, rest):
-        """Add the change that a projection returned, and keep its residual."""
-        self.coef += change
+    def add(self, theta, rest):
+        """Add the theta of a projection, and keep its residual."""
+        self.coef += theta
         self.rest = rest
         self.n_projections += 1
         # (c + 1) / (t + c) makes the weights grow as t^c, without knowing the last t.

@@ -44,15 +44,15 @@ EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
-# The number of centers m for n rows. All rows are centers if the fit takes at most 35
-# s: enough for every method to use all of 6000 rows on one core, or of 7300 on two
-# (measured, these need at most two thirds of that). For more rows m = C n^1/2 log n, as
-# in the papers on Nystrom and Falkon, unless the fit then takes more than 60 s. With C
-# = 5 it takes about as long as with all rows at the limit: with fewer centers a fit to
-# a few more rows would be worse. Test error divided by that of all rows, 12 000 rows, C
-# = 1, 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36,
-# 1.22. Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14;
-# Fashion-MNIST 1.09, 1.06; bike 1.26, 1.16.
+# The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
+# enough for every method with 6000 rows on one core, or with 7300 on two (measured,
+# these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
+# papers on Nystrom and Falkon, or as many as the second limit allows. With C = 5 that
+# takes about as long as all rows at the first limit: with fewer centers a fit to a few
+# more rows would be worse. Test error divided by that of all rows, 12 000 rows, C = 1,
+# 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22.
+# Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST
+# 1.09, 1.06; bike 1.26, 1.16.
 _ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
 # Iterations that Falkon usually needs with many centers.
 FALKON_ITERATIONS = 20

@@ -26,7 +26,7 @@ from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.backend.machine import CPU
 from eigenkern.kernels import Gaussian
-from eigenkern.nystrom.descent import factorising_pays
+from eigenkern.nystrom.descent import factorizing_pays
 from eigenkern.nystrom.filters import DescentPath, RidgePath, Spectrum, iterations
 from eigenkern.nystrom.krylov import krylov_spectrum
 from eigenkern.nystrom.plan import NystromPlan
@@ -1069,7 +1069,7 @@ def test_filters_against_their_definition():
 def test_the_cheaper_route_is_taken():
     def pays(n_iter, n_centers, **changed):
         options = {"itemsize": 8, "cached": True, "n_threads": 2} | changed
-        return factorising_pays(CPU, 20_000, n_centers, 10, 1, n_iter, **options)
+        return factorizing_pays(CPU, 20_000, n_centers, 10, 1, n_iter, **options)
 
     assert pays(500, 500)
     assert not pays(5, 5000)
