@@ -150,7 +150,7 @@ class Descent:
         self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
     def walked(self, walk, step_size):
-        """Return the `Walk` after one more step, `walk.b` - gamma (B `walk.b` - q).
+        """Return the `Walk` after one more step.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class EarlyStopping:
         gamma, and how many such steps give the model; on all rows both may change.
     path : list of arrays
     is_over : bool
-        Whether the last state has been returned.
+        Whether all steps were made.
     """
 
     #: What is saved, in addition to the walk.
@@ -294,8 +294,9 @@ class EarlyStopping:
 
     def _steps(self):
         """Choose t, and make the steps on all rows; yield after each but the last."""
-        problem = self._problem
-        descent = (yield from self._choose()) if self.t is None else None
+        problem, descent = self._problem, None
+        if self.t is None:
+            descent = yield from self._choose()
         if descent is None:
             rows = problem.all if problem.refits else problem.train
             descent, _ = self._prepared(rows, [problem.matrix_of(rows)])

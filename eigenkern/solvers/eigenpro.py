@@ -15,7 +15,7 @@ from .step_search import StepSearch
 _N_RACE_JUDGES = 1000
 
 
-# The steps have one signature, `step(A, P, a, b, K_bs, g)`; `_` marks what one ignores.
+# The three steps have one signature; an underscore marks an argument that is not used.
 
 
 def step_on_rows(_A, P, a, b, K_bs, g):
