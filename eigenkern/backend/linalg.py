@@ -469,6 +469,11 @@ def solve_triangular(L, B, *, transposed=False):
     return xp.linalg.solve(A, B)
 
 
+def cholesky_solve(L, B):
+    """Return (L L')^-1 B for a lower triangular L."""
+    return solve_triangular(L, solve_triangular(L, B), transposed=True)
+
+
 def inverse_squares(L, index, column, values):
     """Return u' (L L')^-1 u of sparse columns u.
 

@@ -19,12 +19,12 @@ import numpy as np
 from ..backend.array import device_of, namespace
 from ..backend.linalg import (
     cholesky,
+    cholesky_solve,
     eigh,
     large_product,
     largest_eigenvalues,
     orthonormal_beside,
     plus_diagonal,
-    solve_triangular,
 )
 from .filters import Spectrum
 
@@ -139,7 +139,7 @@ def _ritz(A, q, low, high):
         if L is None:
             return None
         for _ in range(_N_SOLUTIONS):
-            V = solve_triangular(L, solve_triangular(L, V), transposed=True)
+            V = cholesky_solve(L, V)
             V = orthonormal_beside(V, U[:, :k])
             U[:, k : k + n_outputs] = V
             k += n_outputs

@@ -12,7 +12,13 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..backend.array import namespace
-from ..backend.linalg import cholesky, eigh, plus_diagonal, solve_triangular
+from ..backend.linalg import (
+    cholesky,
+    cholesky_solve,
+    eigh,
+    plus_diagonal,
+    solve_triangular,
+)
 from ..operators.matrix import check_finite
 from .filters import Spectrum
 from .krylov import krylov_spectrum
@@ -35,7 +41,7 @@ class Factor(NamedTuple):
 
     def solve(self, q):
         """Return (N (B + lambda I))^-1 q."""
-        return solve_triangular(self.L, solve_triangular(self.L, q), transposed=True)
+        return cholesky_solve(self.L, q)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import device_of, move, namespace, slices
+from ..backend.array import take as take_in_memory
 from ..backend.devices import compute_device, compute_devices
 from ..backend.lazy import in_memory, is_lazy
 from ..backend.memory import n_bytes
@@ -113,8 +114,7 @@ def take(values, index, axis=0):
     """Return some rows (or columns) of an array, by indices on the host."""
     if is_lazy(values):
         return values.take(index)
-    xp = namespace(values)
-    return xp.take(values, xp.asarray(index, device=device_of(values)), axis=axis)
+    return take_in_memory(values, index, axis)
 
 
 def take_entries(K, rows, columns):

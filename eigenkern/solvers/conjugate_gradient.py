@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.array import device_of, namespace, to_numpy
+from ..backend.array import namespace, take, to_numpy
 
 # The variables of `conjugate_gradient` that a run resumes from.
 _STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
@@ -81,10 +81,10 @@ def conjugate_gradient(
             ends[:] = ends.all()
         going, ended = np.flatnonzero(~ends), np.flatnonzero(ends)
         if len(ended):
-            done.append((active[ended], _columns(X, ended)))
+            done.append((active[ended], take(X, ended, axis=1)))
             rest, active = R, active[going]
-            X, R, P = (_columns(V, going) for V in (X, R, P))
-            R_Z = _columns(R_Z[None, :], going)[0, :]
+            X, R, P = (take(V, going, axis=1) for V in (X, R, P))
+            R_Z = take(R_Z[None, :], going, axis=1)[0, :]
         if not len(active):
             coef = _assembled(done, X, active)
             while True:
@@ -123,15 +123,10 @@ def _quotient(a, b):
     return xp.where(positive, a / xp.where(positive, b, xp.ones_like(b)), 0.0 * b)
 
 
-def _columns(V, index):
-    xp = namespace(V)
-    return xp.take(V, xp.asarray(index, device=device_of(V)), axis=1)
-
-
 def _assembled(done, X, active):
     """Return all columns in their original order."""
     if not done:
         return X
     order = np.argsort(np.concatenate([*(columns for columns, _ in done), active]))
     xp = namespace(X)
-    return _columns(xp.concat([*(part for _, part in done), X], axis=1), order)
+    return take(xp.concat([*(part for _, part in done), X], axis=1), order, axis=1)

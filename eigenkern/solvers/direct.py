@@ -5,7 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import is_numpy, namespace
-from ..backend.linalg import plus_diagonal, shifted_cholesky, solve_triangular
+from ..backend.linalg import (
+    cholesky_solve,
+    plus_diagonal,
+    shifted_cholesky,
+    solve_triangular,
+)
 from ..backend.threads import Team, n_blas_threads
 from ..operators.matrix import add_gram
 
@@ -186,7 +191,7 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     L, _ = shifted_cholesky(xp.asarray(G, copy=True), ridge)
     if L is None:
         return None
-    a = solve_triangular(L, solve_triangular(L, b), transposed=True)
+    a = cholesky_solve(L, b)
     size = float(xp.max(xp.sum(xp.abs(G), axis=1)))
     eps = _DOUBLE_EPS * (_SUMS_EPS + _SUMS_EPS_ROOT * n**0.5)
     if not eps * size * _largest(a) <= _SOLVED_OF_FEATURES[F.itemsize] * _largest(b):
@@ -328,7 +333,7 @@ def _refined(L, b, error_of, enough):
     size = left = _largest(b) or 1.0
     for _ in range(_MOST_REFINEMENTS):
         z = xp.astype(error / left, L.dtype, copy=False)
-        z = solve_triangular(L, solve_triangular(L, z), transposed=True)
+        z = cholesky_solve(L, z)
         x = x + left * xp.astype(z, b.dtype, copy=False)
         error, before = error_of(x), left
         left = _largest(error)

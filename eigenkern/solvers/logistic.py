@@ -15,10 +15,9 @@ import numpy as np
 
 from ..backend.array import device_of, namespace
 from ..backend.linalg import (
-    cholesky,
+    first_cholesky,
     large_gram,
     large_product,
-    plus_diagonal,
     solve_triangular,
 )
 from ..losses import LogLoss
@@ -262,17 +261,16 @@ def _shifted_factor(A, alpha):
     rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
     penalty = np.full(n, alpha)
     penalty[-1] = 0.0
-    for k in range(13):
-        # Rounding can make A indefinite if alpha is tiny.
-        shift = penalty + (rounding * 10.0**k if k else 0.0)
-        shift = xp.asarray(shift, dtype=A.dtype, device=device_of(A))
-        C = cholesky(plus_diagonal(xp.asarray(A, copy=True), shift))
-        if C is not None:
-            return C
-    raise ValueError(
-        "the kernel matrix of the centers has no Cholesky factor: scale X, or choose "
-        "another kernel or bandwidth"
-    )
+    # Rounding can make A indefinite if alpha is tiny.
+    raised = [0.0, *(rounding * 10.0**k for k in range(1, 13))]
+    options = {"dtype": A.dtype, "device": device_of(A)}
+    C = first_cholesky(A, (xp.asarray(penalty + r, **options) for r in raised))
+    if C is None:
+        raise ValueError(
+            "the kernel matrix of the centers has no Cholesky factor: scale X, or "
+            "choose another kernel or bandwidth"
+        )
+    return C
 
 
 def newton(objective, preconditioner, start, alphas, tol):

@@ -3,7 +3,12 @@
 from itertools import islice
 
 from ..backend.array import namespace, slices
-from ..backend.linalg import cholesky, large_product, solve_triangular
+from ..backend.linalg import (
+    cholesky_solve,
+    first_cholesky,
+    large_product,
+    solve_triangular,
+)
 from .conjugate_gradient import conjugate_gradient
 
 # Relative residual at which conjugate gradients stop. The residual is projected the
@@ -30,23 +35,18 @@ class CenterFactor:
     def __init__(self, centers):
         xp, p = centers.xp, centers.shape[0]
         self._xp, self._dtype = xp, centers.dtype
-        options = {"dtype": xp.float64, "device": centers.device}
         eps, K = float(xp.finfo(centers.dtype).eps), centers.block(dtype=xp.float64)
         shift = p * eps * (float(xp.max(xp.abs(xp.linalg.diagonal(K)))) or 1.0)
-        for _ in range(10):
-            self._L = cholesky(K + shift * xp.eye(p, **options))
-            if self._L is not None:
-                return
-            shift = 10 * shift
-        raise ValueError(
-            "the kernel matrix of the centers has no Cholesky factor: the kernel must "
-            "be positive semi-definite; choose another kernel or bandwidth"
-        )
+        self._L = first_cholesky(K, (shift * 10.0**k for k in range(10)))
+        if self._L is None:
+            raise ValueError(
+                "the kernel matrix of the centers has no Cholesky factor: the kernel "
+                "must be positive semi-definite; choose another kernel or bandwidth"
+            )
 
     def solve(self, h):
         """Return K(Z, Z)^-1 h."""
-        half = solve_triangular(self._L, self._xp.astype(h, self._xp.float64))
-        solution = solve_triangular(self._L, half, transposed=True)
+        solution = cholesky_solve(self._L, self._xp.astype(h, self._xp.float64))
         return self._xp.astype(solution, self._dtype)
 
     def whiten(self, C):

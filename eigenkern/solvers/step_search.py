@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..backend.array import device_of, namespace, to_numpy
+from ..backend.array import namespace, take, to_numpy
 
 # An epoch that lowers the residual by less than this fraction has stalled: the noise of
 # a few epochs is as large (benchmarks/robustness.py).
@@ -163,8 +163,7 @@ class StepSearch:
     def _columns(self, sides, which):
         """Return the columns of some sides, or of one side for each output."""
         columns = which * self._n_outputs + np.arange(self._n_outputs)
-        xp, columns = namespace(sides), columns.reshape(-1)
-        return xp.take(sides, xp.asarray(columns, device=device_of(sides)), axis=1)
+        return take(sides, columns.reshape(-1), axis=1)
 
     def forget(self):
         """End trials and longer steps, because the iteration went back."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import device_of, namespace
-from ..backend.linalg import shifted_cholesky, solve_triangular
+from ..backend.linalg import cholesky_solve, shifted_cholesky
 from ..operators.linear import CenteredFeatures
 from ..solvers.direct import SINGLE_RANGE, add_normal_matrix
 
@@ -336,7 +336,7 @@ def _solution(A, B, ridge):
     L, _ = shifted_cholesky(A, ridge)
     if L is None:
         return None
-    return solve_triangular(L, solve_triangular(L, B), transposed=True)
+    return cholesky_solve(L, B)
 
 
 def _descend(error, place):
