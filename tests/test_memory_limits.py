@@ -92,7 +92,7 @@ def test_what_no_plan_foresees_says_what_to_do():
     assert len(lines) == 1
     assert re.fullmatch(
         r"RandomFourierFeatures.transform ran out of memory \(Unable to allocate .*\); "
-        r"\d+ MB are free beside what it holds. .*: fewer rows at a time",
+        r"\d+ MB are free besides what it holds. .*: fewer rows at a time",
         lines[0],
     )
 

@@ -1,4 +1,4 @@
-"""What every model shares: fitting, values of the model, tags."""
+"""The base of all models: fitting, predicted values, tags."""
 
 import math
 from functools import partial
@@ -17,7 +17,6 @@ from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
-from .documentation import link_to_documentation
 from .epochs import EpochRule
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
@@ -40,7 +39,7 @@ from .validation import (
 
 
 class Model(CallbackSupportMixin, BaseEstimator):
-    """A model: fitted completely or not at all, on arrays that stay where they are.
+    """A model, whose fit succeeds or changes nothing; arrays stay where they are.
 
     A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
     returns a problem, a solver, the fitted attributes chosen so far, and a rule that
@@ -49,14 +48,14 @@ class Model(CallbackSupportMixin, BaseEstimator):
     handle targets and predictions.
     """
 
-    #: Attribute of a fitted model that lives where X lives.
+    #: A fitted attribute in the library and on the device of X.
     _coef_attribute = "dual_coef_"
     _accept_sparse = False
-    #: What callbacks call an iteration; None: there are none to follow.
+    #: Name of an iteration for callbacks; None: a fit without iterations.
     _task = None
     #: What to try if no step is stable.
     _failure_hint = "Is the kernel positive semi-definite?"
-    #: What to pass so that rows need not be in memory; None: they never need to be.
+    #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
     _calibrates_with = "early_stopping=True"
@@ -64,9 +63,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+    #: Whether first epochs spare rows, to calibrate on (`may_spare`).
+    _spares = False
 
     def __new__(cls, *args, **parameters):
-        # Not in __init__, whose signature tells scikit-learn what parameters there are.
+        # Not in __init__: scikit-learn reads the parameters from its signature.
         refuse_names_of_svc(cls, parameters)
         return super().__new__(cls)
 
@@ -76,17 +77,14 @@ class Model(CallbackSupportMixin, BaseEstimator):
         Parameters
         ----------
         **params : dict
-            By name; those of a kernel object as ``kernel__bandwidth``. They replace the
-            kernel, so other estimators that share it do not change.
+            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
+            replace the kernel: other estimators that share it do not change.
 
         Returns
         -------
         self : object
         """
         return set_with_kernel(self, super().set_params, params)
-
-    def _get_doc_link(self):
-        return link_to_documentation(self)
 
     @all_or_nothing
     @with_callbacks
@@ -165,17 +163,17 @@ class Model(CallbackSupportMixin, BaseEstimator):
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
     def _validate_given(self, X, y, sample_weight):
-        """Return validated rows to select on: X, targets, labels, weights."""
+        """Return the validated rows to select on: X, targets, labels, weights."""
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
         except ValueError as error:
-            raise ValueError(f"X_val and y_val are not right: {error}") from error
+            raise ValueError(f"X_val and y_val are not valid: {error}") from error
         weights = check_weights(sample_weight, len(Y), "sample_weight_val")
         return X, Y, labels, weights
 
     def _weights_as_in_training(self, weights, labels, y, class_weights):
-        """Return weights of validation rows times those of their classes, or None."""
+        """Return the weights of validation rows times those of classes, or None."""
         if class_weights is not None:
             of_class = np.zeros(len(self.classes_))
             of_class[y] = class_weights
@@ -183,14 +181,9 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if weights is not None and not weights.any():
             raise ValueError(
                 "sample_weight_val and class_weight must leave a row of X_val with "
-                "weight: their product is zero for every one"
+                "weight: their product is zero for every row"
             )
         return weights
-
-    @property
-    def _spares(self):
-        """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
-        return is_auto(self.early_stopping) and self.max_iter > 1
 
     @property
     def _n_iterations(self):
@@ -200,7 +193,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
     @property
     def _calibrates(self):
         """Whether a fit has out-of-sample values."""
-        return stops_early(self)
+        return stops_early(self) or self._spares
 
     def _make_rng(self):
         return check_random_state(self.random_state)
@@ -257,7 +250,7 @@ def is_precomputed(estimator):
 
 
 def check_epochs(estimator):
-    """Raise a ValueError unless the parameters of the epochs are right."""
+    """Raise a ValueError unless the parameters of the epochs are valid."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
     check_flag("early_stopping", estimator.early_stopping, or_auto=True)
@@ -275,7 +268,7 @@ def stops_early(estimator):
 def split(data, early_stopping, fraction):
     """Return the shuffled training rows, and rows to score the epochs on (or None).
 
-    Neither has rows without weight, whose coefficients are zero.
+    Neither includes rows without weight: their coefficients are zero.
 
     Parameters
     ----------
@@ -283,7 +276,8 @@ def split(data, early_stopping, fraction):
     early_stopping : bool
         Whether rows are held out.
     fraction : float
-        Of the rows with weight, in each class; one of each class is kept for training.
+        Fraction of the rows with weight, per class, to hold out; at least one row of
+        each class stays for training.
     """
     rows = data.rows_with_weight()
     if not early_stopping:
@@ -299,6 +293,11 @@ def split(data, early_stopping, fraction):
     return data.shuffled(rows[~held]), rows[held]
 
 
+def may_spare(model):
+    """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
+    return is_auto(model.early_stopping) and model.max_iter > 1 and not model.warm_start
+
+
 def spare(model, data, train, *, at_start=False):
     """Return the training rows that a classifier spares, or None."""
     if data.groups is None or not model._spares:
@@ -307,17 +306,21 @@ def spare(model, data, train, *, at_start=False):
 
 
 def epoch_rule(
-    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
+    model, problem, data, predicted, *, kind=EpochRule, start=None, spared=None
 ):
-    """Return the rule of an iteration over epochs, with early stopping or not."""
-    score = scored = None
-    if held_out is not None:
-        weights = None if data.weights is None else data.weights[held_out]
+    """Return the rule of an iteration over epochs.
+
+    `predicted` are the held-out rows, which score the epochs, or the spared rows, which
+    do not; None: neither.
+    """
+    score = targets = None
+    if predicted is not None:
+        weights = None if data.weights is None else data.weights[predicted]
         if spared is None:
-            labels = data.labels[held_out]
+            labels = data.labels[predicted]
             score = partial(model._score_values, labels=labels, weights=weights)
-        weights = np.ones(len(held_out)) if weights is None else weights
-        scored = data.targets[held_out], weights
+        weights = np.ones(len(predicted)) if weights is None else weights
+        targets = data.targets[predicted], weights
     return kind(
         type(model).__name__,
         model._failure_hint,
@@ -327,6 +330,6 @@ def epoch_rule(
         n_iter_no_change=model.n_iter_no_change,
         score=score,
         start=start,
-        scored=scored,
+        predicted=targets,
         spared=spared,
     )

@@ -1,4 +1,4 @@
-"""From out-of-sample values to class probabilities."""
+"""Class probabilities from out-of-sample values."""
 
 from dataclasses import dataclass
 
@@ -6,30 +6,31 @@ import numpy as np
 
 from ..backend.array import device_of, namespace
 
-# What follows was varied on leave-one-out values of 32 models (kernels laplacian and
-# gaussian; 200 and 2000 rows of six real sets, and four small sets): the log losses of
-# new rows are given over those with the values here.
-# Slope below zero: enough to keep the order of the classes. 1.000 with 0 to 0.01, up to
+# The constants were varied on leave-one-out values of 32 models (kernels laplacian and
+# gaussian; 200 and 2000 rows of six real sets, and four small sets). Numbers below are
+# log losses of new rows, relative to those with the values here.
+# Slope below zero, enough to keep the order of the classes: 1.000 with 0 to 0.01, up to
 # 1.009 with 0.1.
 _LEAK = 1e-3
-# Initial logarithms of scale and floor, and the weight, in rows, of their squared
-# distance from there: it determines both if only their ratio matters. Scale times or
-# over 2, floor times or over 10: 0.99 to 1.01. Weight 0: up to 1.03 (200 rows), 0.1:
-# 0.97 to 1.01, 1: 0.92 to 1.04, 10: 0.91 to 1.19.
+# Initial logarithms of scale and floor, and the weight, in rows, of the penalty on the
+# squared distance from them, which determines both if only their ratio matters. With
+# the initial scale times or over 2, or the floor times or over 10: 0.99 to 1.01. With
+# weight 0: up to 1.03 (200 rows), 0.1: 0.97 to 1.01, 1: 0.92 to 1.04, 10: 0.91 to 1.19.
 _LOG_START, _DISTANCE_PENALTY = (np.log(1.5), np.log(0.03)), 0.01
-# Weight of squared offsets, in rows: few rows of a class tell little about it. 0.1:
-# 0.91 (digits) to 1.01, on average 0.995; 10 and 100: on average 1.02 and 1.03, up to
-# 1.12 and 1.22 (ijcnn1, where one class is rare).
+# Weight, in rows, of the penalty on squared offsets, which a few rows of a class do not
+# determine. 0.1: 0.91 (digits) to 1.01, on average 0.995; 10 and 100: on average 1.02
+# and 1.03, up to 1.12 and 1.22 (ijcnn1, where one class is rare).
 _OFFSET_PENALTY = 1.0
-# Maximum number of Newton steps, and the step at which to stop. They took 5 to 25
-# steps, with a median of 10; 0.01 would do as well as 1e-9, to 1e-4 of the loss, but
-# near the minimum a step squares the distance: few are saved.
-_MAX_NEWTON_STEPS, _SMALL = 100, 1e-9
-# Damping at first, after a step, after one that would lead up, and then at least. The
-# minimum is the same with all that were tried; the sum of steps is 667, with a first
-# damping of 0 and 1000 720 and 780, with factors of 0.01 and 0.5 703 and 694, with 2
-# and 100 868 and 635.
-_DAMPING, _LESS, _MORE, _LEAST_DAMPING = 1e-3, 0.1, 10, 1e-6
+# Maximum number of Newton steps, and the step size below which to stop. Fits took 5 to
+# 25 steps, with a median of 10. With 0.01 the loss would be the same to 1e-4, but few
+# steps would be saved: near the minimum a step squares the distance to it.
+_MAX_NEWTON_STEPS, _MIN_NEWTON_STEP = 100, 1e-9
+# Initial damping, its factors after accepted and rejected steps, and its minimum after
+# a rejected one. All values tried give the same minimum. The number of steps, over all
+# models, is 667; with an initial damping of 0 and 1000 it is 720 and 780, with factors
+# after accepted steps of 0.01 and 0.5 703 and 694, after rejected ones of 2 and 100 868
+# and 635.
+_DAMPING, _IF_ACCEPTED, _IF_REJECTED, _MIN_DAMPING = 1e-3, 0.1, 10, 1e-6
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Calibration:
 
 
 def _logarithms(xp, F, floor):
-    """Return log(F + d), continued below F = 0 by a line."""
+    """Return log(F + d), continued linearly below F = 0."""
     return xp.log(xp.clip(F, min=0.0) + floor) + _LEAK * xp.clip(F, max=0.0)
 
 
@@ -70,22 +71,22 @@ def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
 
         P(c) proportional to (max(f_c, 0) + d)^a exp(b_c),   a > 0, d > 0
 
-    with b = 0 unless offsets are asked for; with b = 0 the likeliest class is the one
-    with the largest value. Labels are assumed wrong with probability 1 / (n + 1):
-    otherwise classes that the values separate would get an infinite scale.
+    with b = 0 unless `with_offsets`; then the likeliest class has the largest value.
+    Labels are assumed wrong with probability 1 / (n + 1): otherwise classes that the
+    values separate would get an infinite scale.
 
-    Measured with leave-one-out values of 4000 rows (digits: 1078), test log loss of
+    Test log losses with leave-one-out values of 4000 rows (digits: 1078), of
     softmax(a f), of one sigmoid per class normalized to sum to 1, and of this:
     fashion_mnist 0.469, 0.447, 0.431; covtype 0.748, 0.652, 0.631; digits 0.034, 0.054,
-    0.034. Offsets gain up to 1 %, and change up to 1 % of the likeliest classes. For
-    one of their classes against the rest, compared with Platt scaling, which has an
-    offset: up to 22 % less if classes overlap, the same for even classes, more if
-    hardly a row is wrong (breast_cancer 0.066 and 0.060).
+    0.034. Offsets reduce them by up to 1 %, and change up to 1 % of the likeliest
+    classes. For one class against the rest the log loss is up to 22 % below that of
+    Platt scaling, which has an offset, if classes overlap; the same for even classes;
+    and larger if hardly any row is misclassified (breast_cancer 0.066 and 0.060).
 
     Parameters
     ----------
     values : ndarray of shape (m, k)
-        A column per class, for rows that the model was not trained on.
+        One column per class, for rows that the model was not trained on.
     codes : ndarray of shape (m,)
         Class of each row.
     weights : ndarray of shape (m,)
@@ -104,7 +105,7 @@ def calibrate(values, codes, weights, n_rows=None, *, with_offsets=False):
     doubt = 1.0 / (n + 1.0)
     T = (1.0 - doubt) * np.eye(n_classes)[codes] + doubt / n_classes
     loss = _LogLoss(F, T, weights, with_offsets)
-    theta = _minimised(loss, np.array([*_LOG_START, *[0.0] * loss.n_offsets]))
+    theta = _minimized(loss, np.array([*_LOG_START, *[0.0] * loss.n_offsets]))
     a, d = np.exp(theta[:2])
     return Calibration(float(a), float(d), tuple(map(float, theta[2:])))
 
@@ -119,7 +120,7 @@ class _LogLoss:
         self._penalty = np.array(penalty)
 
     def _parts(self, theta):
-        """Return x, log P, and the differences that are penalized."""
+        """Return x, log P, and the penalized differences."""
         x = _logarithms(np, self._F, np.exp(theta[1]))
         z = np.exp(theta[0]) * x
         z = z + theta[2:] if self.n_offsets else z
@@ -139,7 +140,7 @@ class _LogLoss:
         x, log_P, away = self._parts(theta)
         w_P = w[:, None] * np.exp(log_P)
         residual = w_P - w[:, None] * self._T
-        # Derivatives of z in log a and log d are a x and a s; in offsets 1.
+        # The derivatives of z in log a, log d and the offsets are a x, a s and 1.
         s = d / (d + np.maximum(self._F, 0.0))
         means = np.stack([np.sum(w_P * part, axis=1) for part in (x, s)]) / w
         xx, xs, ss = np.sum(w_P * x * x), np.sum(w_P * x * s), np.sum(w_P * s * s)
@@ -156,9 +157,9 @@ class _LogLoss:
         return gradient + 2 * self._penalty * away, H + 2 * np.diag(self._penalty)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # an overflowing step is refused
-def _minimised(loss, theta):
-    """Return the minimum by Newton's method, damped if a step would lead up."""
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is rejected
+def _minimized(loss, theta):
+    """Return the minimum by Newton's method, with damping until the loss falls."""
     value, damping = loss.value(theta), _DAMPING
     gradient, H = loss.derivatives(theta)
     for _ in range(_MAX_NEWTON_STEPS):
@@ -166,10 +167,10 @@ def _minimised(loss, theta):
         step = -vectors @ (vectors.T @ gradient / (np.abs(values) + damping))
         new = loss.value(theta + step)
         if new <= value + 1e-14 * abs(value):
-            theta, value, damping = theta + step, new, _LESS * damping
+            theta, value, damping = theta + step, new, _IF_ACCEPTED * damping
             gradient, H = loss.derivatives(theta)
         else:
-            damping = max(_MORE * damping, _LEAST_DAMPING)
-        if np.abs(step).max() < _SMALL:
+            damping = max(_IF_REJECTED * damping, _MIN_DAMPING)
+        if np.abs(step).max() < _MIN_NEWTON_STEP:
             break
     return theta

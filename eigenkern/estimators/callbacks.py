@@ -1,8 +1,8 @@
-"""scikit-learn's callbacks: the only file that knows their (experimental) interface."""
+"""scikit-learn's callbacks; only this file uses their (experimental) interface."""
 
 
 class Callbacks:
-    """What the callbacks of an estimator are told about a fit.
+    """Reports a fit to the callbacks of its estimator.
 
     Parameters
     ----------
@@ -11,7 +11,7 @@ class Callbacks:
     X, y, sample_weight
         As the user gave them.
     task : str or None
-        What an iteration is called; None: a fit without iterations to follow.
+        Name of an iteration; None: a fit without iterations.
     max_iter : int
         Maximum number of iterations.
     """
@@ -35,7 +35,7 @@ class Callbacks:
             self._iteration.call_on_fit_task_begin(**self._given)
 
     def end(self, attributes):
-        """Report that an iteration is over; return whether a callback wants to stop.
+        """Report that an iteration ended; return whether a callback wants to stop.
 
         ``attributes()`` returns the fitted attributes of its model.
         """
@@ -46,7 +46,7 @@ class Callbacks:
         )
 
     def close(self, attributes):
-        """Report that the fit is over, with its fitted attributes."""
+        """Report that the fit ended, with its fitted attributes."""
         self._fit.call_on_fit_task_end(
             reconstruction_attributes=attributes, **self._given
         )

@@ -1,15 +1,16 @@
 """Checkpoints: a fit that was stopped continues, bit for bit.
 
-A folder with ``manifest.json`` and the arrays of the last state, ``state-<n>.npz``. The
-manifest holds estimator, parameters, hashes of the data, the random state at the start,
-what was chosen, and the state, with numbers of arrays in the file. What is chosen and
-measured before the first epoch is computed again, from the same random state.
+A checkpoint is a folder with ``manifest.json`` and the arrays of the last state,
+``state-<n>.npz``. The manifest holds the estimator, its parameters, hashes of the data,
+the random state at the start, what was chosen, and the state, in which a number stands
+for each array. What is chosen and measured before the first epoch is computed again,
+from the same random state.
 
 A file is written under another name, flushed to disk and renamed. The manifest comes
-last, then the previous state is removed: there is always one complete state.
+last; then the previous state is removed: there is always one complete state.
 
 scikit-learn's callbacks cannot do this: they get the fitted attributes of an iteration,
-which do not include the state of the solver, and have no way to restore it.
+but not the state of the solver, and cannot restore it.
 """
 
 import hashlib
@@ -37,18 +38,18 @@ from ..solvers.projected import Iterate
 from ..solvers.step_search import StepTrials
 from .validation import check_flag, check_number, is_auto, warn_user
 
-# Version of the layout of both files, and of what solvers and rules save.
+# Version of the layout of both files, and of the state of solvers and rules.
 _FORMAT = 2
 _MANIFEST = "manifest.json"
-# Parameters that change no number of a fit.
+# Parameters that do not change the model.
 _FREE_PARAMETERS = ("verbose",)
 # Sizes that may depend on the machine's measured speed or free memory.
 _SIZES = {"batch_size": "batch_size_", "block_size": "block_size_"}
-# Attributes that describe the machine and decide nothing.
-_TOLD = ("max_batch_size_",)
+# Attributes that only describe the machine.
+_OF_MACHINE = ("max_batch_size_",)
 # Bytes to hash at a time.
 _HASHED_BYTES = 2**26
-# Classes that states consist of, beside numbers, lists and arrays.
+# Classes that occur in states, besides numbers, lists, dicts and arrays.
 _CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
 # The hash that checkpoints are checked by.
 _new_digest = partial(hashlib.blake2b, digest_size=16)
@@ -65,14 +66,14 @@ class Checkpoint:
     folder : str or path
         A folder of its own for each fit; created if it does not exist.
     seconds : float, default=60
-        Least time between two checkpoints, which are written after an epoch. There is
-        always one after the last epoch.
+        Minimum time between two checkpoints. They are written after an epoch, and
+        always after the last one.
     epochs : int, default=None
         Number of epochs after which to write one even if less time has passed.
 
     See Also
     --------
-    EigenProRegressor.fit : Takes it, or just a folder, as `checkpoint`.
+    EigenProRegressor.fit : Takes it, or only a folder, as `checkpoint`.
 
     Examples
     --------
@@ -104,7 +105,7 @@ def open_keeper(checkpoint, resume, estimator, data):
     if checkpoint is not None:
         return Keeper(checkpoint, resume, estimator, data)
     if resume:
-        raise ValueError("resume=True needs the checkpoint to go on from; got None")
+        raise ValueError("resume=True needs a checkpoint to continue from; got None")
     return None
 
 
@@ -123,13 +124,14 @@ class Keeper:
     Attributes
     ----------
     data : Data
-        The same, with the random state of the fit to continue, and with rows of a file
-        in memory if they were in memory then.
+        The same, but with the random state of the fit to continue; rows of a file are
+        in memory if they were then.
 
     Raises
     ------
     ValueError
-        If the folder holds anything that `resume` does not let it continue from.
+        If the folder holds a checkpoint but `resume` is False, one of another fit, or
+        anything else.
     OSError
         If the folder cannot be written.
     """
@@ -153,11 +155,11 @@ class Keeper:
             "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
             "estimator": type(estimator).__name__,
             "parameters": {
-                name: _told(value)
+                name: _text_of(value)
                 for name, value in estimator.get_params(deep=False).items()
                 if name not in _FREE_PARAMETERS
             },
-            "data": _told_data(estimator, data),
+            "data": _texts_of_data(estimator, data),
         }
         if found is None:
             self._manifest = made_of | {"rng": data.rng.get_state(legacy=False)}
@@ -191,7 +193,7 @@ class Keeper:
             if not resume:
                 raise ValueError(
                     f"checkpoint={str(folder)!r} holds a checkpoint already: pass "
-                    "resume=True to go on from it, or another folder; nothing in it "
+                    "resume=True to continue from it, or another folder; nothing in it "
                     "was changed"
                 )
             return self._read_manifest()
@@ -254,9 +256,9 @@ class Keeper:
         )
 
     def prepare(self, estimator):
-        """Return what ``estimator._prepare(data)`` returns, with the sizes chosen then.
+        """Return ``estimator._prepare(data)`` with the sizes that the checkpoint has.
 
-        Warns if any other choice differs from that in the checkpoint.
+        Warns if another choice differs from that in the checkpoint.
         """
         given = {
             name: getattr(estimator, name)
@@ -272,23 +274,24 @@ class Keeper:
         chosen = {
             name: _Encoder().encode(value)
             for name, value in prepared[2].items()
-            if isinstance(value, float | int | str | np.generic) and name not in _TOLD
+            if isinstance(value, float | int | str | np.generic)
+            and name not in _OF_MACHINE
         }
         if self._chosen not in ({}, chosen):
             names = sorted(n for n in chosen if chosen[n] != self._chosen.get(n))
             warn_user(
-                f"{type(estimator).__name__} goes on from a checkpoint, but not bit "
-                f"for bit: this machine led to another {', '.join(names)}",
+                f"{type(estimator).__name__} continues from a checkpoint, but not bit "
+                f"for bit: this machine chose another {', '.join(names)}",
             )
         self._problem, self._chosen = prepared[0], chosen
         return prepared
 
     def set_aside(self, name):
-        """Return None, as a closed form needs no checkpoint; warn if there is one."""
+        """Return None: closed forms need no keeper. Warn of an unused checkpoint."""
         if self._state is not None:
             warn_user(
-                f"{name} does not go on from the checkpoint: this machine now solves "
-                "the problem in closed form, without iterations"
+                f"{name} does not continue from the checkpoint: this machine now "
+                "solves the problem in closed form, without iterations"
             )
 
     def resume(self, solver, rule):
@@ -297,7 +300,7 @@ class Keeper:
         Returns
         -------
         n_done : int
-            Number of epochs done; `max_iter` if the fit was over.
+            Number of epochs done; `max_iter` if the fit was finished.
         """
         state, problem = self._state, self._problem
         if state is None:
@@ -313,7 +316,7 @@ class Keeper:
         return rule.max_iter if state["over"] else self._n_epochs
 
     def keep(self, solver, rule, over):
-        """Write a checkpoint after an epoch, if it is time or the fit is over."""
+        """Write a checkpoint after an epoch, if one is due or it was the last epoch."""
         seconds, epochs = self._checkpoint.seconds, self._checkpoint.epochs
         n, now = len(rule.losses), time.monotonic()
         due = epochs is not None and n - self._n_epochs >= epochs
@@ -323,8 +326,8 @@ class Keeper:
             self._write_state(solver, rule, over)
         except OSError as error:
             warn_user(
-                f"{_unusable(self._folder, 'write', error)}; the fit goes on, and the "
-                "last whole checkpoint is kept",
+                f"{_unusable(self._folder, 'write', error)}; the fit continues, and "
+                "the last whole checkpoint is kept",
                 RuntimeWarning,
             )
         self._n_epochs, self._seconds = n, time.monotonic()
@@ -386,45 +389,45 @@ def _unusable(folder, verb, error):
     return OSError(text) if error.errno is None else OSError(error.errno, text)
 
 
-def _told(value):
+def _text_of(value):
     """Return a text that identifies the value of a parameter."""
     if isinstance(value, np.random.RandomState) or value is None:
         return type(value).__name__
     if isinstance(value, np.generic):
         value = value.item()
     if is_array_api_obj(value):
-        return _told_array(value)
+        return _text_of_array(value)
     if isinstance(value, dict):
-        pairs = sorted(f"{_told(k)}: {_told(v)}" for k, v in value.items())
+        pairs = sorted(f"{_text_of(k)}: {_text_of(v)}" for k, v in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_told(one) for one in value) + "]"
+        return "[" + ", ".join(_text_of(one) for one in value) + "]"
     if isinstance(value, partial):
-        return f"partial({_told([value.func, value.args, value.keywords])})"
+        return f"partial({_text_of([value.func, value.args, value.keywords])})"
     if hasattr(value, "__qualname__"):  # its representation is an address
-        return f"{value.__module__}.{value.__qualname__}{_told_code(value)}"
+        return f"{value.__module__}.{value.__qualname__}{_hash_of_code(value)}"
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
     if text == repr(value):
         return text
-    return f"{text} of {_told(getattr(value, '__dict__', {}))}"
+    return f"{text} of {_text_of(getattr(value, '__dict__', {}))}"
 
 
-def _told_code(function):
+def _hash_of_code(function):
     """Return a hash of the code of a Python function, and of what it refers to."""
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     values = [function.__defaults__, function.__kwdefaults__, *cells]
-    told = [_content_of(code)]
-    for value in values:  # functions by code only: they may be mutually recursive
+    contents = [_content_of(code)]
+    for value in values:  # of functions only the code: they may be mutually recursive
         inner = getattr(value, "__code__", None)
-        told.append(_told(value) if inner is None else _content_of(inner))
-    return f" {_hash(repr(told).encode())}"
+        contents.append(_text_of(value) if inner is None else _content_of(inner))
+    return f" {_hash(repr(contents).encode())}"
 
 
 def _content_of(code):
-    """Return the content of a code object, wherever it is in its file."""
+    """Return the content of a code object, without its place in the file."""
     consts = [
         _content_of(one)
         if isinstance(one, types.CodeType)
@@ -436,52 +439,52 @@ def _content_of(code):
     return code.co_code.hex(), code.co_names, consts
 
 
-def _told_data(estimator, data):
+def _texts_of_data(estimator, data):
     """Return texts that identify the data of a fit."""
-    told = {"X": _told_array(data.X), "y": _told_array(data.targets)}
+    texts = {"X": _text_of_array(data.X), "y": _text_of_array(data.targets)}
     if isinstance(data.X, StoredRows):
-        told[_READ_AT_ONCE] = str(data.X.block_size)
+        texts[_READ_AT_ONCE] = str(data.X.block_size)
     if hasattr(estimator, "classes_"):
-        told["classes"] = _told(estimator.classes_.tolist())
+        texts["classes"] = _text_of(estimator.classes_.tolist())
     if data.weights is not None:
-        told["sample_weight"] = _told_array(data.weights)
+        texts["sample_weight"] = _text_of_array(data.weights)
     if data.validation is not None:
         names = "X_val", "y_val", "sample_weight_val"
         parts = zip(names, data.validation, strict=True)
-        told |= {name: _told_array(a) for name, a in parts if a is not None}
+        texts |= {name: _text_of_array(a) for name, a in parts if a is not None}
     coef = getattr(estimator, estimator._coef_attribute, None)
     if getattr(estimator, "warm_start", False) and coef is not None:
-        told["the model of warm_start=True"] = _told_array(coef)
-    return told
+        texts["the model of warm_start=True"] = _text_of_array(coef)
+    return texts
 
 
-def _rows_as_in(told, X):
+def _rows_as_in(texts, X):
     """Return rows of a file, in memory or not as in the fit of the checkpoint.
 
-    That depends on the free memory, and determines the order of rows in an epoch.
+    That depended on the free memory then, and determines the order of rows in an epoch.
     """
-    if _READ_AT_ONCE in told:
+    if _READ_AT_ONCE in texts:
         if is_numpy_array(X):
-            X = StoredRows(X, X.dtype, block_size=int(told[_READ_AT_ONCE]))
+            X = StoredRows(X, X.dtype, block_size=int(texts[_READ_AT_ONCE]))
         return X
     return in_memory(X) if isinstance(X, StoredRows) else X
 
 
-def _told_array(X):
+def _text_of_array(X):
     """Return type, shape, library, device and a hash of all bytes of an array."""
     xp, device = location_of(X)
-    told = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
+    text = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
     digest = _new_digest()
     parts = [X]
     if is_lazy(X):  # hashed where the rows are
-        told, parts = f"{type(X).__name__} {told}", [X.by_rows(_hashes_of_rows)]
+        text, parts = f"{type(X).__name__} {text}", [X.by_rows(_hashes_of_rows)]
     if scipy.sparse.issparse(X):
         parts = [X.data, X.indices, X.indptr]
     for part in parts:
         n_rows = _HASHED_BYTES // max(to_numpy(part[:1, ...]).nbytes, 1)
         for rows in slices(part.shape[0], max(n_rows, 1)):
             digest.update(np.ascontiguousarray(to_numpy(part[rows, ...])))
-    return f"{told}, {digest.hexdigest()}"
+    return f"{text}, {digest.hexdigest()}"
 
 
 def _hashes_of_rows(rows):

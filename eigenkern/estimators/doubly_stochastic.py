@@ -6,6 +6,7 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import is_regressor
 
 from ..backend.array import location_of, move, slices, to_numpy
 from ..backend.devices import compute_device
@@ -39,21 +40,22 @@ from .validation import (
     warn_user,
 )
 
-# Fewest steps in an epoch: fewer tell too little about the loss. On 800 rows of eight
-# data sets the errors (1 - R2, log loss) with 4, 8 and 16 are 0.96 to 1.02 times those
-# with 32, in 0.36 to 0.90 times as many steps. But with max_features=2048 and thirteen
-# data sets they are 0.93 times as large with 8 on average, and 1.06 times with 128.
-_N_STEPS = 32
-# Most bytes of frequencies to keep.
+# Minimum number of steps in an epoch: fewer measure the loss too poorly. On 800 rows of
+# eight data sets the errors (1 - R2, log loss) with 4, 8 and 16 are 0.96 to 1.02 times
+# those with 32, in 0.36 to 0.90 times as many steps. But with max_features=2048, on
+# thirteen data sets, the mean error is 0.93 times as large with 8, and 1.06 times with
+# 128.
+_MIN_STEPS = 32
+# Maximum number of bytes of frequencies to keep.
 _FREQUENCY_BYTES = 256e6
 # Rows sent to another device at a time.
 _N_SENT = 65536
 
 
 def holds_rows_out(model, n):
-    """Whether some of n rows are held out: early stopping and quantiles need some.
+    """Whether some of n rows are held out, for early stopping or quantiles.
 
-    Fewer than one held-out row on a side tells nothing about a quantile.
+    A quantile needs at least one held-out row on either side.
     """
     if model.loss != "pinball" or not is_auto(model.early_stopping):
         return stops_early(model)
@@ -63,8 +65,8 @@ def holds_rows_out(model, n):
 
 
 def chosen_sizes(model, n, n_columns=1, cache=0.0):
-    """Return F and B for n rows, and the bytes of the values of f that are kept."""
-    needed = 8.0 * n * n_columns  # float64 is what they may be computed in
+    """Return F and B for n rows, and the bytes of the running values of f, or 0."""
+    needed = 8.0 * n * n_columns  # in float64, at most
     kept = needed if needed <= cache else 0.0
     given = model.block_size, model.batch_size, model.max_features
     return *choose_sizes(n, *given, keep_values=kept > 0), kept
@@ -72,7 +74,7 @@ def chosen_sizes(model, n, n_columns=1, cache=0.0):
 
 def passes_of_epoch(n, batch_size):
     """Return how often an epoch passes over n rows."""
-    return -(-_N_STEPS // -(-n // batch_size))
+    return -(-_MIN_STEPS // -(-n // batch_size))
 
 
 class _DoublyStochastic(Streaming, Model):
@@ -81,7 +83,7 @@ class _DoublyStochastic(Streaming, Model):
     _coef_attribute = "coef_"
     _balances_pieces = True
     _failure_hint = "Pass a shorter step_size, or scale y."
-    _alpha_of_C = "1 / (C n)"  # half of |f|^2
+    _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
 
     def _check_parameters(self):
         check_kernel_parameters(self)
@@ -157,7 +159,7 @@ class _DoublyStochastic(Streaming, Model):
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):
-        """Return the loss, made with the parameters that it has."""
+        """Return the loss, with those of the parameters that it has."""
         known = {
             "n_columns": n_columns,
             "epsilon": getattr(self, "epsilon", None),
@@ -167,13 +169,13 @@ class _DoublyStochastic(Streaming, Model):
         return loss(**{field.name: known[field.name] for field in fields(loss)})
 
     def _problem(self, data, train, held_out, block_size, room, start=None):
-        """Return the problem; `room` bytes are left for frequencies."""
+        """Return the problem; `room` bytes are available for frequencies."""
         return FourierProblem(
             data,
             train,
             held_out,
             self._loss_of(data.targets.shape[1]),
-            numbers=self._numbers,
+            numbers=is_regressor(self),
             kernel=self.kernel,
             bandwidth=self.bandwidth,
             device=self.device,
@@ -185,7 +187,8 @@ class _DoublyStochastic(Streaming, Model):
     def _chosen(self, problem, batch_size, n, alpha):
         """Return the fitted attributes that were chosen: sizes, lambda and the step.
 
-        `n` is the number of rows that are visited in turn; None if rows are always new.
+        `n` is the number of rows that are visited in turn; None if rows are never
+        visited again.
         """
         step, decay = self.step_size, 0.0
         if is_auto(step):
@@ -306,7 +309,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
         leave-one-out error of kernel ridge regression on 800 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -328,8 +331,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Which quantile q "pinball" predicts, between 0 and 1; other losses ignore it.
         For several quantiles `predict` returns one column each, in the order given and
         without crossing; y must then be one-dimensional. ``early_stopping="auto"`` then
-        holds out rows: without them the quantiles overfit the training rows, and fewer
-        than q of the new rows fall below.
+        holds out rows: without them the quantiles overfit the training rows, and less
+        than a fraction q of new rows falls below.
     alpha : float or "auto", default="auto"
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
@@ -339,7 +342,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
+        changes one block, but the first steps of `fit` up to 16 000 frequencies; larger
         blocks make better but slower steps. "auto": 32 to 128, depending on the number
         of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
@@ -433,7 +436,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     cache_size_ : float
         MB of running values; only after `fit`.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -448,7 +451,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     -----
     For each block that it evaluates, a step costs ``2 B F (d + 2 l)`` flops and as many
     sines as features. With running values it evaluates the blocks that changed since
-    the last visit to the batch, without them all t (or t / 2) blocks.
+    the last visit to the batch; without them, all t (or t / 2) blocks.
 
     The features are centered on each batch, and a constant is learned separately:
     otherwise, as in the paper, steps would be about ten times shorter.
@@ -598,9 +601,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         evaluates all blocks: limit them by `max_features`.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream everything is chosen and learned anew from them whenever the rows have
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream everything is chosen and learned anew from the kept rows whenever the
+        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -632,7 +635,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
 
     @property
     def _quantile(self):
-        """Quantile of the loss, an array if several, or None for another loss."""
+        """Quantile of the loss, an array of several, or None for another loss."""
         if self.loss != "pinball":
             return None
         several = np.ndim(self.quantile) == 1
@@ -649,7 +652,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             )
 
     def _encode(self, y, dtype, *, reset=True, name=None):
-        """Return (Y, y); for several quantiles Y has a column for each."""
+        """Return (Y, y); for several quantiles Y has one column per quantile."""
         Y, y = super()._encode(y, dtype, reset=reset, name=name)
         if reset:
             self._fitted_quantile = self._quantile
@@ -706,7 +709,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
         leave-one-out error of kernel ridge regression on 800 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -728,7 +731,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first ones in `fit` up to 16 000 frequencies; larger
+        changes one block, but the first steps of `fit` up to 16 000 frequencies; larger
         blocks make better but slower steps. "auto": 32 to 128, depending on the number
         of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
@@ -828,7 +831,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -843,7 +846,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     -----
     For each block that it evaluates, a step costs ``2 B F (d + 2 l)`` flops and as many
     sines as features. With running values it evaluates the blocks that changed since
-    the last visit to the batch, without them all t (or t / 2) blocks.
+    the last visit to the batch; without them, all t (or t / 2) blocks.
 
     The features are centered on each batch, and a constant is learned separately:
     otherwise, as in the paper, steps would be about ten times shorter.
@@ -916,7 +919,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         self.verbose = verbose
 
     def _as_indicators(self, F):
-        """Return values with a column per class, on the scale of targets 0 and 1."""
+        """Return values with one column per class, on the scale of targets 0 and 1."""
         if self.loss == "hinge" and F.shape[1] > 1:
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
@@ -985,9 +988,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         evaluates all blocks: limit them by `max_features`.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream everything is chosen and learned anew from them whenever the rows have
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream everything is chosen and learned anew from the kept rows whenever the
+        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------

@@ -20,6 +20,7 @@ from .base import (
     is_precomputed,
     kernel_gradients,
     kernel_values,
+    may_spare,
     spare,
     split,
     stops_early,
@@ -54,13 +55,12 @@ from .validation import (
     publish,
 )
 
-# Projections between looks back of the guard in a stream: some thousand rows, so that
-# few are lost when it goes back.
-_ROUND = 32
-# How the solver takes rows that come only once and a few at a time. The guard's
-# baseline starts as if 1000 rows with the loss of f = 0 had been seen, so that one odd
-# early batch does not halve the step.
-_IN_PIECES = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
+# Projections in a round, after which a stream may go back to the best model: some
+# thousand rows, so that few are lost then.
+_PROJECTIONS_PER_ROUND = 32
+# Solver options for a stream. The guard's baseline starts as if 1000 rows with the loss
+# of f = 0 had been seen, so that one odd early batch does not halve the step.
+_STREAM_OPTIONS = {"n_slack_rows": 1000, "may_restart": False, "try_half_steps": False}
 
 
 def _has_centers(estimator):
@@ -236,12 +236,7 @@ class _EigenPro(Streaming, Model):
 
     @property
     def _spares(self):
-        spares = super()._spares and not self.warm_start
-        return spares and self.algorithm != "eigenpro3-exact"
-
-    @property
-    def _calibrates(self):
-        return stops_early(self) or self._spares
+        return may_spare(self) and self.algorithm != "eigenpro3-exact"
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
@@ -249,9 +244,9 @@ class _EigenPro(Streaming, Model):
         if self.algorithm == "eigenpro3-exact":
             return prepare_exact(self, data, train, held_out)
         spared = spare(self, data, train, at_start=has_own_centers(self))
-        held_out = held_out if spared is None else spared.rows
+        predicted = held_out if spared is None else spared.rows
         prepare = prepare_on_centers if has_own_centers(self) else prepare_machine
-        return prepare(self, data, train, held_out, spared)
+        return prepare(self, data, train, predicted, spared)
 
     def _check_stream(self):
         super()._check_stream()
@@ -266,7 +261,7 @@ class _EigenPro(Streaming, Model):
         if learner is None or not learner.suits(self):
             anew = anew and self._can_choose_centers(data)
             learner = (new_learner if anew else learner_of_fitted)(self, data)
-        else:  # work on a copy: the learner must stay as it is if this fails
+        else:  # a copy: the learner must not change if this fails
             if learner.problem is None:
                 learner = learner.revived(self, data)
             iterate, n = learner.iterate.copy(), self.n_step_halvings_
@@ -281,7 +276,7 @@ class _EigenPro(Streaming, Model):
 
         chosen = {"algorithm_": chosen_algorithm(self), "cache_size_": 0.0}
         chosen |= {"_learner_": learner}
-        solver = learner.solver(batches, **_IN_PIECES)
+        solver = learner.solver(batches, **_STREAM_OPTIONS)
         return problem, solver, learner.chosen_attributes() | chosen
 
     def _can_choose_centers(self, data):
@@ -339,9 +334,9 @@ class _EigenPro(Streaming, Model):
         before = dict(vars(self))
         stream, learner, retained = self._open_stream(batches, classes)
         name = type(self).__name__
-
-        watched = WatchedRounds(stream, learner, retained, _ROUND * learner.interval)
-        solver = learner.solver(watched.next_round, **_IN_PIECES)
+        n_batches = _PROJECTIONS_PER_ROUND * learner.interval
+        watched = WatchedRounds(stream, learner, retained, n_batches)
+        solver = learner.solver(watched.next_round, **_STREAM_OPTIONS)
         passes = stream.passes(solver, learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
         rule = PassRule(
@@ -375,7 +370,7 @@ class _EigenPro(Streaming, Model):
         publish(self, attributes | {"_learner_": learner})
 
     def _open_stream(self, batches, classes):
-        """Return a `Stream`, a `Learner` made from its first rows, and `Retained`."""
+        """Return a `Stream`, a `Learner` of its first rows, and `Retained` rows."""
         self._check_stream()
         stream = Stream(batches, self._encode_stream)
         n_first = n_sampled_rows(np.inf)
@@ -385,7 +380,7 @@ class _EigenPro(Streaming, Model):
 
     @all_or_nothing
     def _open_with(self, pieces, stream, n_first, classes):
-        """Return the stream, a `Learner` of its first pieces, and rows of these."""
+        """Return the stream, a `Learner` of its first pieces, and `Retained` rows."""
         for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
@@ -395,14 +390,14 @@ class _EigenPro(Streaming, Model):
         if len(Y) < 2:
             raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
         stream.put_back(arrays)
-        # The same number of rows, whatever the sizes of the pieces.
+        # The same rows, whatever the sizes of the pieces.
         n_first = min(n_first, len(Y))
         X, Y, weights = X[:n_first, :], Y[:n_first], weights[:n_first]
         data = Data(X, Y, Y, weights, self._make_rng())
         return stream, new_learner(self, data), Retained.of(data)
 
     def _encode_stream(self, piece, first=False):
-        """Return rows (where they are), targets and weights of a piece of a stream."""
+        """Return the rows of a piece, where they are, its targets and weights."""
         weights = piece[2] if len(piece) == 3 else None
         n_outputs = None if first else self._n_outputs
         data = self._validate_piece(*piece[:2], weights, n_outputs, min_rows=1)
@@ -433,12 +428,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
         leave-one-out error of kernel ridge regression on 800 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
-        Number p of centers, if the model is not to grow with the rows: more are more
+        Number p of centers, for a model that does not grow with the rows: more are more
         accurate and slower. If there are fewer distinct rows, all become centers, with
         a warning; the first piece of a stream must have enough. None: every training
         row is a center (a kernel machine), or as many as `centers` has.
@@ -449,7 +444,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     alpha : float, default=0.0
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
-        is a / n here. With centers of its own the model is that of `NystromRegressor`.
+        is a / n here. With its own centers the model is that of `NystromRegressor`.
         0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
@@ -457,12 +452,12 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         centers of its own. With up to 8000 rows it solves a kernel machine directly by
         one Cholesky factor, which is faster: kernel ridge regression with the penalty
         `alpha_`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get. If you set a size, step or
+        the diagonal, about what that many epochs reach. If you set a size, step or
         damping, early stopping, a warm start or a `cache_size` below 8 n^2 bytes, it
         runs epochs. A model on p centers is solved directly, with the same penalty, if
         that is faster: by the normal equations of the Nystrom method, in n p^2 / 2 + 2
         p^3 multiply-adds. It also runs epochs with a `cache_size` below 40 p^2 bytes,
-        or rows in a file, a Dask array or a stream.
+        or if the rows are in a file, a Dask array or a stream.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
         of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
@@ -496,7 +491,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
         run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and goes on with the best. If the residual
+        times that, fewer for many outputs, and continues with the best. If the residual
         of an output stalls, half the step is tried for an epoch and kept if it helps.
         "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
         times shorter. Any step is halved if the iteration diverges.
@@ -529,7 +524,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         MB of kernel matrix to keep in memory, so that it is computed once instead of
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
-        twice its 8 p^2 bytes fit this limit, beside the kernel matrix.
+        twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
         host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
@@ -603,7 +598,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     validation_scores_ : list of float or None
         R^2 on the held-out rows after each epoch; None without early stopping.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -650,9 +645,9 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         A kernel machine that was fitted before is replaced.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream everything is chosen and learned anew from them whenever the rows have
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream everything is chosen and learned anew from the kept rows whenever the
+        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -698,12 +693,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 rows drawn
-        at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the least exact
+        at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the least exact
         leave-one-out error of kernel ridge regression on 800 rows; among those equally
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     n_centers : int, default=None
-        Number p of centers, if the model is not to grow with the rows: more are more
+        Number p of centers, for a model that does not grow with the rows: more are more
         accurate and slower. If there are fewer distinct rows, all become centers, with
         a warning; the first piece of a stream must have enough. None: every training
         row is a center (a kernel machine), or as many as `centers` has.
@@ -714,7 +709,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     alpha : float, default=0.0
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
-        is a / n here. With centers of its own the model is that of `NystromRegressor`.
+        is a / n here. With its own centers the model is that of `NystromRegressor`.
         0: see `early_stopping`.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
@@ -722,12 +717,12 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         centers of its own. With up to 8000 rows it solves a kernel machine directly by
         one Cholesky factor, which is faster: kernel ridge regression with the penalty
         `alpha_`, or if that is 0 with ``0.02 / max_iter`` times the mean of k(x, x) on
-        the diagonal, about as far as that many epochs get. If you set a size, step or
+        the diagonal, about what that many epochs reach. If you set a size, step or
         damping, early stopping, a warm start or a `cache_size` below 8 n^2 bytes, it
         runs epochs. A model on p centers is solved directly, with the same penalty, if
         that is faster: by the normal equations of the Nystrom method, in n p^2 / 2 + 2
         p^3 multiply-adds. It also runs epochs with a `cache_size` below 40 p^2 bytes,
-        or rows in a file, a Dask array or a stream.
+        or if the rows are in a file, a Dask array or a stream.
 
         Kernel machines: the preconditioner of "eigenpro2" lives on the subsample, that
         of "eigenpro1" on all rows: it costs n^2 (d + q) more multiply-adds to set up
@@ -761,7 +756,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
         run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and goes on with the best. If the residual
+        times that, fewer for many outputs, and continues with the best. If the residual
         of an output stalls, half the step is tried for an epoch and kept if it helps.
         "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
         times shorter. Any step is halved if the iteration diverges.
@@ -797,7 +792,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         MB of kernel matrix to keep in memory, so that it is computed once instead of
         every epoch; half the matrix of a kernel machine suffices. "auto": what fits, if
         keeping it is faster. 0: none. A model on centers uses a Cholesky factor if
-        twice its 8 p^2 bytes fit this limit, beside the kernel matrix.
+        twice its 8 p^2 bytes fit this limit, in addition to the kernel matrix.
     device : {"auto", "cpu", "cuda", "cuda:N"} or list of them, default="auto"
         Where to compute. "auto": where X lives. "cuda": on a GPU; X may stay on the
         host. A list, such as ["cuda:0", "cuda:1"], splits the centers over them.
@@ -876,7 +871,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -976,9 +971,9 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         A kernel machine that was fitted before is replaced.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream everything is chosen and learned anew from them whenever the rows have
-        doubled. Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream everything is chosen and learned anew from the kept rows whenever the
+        number of rows has doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------

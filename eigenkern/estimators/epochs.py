@@ -1,4 +1,4 @@
-"""The rule of a fit by epochs: when they end, and which coefficients are the model."""
+"""The rule of a fit by epochs: when it ends, and which coefficients are the model."""
 
 import math
 from functools import partial
@@ -7,25 +7,25 @@ from ..problems.data import OutOfSample
 from .training import Plateau, Rule
 from .validation import warn_user
 
-# Training rows to predict at the end of a fit, to check that it ended well: enough to
-# tell a mean loss to a few percent, (2 / 2000)^1/2 if residuals are normal. If the
-# model is worse than the mean on these, all rows are predicted.
+# Training rows to predict at the end of a fit, to check that it ended well. They give
+# the mean loss to a few percent, (2 / 2000)^1/2 if residuals are normal. If the model
+# is worse than the mean on these, all rows are checked.
 _N_CHECKED = 2000
-# If the last loss is above the first times that of predicting the mean, all rows are
-# checked, as an epoch's loss is measured while the model changes. If it is above the
-# second times that of the best epoch, the models of both are compared.
-_HIGH, _ABOVE_BEST = 0.9, 1.2
+# If the last loss is above _HIGH_LOSS times that of predicting the mean, all rows are
+# checked, because an epoch's loss is measured while the model changes. If it is above
+# _ABOVE_BEST times that of the best epoch, both models are compared.
+_HIGH_LOSS, _ABOVE_BEST = 0.9, 1.2
 # Losses that differ by this many rounding errors count as equal: if all rows are equal,
-# the best model is the mean, found up to rounding.
+# the best model is the mean, which is found up to rounding.
 _SAME_LOSS_EPS = 10
-# The last 1 / _LAST_PART of the epochs also visit the spared rows. With 5 of 20 the
-# errors of 10000 rows, and those of 20 epochs on all rows, are 3.06 and 3.06 % on
-# MNIST, 1.61 and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
+# The last max_iter / _LAST_PART epochs also visit the spared rows. With 5 of 20 epochs,
+# and with all 20, on all of 10000 rows, the errors are 3.06 and 3.06 % on MNIST, 1.61
+# and 1.57 % on ijcnn1, 16.4 and 16.2 % on covtype (benchmarks/noise.py).
 _LAST_PART = 4
 
 
 class Stopping:
-    """When epochs end: nothing improves, the loss is zero, or there were enough.
+    """Ends the epochs once nothing improves, the loss is 0, or `max_iter` is reached.
 
     If rows are spared, these conditions end only the epochs without them. Epochs on all
     rows follow: a quarter of `max_iter`, or fewer if they do not improve.
@@ -34,7 +34,7 @@ class Stopping:
     ----------
     max_iter : int
     tol : float
-        In units of the loss of the first epoch, or of the score.
+        Relative to the loss of the first epoch, or in units of the score.
     n_iter_no_change : int
     spares : bool
         Whether rows are spared at first.
@@ -42,7 +42,7 @@ class Stopping:
     Attributes
     ----------
     on_all_rows : bool
-        Whether the epochs to come visit the spared rows too.
+        Whether the next epochs also visit the spared rows.
     """
 
     def __init__(self, max_iter, tol, n_iter_no_change, spares):
@@ -51,14 +51,14 @@ class Stopping:
         self._spares, self._last, self.on_all_rows = spares, max_iter, False
 
     def update(self, losses, scores, failed):
-        """Take in an epoch; return whether it is the last one.
+        """Record an epoch; return whether it is the last one.
 
         Parameters
         ----------
         losses, scores : list of float
-            Of all epochs so far; the scores count, if there are any.
+            Of all epochs so far. If there are scores, they count instead of the losses.
         failed : bool
-            Whether the solver can't go on.
+            Whether the solver cannot continue.
         """
         value, unit = (-scores[-1], 1.0) if scores else (losses[-1], losses[0])
         over = self._plateau.update(value, unit) or (not scores and value == 0.0)
@@ -78,7 +78,7 @@ class Stopping:
         }
 
     def load(self, saved):
-        """Take the saved state of another one."""
+        """Take the saved state of another instance."""
         self._plateau.best, self._plateau.waited = saved["plateau"]
         self._last, self.on_all_rows = saved["last"], saved["on_all_rows"]
 
@@ -86,12 +86,12 @@ class Stopping:
 class EpochRule(Rule):
     """The model is that of the best epoch, or of the last one if none is scored.
 
-    It is never worse than the mean of the targets. `Stopping` says when epochs end.
+    It is never worse than the mean of the targets. `Stopping` decides when epochs end.
 
     Parameters
     ----------
     name, hint : str
-        Name of the estimator, and what to do if no step is stable, for warnings.
+        For warnings: name of the estimator, and what to do if no step is stable.
     problem : Problem
     max_iter, tol, n_iter_no_change
         Of `Stopping`.
@@ -99,10 +99,10 @@ class EpochRule(Rule):
         ``score(F)`` of values on the held-out rows.
     start : object, default=None
         Coefficients that the iteration starts from. None: the constant model.
-    scored : tuple of ndarray, default=None
-        Targets and weights of the held-out rows.
+    predicted : tuple of ndarray, default=None
+        Targets and weights of the held-out or spared rows.
     spared : Spared, default=None
-        If rows are spared, they are the held-out rows, and no epoch is scored.
+        The spared rows, if any; then no epoch is scored.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class EpochRule(Rule):
         One per epoch.
     """
 
-    #: What is saved of the epochs, besides their losses and scores.
+    #: Attributes to save besides losses and scores.
     _saved = ("_coef", "_state", "_values", "_begin", "_fallback")
 
     def __init__(
@@ -123,23 +123,23 @@ class EpochRule(Rule):
         n_iter_no_change,
         score=None,
         start=None,
-        scored=None,
+        predicted=None,
         spared=None,
     ):
         self._name, self._hint, self.max_iter = name, hint, max_iter
-        self._problem, self._score, self._scored = problem, score, scored
+        self._problem, self._score, self._predicted = problem, score, predicted
         self._spares = spared is not None
         self._stopping = Stopping(max_iter, tol, n_iter_no_change, self._spares)
         self.losses, self.scores = [], []
         self._coef = self._state = self._values = None
-        # _fallback: where the epoch of least loss began; its end may be bad.
+        # _fallback: where the epoch with the least loss began, as its end may be bad.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
-        self._whole = None
+        self._recorded = None
 
     @property
     def on_all_rows(self):
-        """That of `Stopping`."""
+        """As in `Stopping`."""
         return self._stopping.on_all_rows
 
     def save(self):
@@ -153,18 +153,18 @@ class EpochRule(Rule):
         for name in ("losses", "scores", *self._saved):
             setattr(self, name, saved[name])
         self._stopping.load(saved["stopping"])
-        self._whole = saved
+        self._recorded = saved
 
     def undo(self):
         """Go back to the last fully recorded epoch; return whether there was one."""
-        if self._whole is None:
+        if self._recorded is None:
             return False
-        self.load(self._whole)
+        self.load(self._recorded)
         self._note_values(self._spares)
         return True
 
     def update(self, state):
-        """Record an epoch; return whether training is over."""
+        """Record an epoch; return whether training ends."""
         self.losses.append(state.loss)
         if self._score is None:
             self._coef = state.coef
@@ -175,7 +175,7 @@ class EpochRule(Rule):
         self._begin, self._state = state.coef, state
         over = self._stopping.update(self.losses, self.scores, state.failed)
         self._note_values(self.on_all_rows)
-        self._whole = self.save()
+        self._recorded = self.save()
         return over
 
     def _note_score(self, coef):
@@ -186,12 +186,12 @@ class EpochRule(Rule):
         self.scores.append(score)
 
     def _best_score(self):
-        """Return the best score so far, one that is a number."""
+        """Return the best score so far, NaN aside."""
         numbers = [score for score in self.scores if not math.isnan(score)]
         return max(numbers, default=-math.inf)
 
     def _note_values(self, now):
-        """Record the values on the spared rows, before the model learns from these."""
+        """If it is time, record the values on spared rows, not yet learned."""
         if now and self._values is None:
             self._values = self._problem.validation_values(self._coef)
 
@@ -200,11 +200,10 @@ class EpochRule(Rule):
         return self._score(values), values
 
     def out_of_sample(self):
-        """Return the values of the model on the held-out rows, or None."""
+        """Return the values of the model on held-out or spared rows, or None."""
         if self._values is None:
             return None
-        targets, weights = self._scored
-        return OutOfSample(self._values, targets, weights)
+        return OutOfSample(self._values, *self._predicted)
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the epochs."""
@@ -232,7 +231,7 @@ class EpochRule(Rule):
         return self._last_good() if self._score is None else self._best_scored()
 
     def _best_scored(self):
-        """Return those of the best epoch, or of the start, or zero: the best scored."""
+        """Return the coefficients with the best score: of an epoch, the start, or 0."""
         best, coef = self._best_score(), self._coef
         for other in (self._start, self._problem.initial_coef()):
             score, values = self._score_of(other)
@@ -241,7 +240,7 @@ class EpochRule(Rule):
         return coef
 
     def _last_good(self):
-        """Return the last coefficients, or earlier ones or zero if these are bad."""
+        """Return the last coefficients; if these are bad, earlier ones or zero."""
         problem, coef = self._problem, self._coef
         if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
             # The last epoch may be noisy, or the iteration may diverge slowly.
@@ -263,11 +262,11 @@ class EpochRule(Rule):
 def is_no_worse_than_mean(problem, coef, last_loss):
     """Whether the loss of coefficients is at most that of predicting the mean.
 
-    A `last_loss` far below that, of the epoch they are from, spares checking all rows.
+    If `last_loss`, that of their epoch, is far below it, not all rows are checked.
     """
     zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
     limit = problem.model_loss(zero) * (1 + _SAME_LOSS_EPS * eps)
-    if last_loss <= _HIGH * limit:
+    if last_loss <= _HIGH_LOSS * limit:
         of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
         if of_some[0] <= of_some[1]:
             return True

@@ -30,7 +30,7 @@ from .validation import (
 
 
 class _FalkonLike(Model):
-    """Kernel ridge regression by Falkon: regression and classification."""
+    """Kernel ridge regression by Falkon, for targets and for labels."""
 
     _task = "iteration"
     _expand = kernel_values
@@ -119,7 +119,7 @@ class _FalkonLike(Model):
         if checkpoint is not None and getattr(self, "loss", None) == "log_loss":
             raise ValueError(
                 "checkpoint must be None with loss='log_loss'; got "
-                f"{checkpoint!r}: only loss='squared_error' goes on from one"
+                f"{checkpoint!r}: only loss='squared_error' can continue from one"
             )
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -163,8 +163,8 @@ class _FalkonLike(Model):
     def _prepare_direct(self, problem):
         """Return the same if all rows are centers.
 
-        The preconditioner would then be the inverse, at the cost of two factors, while
-        one factor of the kernel matrix solves the problem.
+        The preconditioner would then be the inverse, at the cost of two Cholesky
+        factors; one factor of the kernel matrix already solves the problem.
         """
         problem.check_memory(problem.plan(self.alpha == 0))
 
@@ -185,14 +185,14 @@ class _FalkonLike(Model):
         return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
 
     def _held_out(self, problem, matrix, preconditioner, coef):
-        """Return values of a sample of rows from a model that was fitted without it.
+        """Return values of a sample of rows, from a model fitted without the sample.
 
-        Conjugate gradients have no factor to leave out single rows by. Started from the
-        fitted model, they converge soon.
+        Leaving rows out one by one would need a factor. Conjugate gradients that start
+        from the fitted model converge soon.
         """
         xp, position = problem.xp, problem.rows_to_hold_out()
         weights = to_numpy(problem.weights).copy()
-        if len(position) < len(weights):  # unless all are copies of one row
+        if len(position) < len(weights):  # not if all are copies of one row
             weights[position] = 0.0
         weights = xp.asarray(weights, device=problem.device)
         mean = weights @ problem.targets / float(xp.sum(weights))
@@ -218,9 +218,9 @@ class _FalkonLike(Model):
         if not problem.suits(self.dual_coef_, self.centers_, self.center_indices_):
             n_outputs = problem.targets.shape[1]
             raise ValueError(
-                "warm_start=True goes on with the coefficients of the previous fit and "
-                f"needs the same centers and {n_outputs} output(s): pass centers as an "
-                "array, or an int as random_state and the same X"
+                "warm_start=True continues from the coefficients of the previous fit "
+                f"and needs the same centers and {n_outputs} output(s): pass centers "
+                "as an array, or an int as random_state and the same X"
             )
         return problem.kept_coef(*(getattr(self, name) for name in fitted))
 
@@ -229,7 +229,7 @@ class _FalkonLike(Model):
 
 
 class ResidualRule(Rule):
-    """Stop when every output is done; warn if that takes too many iterations.
+    """Stops when every output has converged; warns if that takes too many iterations.
 
     Parameters
     ----------
@@ -238,91 +238,86 @@ class ResidualRule(Rule):
     problem : CenterProblem or RowProblem
     max_iter : int
     tol : float
-        What the relative residual should fall to.
+        The relative residual of a converged output.
     hold_out : callable, default=None
-        ``hold_out(coef)`` returns out-of-sample values of a model close to a given one.
+        ``hold_out(coef)`` returns out-of-sample values of a model close to this one.
 
     Attributes
     ----------
-    residuals : list of float
-        One per iteration.
+    losses : list of float
+        Residuals, one per iteration.
     """
 
     def __init__(self, name, problem, max_iter, tol, hold_out=None):
         self._name, self._problem, self._tol = name, problem, tol
         self._hold_out = hold_out
-        self.max_iter, self.residuals = max_iter, []
-        self._whole = None
-
-    @property
-    def losses(self):
-        """The residuals, one per iteration."""
-        return self.residuals
+        self.max_iter, self.losses = max_iter, []
+        self._recorded = None
 
     def save(self):
         """Return the state after the iterations so far, for `load`."""
         converged, coef = self._state.converged, self._state.coef
-        residuals = list(self.residuals)
+        residuals = list(self.losses)
         return {"residuals": residuals, "coef": coef, "converged": converged}
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
-        self.residuals, coef = saved["residuals"], saved["coef"]
-        self._state = FalkonState(coef, {}, self.residuals[-1], saved["converged"])
-        self._whole = self._state, len(self.residuals)
+        self.losses, coef = saved["residuals"], saved["coef"]
+        self._state = FalkonState(coef, {}, self.losses[-1], saved["converged"])
+        self._recorded = self._state, len(self.losses)
 
     def undo(self):
         """Go back to the last complete iteration; return whether there was one.
 
-        Out-of-sample values, which take more iterations, are then not computed.
+        There are then no out-of-sample values, which would take more iterations.
         """
-        if self._whole is None:
+        if self._recorded is None:
             return False
-        self._state, n_whole = self._whole
-        del self.residuals[n_whole:]
+        self._state, n_recorded = self._recorded
+        del self.losses[n_recorded:]
         self._hold_out = None
         return True
 
     def update(self, state):
-        """Record an iteration; return whether every output is done."""
-        self.residuals.append(state.residual)
+        """Record an iteration; return whether every output has converged."""
+        self.losses.append(state.residual)
         self._state = state
-        self._whole = state, len(self.residuals)
+        self._recorded = state, len(self.losses)
         return state.converged
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the iterations."""
         if not self._state.converged and not interrupted:
             warn_user(
-                f"{self._name} stopped after {len(self.residuals)} iterations with "
-                f"a relative residual of {self.residuals[-1]:.1e}, above "
+                f"{self._name} stopped after {len(self.losses)} iterations with "
+                f"a relative residual of {self.losses[-1]:.1e}, above "
                 f"tol={self._tol}; {self._advice()}"
             )
         return self._problem.fitted_attributes(self._state.coef) | {
-            "n_iter_": len(self.residuals),
-            "residuals_": self.residuals,
+            "n_iter_": len(self.losses),
+            "residuals_": self.losses,
         }
 
     def out_of_sample(self):
-        """Return out-of-sample values, from the solver or of held-out rows."""
+        """Return out-of-sample values, of the solver or of held-out rows."""
         if self._hold_out is None:
             return self._state.out_of_sample
         return self._hold_out(self._state.coef)
 
     def _advice(self):
-        """Return what would help, given how the residual fell in the later half."""
-        norms = np.minimum.accumulate([1.0, *self.residuals])
+        """Return what would help, given the residuals of the second half."""
+        norms = np.minimum.accumulate([1.0, *self.losses])
         n_later = len(norms) // 2
         fall = np.log(norms[-1 - n_later] / norms[-1]) / n_later
         if self._tol > 0 and fall > 0:
-            n_needed = len(self.residuals) + np.log(norms[-1] / self._tol) / fall
+            n_needed = len(self.losses) + np.log(norms[-1] / self._tol) / fall
             if n_needed <= 10 * self.max_iter:
-                # It falls unevenly: half as many iterations more, in round numbers.
+                # The residual falls unevenly: add half, and round up to tens.
                 n = 10 * math.ceil(0.15 * n_needed)
                 return f"raise max_iter to {n}"
         return (
             "it falls too slowly for more iterations to help: raise alpha or "
-            "n_centers, by which the preconditioner gains, or tol"
+            "n_centers, which improves the preconditioner, or tol"
         )
 
 
@@ -333,11 +328,11 @@ class ResidualLines:
         self._name = name
 
     def start_iterations(self, n_done=0):
-        """Show nothing of the setup."""
+        """Do nothing: the lines show no times."""
 
     def update(self, rule):
         """Show the residual after an iteration."""
-        text = f"iteration {len(rule.residuals)}: residual {rule.residuals[-1]:.2e}"
+        text = f"iteration {len(rule.losses)}: residual {rule.losses[-1]:.2e}"
         print(f"{self._name}: {text}", flush=True)  # noqa: T201
 
     def close(self):
@@ -364,7 +359,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -378,10 +373,10 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     alpha : float, default=1e-6
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
@@ -390,9 +385,9 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
-        When to stop: an output is done when the norm of its residual is below `tol`
-        times that of its right-hand side, both preconditioned. The test error is then
-        within a few parts in a thousand of the direct solution's.
+        When to stop: an output has converged when the norm of its residual is below
+        `tol` times that of its right-hand side, both preconditioned. The test error is
+        then within a few parts in a thousand of the direct solution's.
     warm_start : bool, default=False
         Continue from the coefficients of the previous fit, which must have had the same
         centers: pass `centers`, or the same X and an int as `random_state`. Has no
@@ -434,7 +429,7 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     cache_size_ : float
         MB of kernel matrix kept in memory during the fit.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -449,8 +444,8 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     Targets are centered by their mean, which becomes `intercept_`. The preconditioner
     weights each center by the rows equal to it or, if the centers are not a uniform
     sample, by the rows nearest to it, unless kernel="precomputed". With all rows as
-    centers the preconditioner would be the inverse: one Cholesky factor of the kernel
-    matrix then solves the problem, as in `NystromRegressor`, and `n_iter_` is 1.
+    centers, one Cholesky factor of the kernel matrix solves the problem instead, as in
+    `NystromRegressor`, and `n_iter_` is 1.
 
     References
     ----------
@@ -487,7 +482,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -501,10 +496,10 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
@@ -517,9 +512,9 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
-        When to stop: an output is done when the norm of its residual is below `tol`
-        times that of its right-hand side, both preconditioned. The test error is then
-        within a few parts in a thousand of the direct solution's.
+        When to stop: an output has converged when the norm of its residual is below
+        `tol` times that of its right-hand side, both preconditioned. The test error is
+        then within a few parts in a thousand of the direct solution's.
     warm_start : bool, default=False
         Continue from the coefficients of the previous fit, which must have had the same
         centers: pass `centers`, or the same X and an int as `random_state`. Has no
@@ -569,7 +564,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 

@@ -26,7 +26,6 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
-from .documentation import link_to_documentation
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
 from .validation import (
@@ -41,7 +40,7 @@ from .validation import (
     warn_of_few_rows,
 )
 
-# Bytes of features to compute at a time on a device other than that of X.
+# Bytes of features to compute at a time on another device than that of X.
 _SLAB_BYTES = 256e6
 
 
@@ -58,7 +57,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     _size = "n_components"
 
     def __new__(cls, *args, **parameters):
-        # Not in __init__, whose signature tells scikit-learn what parameters there are.
+        # Not in __init__: scikit-learn reads the parameters from its signature.
         refuse_names_of_svc(cls, parameters)
         return super().__new__(cls)
 
@@ -68,17 +67,14 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         Parameters
         ----------
         **params : dict
-            By name; those of a kernel object as ``kernel__bandwidth``. They replace the
-            kernel, so other estimators that share it do not change.
+            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
+            replace the kernel: other estimators that share it do not change.
 
         Returns
         -------
         self : object
         """
         return set_with_kernel(self, super().set_params, params)
-
-    def _get_doc_link(self):
-        return link_to_documentation(self)
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Choose the features.
@@ -187,10 +183,10 @@ class RandomFourierFeatures(FeatureMap):
     Attributes
     ----------
     frequencies_ : array of shape (n_features, n_frequencies)
-        Half as many as there are features, rounded up; in the data type of X.
+        Frequencies, half as many as features, rounded up; in the data type of X.
     offset_ : array of shape (n_features,)
-        Mean of the training rows, subtracted from all rows: this does not change k(x,
-        z), and a large mean would cost digits.
+        Mean of the training rows, subtracted from all rows: k(x, z) stays the same, and
+        a large mean would cost accuracy.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -198,7 +194,7 @@ class RandomFourierFeatures(FeatureMap):
     n_components_ : int
         D.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -211,9 +207,9 @@ class RandomFourierFeatures(FeatureMap):
 
     Notes
     -----
-    Takes D d / 2 multiply-adds and D sines or cosines per row, and no memory beside the
-    features except a few tiles. Ma and Belkin use D cosines with random phases, which
-    take twice the products and have errors even for x = z.
+    Takes D d / 2 multiply-adds and D sines or cosines per row, and no memory besides
+    the features except a few tiles. Ma and Belkin use D cosines with random phases,
+    which take twice the products and have errors even for x = z.
 
     References
     ----------
@@ -332,20 +328,20 @@ class RBFNetworkFeatures(FeatureMap):
     bandwidth_ : float or None
         sigma in use; None if the kernel has none.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
     See Also
     --------
-    RandomFourierFeatures : Features whose plain products stand for the kernel.
+    RandomFourierFeatures : Features whose plain products approximate the kernel.
     NystromRegressor : Kernel ridge regression on centers, without features in memory.
     EigenProRegressor : With ``n_centers`` the same model, by iteration.
 
     Notes
     -----
     Takes D (d + 2) multiply-adds and D evaluations of the kernel's function per row,
-    and no memory beside the features except a few tiles.
+    and no memory besides the features except a few tiles.
 
     References
     ----------
@@ -410,7 +406,7 @@ class RBFNetworkFeatures(FeatureMap):
         xp, device = namespace(X), device_of(X)
         if self.centers == "uniform" and self.n_centers < X.shape[0]:
             indices = uniform_indices(X.shape[0], self.n_centers, rng)
-            centers = in_memory(rows_at(X, indices))
+            centers = rows_at(X, indices)
             if len(distinct_rows(centers)[0]) == self.n_centers:
                 return centers, xp.asarray(indices, device=device)
         first = np.sort(distinct_rows(X)[0])  # reads all rows

@@ -1,4 +1,4 @@
-"""Kernel ridge regression as a Gaussian process: the spread of new targets."""
+"""Kernel ridge regression as a Gaussian process: variances of predictions."""
 
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
@@ -10,7 +10,7 @@ from ..operators.sharded import kernel_operator
 from ..problems.problem import take
 from .validation import check_rows
 
-_NONE = dict.fromkeys(
+_NO_VARIANCES = dict.fromkeys(
     (
         "prior_variance_",
         "noise_variance_",
@@ -21,14 +21,15 @@ _NONE = dict.fromkeys(
 )
 
 
-# Most centers for which a fitted model keeps the factor, of 8 p^2 bytes: 288 MB.
+# Maximum number p of centers for which a fitted model keeps its factor. That takes 8
+# p^2 bytes: 288 MB.
 _MOST_CENTERS = 6000
 
 
-def variance_attributes(problem, alpha, spectrum, factor):
-    """Return the attributes that variances of new targets need, or None for each.
+def posterior_attributes(problem, alpha, spectrum, factor):
+    """Return the attributes that variances of predictions need, or None for each.
 
-    A model of more than 6000 centers has none.
+    A model with more than 6000 centers has no variances.
 
     Parameters
     ----------
@@ -37,23 +38,23 @@ def variance_attributes(problem, alpha, spectrum, factor):
     spectrum : Spectrum or None
         The spectrum that gave the model.
     factor : Factor or None
-        The factor that gave it. If rounding drowns the penalty, model and variances are
-        those of the least penalty above rounding.
+        The factor that gave the model. None: computed here, with `alpha` raised above
+        rounding if necessary.
     """
     if problem.kernel is None or problem.n_coefs > _MOST_CENTERS:
-        return _NONE
+        return _NO_VARIANCES
     if spectrum is not None and spectrum.indefinite:
-        return _NONE
+        return _NO_VARIANCES
     if factor is None:
         factor = problem.everything.factor(alpha, raised=alpha > 0)
-    return _NONE if factor is None else problem.variance_attributes(factor)
+    return _NO_VARIANCES if factor is None else problem.variance_attributes(factor)
 
 
 class Posterior:
-    """The Gaussian process of a fitted model at some rows.
+    """The Gaussian process of a fitted model, at some rows.
 
     Its variances are differences of nearly equal numbers, so the kernel is computed in
-    float64, whatever the type of the rows.
+    float64, whatever the data type of the rows.
 
     Parameters
     ----------
@@ -63,14 +64,14 @@ class Posterior:
     Raises
     ------
     ValueError
-        If the model is not that of a Gaussian process.
+        If the model has no variances.
     """
 
     def __init__(self, model, X):
         if model.prior_variance_ is None:
             raise ValueError(
                 "return_std and return_cov need a positive semi-definite kernel of "
-                "rows, a positive alpha (on all rows as centers alpha=0 serves where "
+                "rows, a positive alpha (with all rows as centers alpha=0 will do if "
                 "their kernel matrix has a Cholesky factor), and at most "
                 f"{_MOST_CENTERS} centers, whose factor is kept; got "
                 f"kernel={model.kernel!r}, alpha_={model.alpha_!r} and "
@@ -130,7 +131,7 @@ class Posterior:
         noise = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
         noise = noise if U is None else noise + large_gram(U.T)
         rest = K - large_gram(P.T)
-        rest = (rest + rest.T) / 2  # symmetric to the last digit
+        rest = (rest + rest.T) / 2  # exactly symmetric
         both = self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
         return self._returned(both)
 

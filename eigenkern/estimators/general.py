@@ -1,4 +1,4 @@
-"""Models with centers of their own, all rows given: EigenPro 3, 4, or one factor."""
+"""Models with their own centers: EigenPro 3, 4, or a direct solution."""
 
 from functools import partial
 
@@ -7,32 +7,30 @@ import numpy as np
 from ..backend.array import to_numpy
 from ..backend.lazy import is_lazy
 from ..centers import METHODS, distinct_rows
-from ..nystrom.descent import State
 from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
 from .base import epoch_rule
 from .learner import Learner, ProjectedRule
-from .training import SolutionRule
 from .tuned import (
     EPOCH_PENALTY,
     chosen_algorithm,
     chosen_ridge,
+    first_coef,
     may_be_direct,
-    previous_coef,
-    solved_attributes,
+    prepared_solution,
     tuned,
     tuned_attributes,
 )
 from .validation import check_centers, is_auto, warn_of_few_rows
 
-# Fewest batches in an epoch: a direct solution counts as this many projections for each
-# epoch that it replaces, in case more rows are learned later.
+# Minimum number of batches in an epoch: a direct solution counts as this many
+# projections for each epoch that it replaces, in case more rows are learned later.
 _LEAST_BATCHES = 8
 
 
-def prepare_on_centers(model, data, train, held_out, spared):
+def prepare_on_centers(model, data, train, predicted, spared):
     """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
 
     Parameters
@@ -41,19 +39,18 @@ def prepare_on_centers(model, data, train, held_out, spared):
     data : Data
     train : ndarray of int
         Training rows, in random order.
-    held_out : ndarray of int or None
-        Rows to score, or the spared rows.
+    predicted : ndarray of int or None
+        Rows to predict: held out to score the epochs, or spared.
     spared : Spared or None
-        Which of the training rows are spared.
+        The spared training rows.
     """
-    problem = _chosen_problem(model, data, train, held_out)
+    problem = _chosen_problem(model, data, train, predicted)
     ridge = chosen_ridge(model, problem, problem.sampled_kernel())
     if may_be_direct(model) and not is_lazy(data.X):
-        solution = _solved_directly(model, problem, ridge)
-        if solution is not None:
-            rule = SolutionRule(problem, solution.counts["loss_curve_"])
-            return problem, iter([solution]), solution.counts, rule
-    start = previous_coef(model, problem)
+        prepared = _prepare_direct_on_centers(model, problem, ridge)
+        if prepared is not None:
+            return prepared
+    start = first_coef(model, problem)
     learner = Learner.make(
         model,
         problem,
@@ -64,8 +61,8 @@ def prepare_on_centers(model, data, train, held_out, spared):
     )
     problem = problem.cached(model.cache_size, model.max_iter)
     batches = partial(problem.batches, learner.tuning.batch_size)
-    first = batches if spared is None else partial(batches, spared.visited)
-    solver = learner.solver(first, try_half_steps=is_auto(model.step_size))
+    visited = batches if spared is None else partial(batches, spared.visited)
+    solver = learner.solver(visited, try_half_steps=is_auto(model.step_size))
     if spared is not None:
         solver = spared.states(solver, partial(learner.gone_on, batches))
     chosen = learner.chosen_attributes() | {
@@ -76,7 +73,7 @@ def prepare_on_centers(model, data, train, held_out, spared):
         model,
         problem,
         data,
-        held_out,
+        predicted,
         kind=ProjectedRule,
         start=start,
         spared=spared,
@@ -87,7 +84,7 @@ def prepare_on_centers(model, data, train, held_out, spared):
 def prepare_exact(model, data, train, held_out):
     """Return the same for EigenPro 3 with exact projections of full batches."""
     problem = _chosen_problem(model, data, train, held_out)
-    n, start = problem.n_rows, previous_coef(model, problem)
+    n, start = problem.n_rows, first_coef(model, problem)
     if not is_auto(model.batch_size) and model.batch_size != n:
         raise ValueError(
             "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
@@ -99,18 +96,18 @@ def prepare_exact(model, data, train, held_out):
         problem,
         problem.row_operator(),
         model.n_components,
-        on_all_rows=True,
+        of_all_rows=True,
         in_batches=False,
     )
     K = problem.matrix()
-    coef = problem.initial_coef() if start is None else start
+
     solver = projected_exactly(
         K,
         problem.targets,
         problem.weights,
         tuning.preconditioner,
         ExactProjection(CenterFactor(problem.center_matrix)),
-        iterate=Iterate.of(coef),
+        iterate=Iterate.of(start),
         step_size=tuning.step_size,
     )
     chosen = tuned_attributes(tuning, problem) | {
@@ -123,8 +120,8 @@ def prepare_exact(model, data, train, held_out):
     return problem, solver, chosen, rule
 
 
-def _solved_directly(model, problem, ridge):
-    """Return the state of the direct solution on centers, or None."""
+def _prepare_direct_on_centers(model, problem, ridge):
+    """Return the same for a direct solution, or None if it would not pay or fails."""
     if not direct_pays_on_centers(
         problem.center_matrix,
         problem.n_rows,
@@ -146,29 +143,24 @@ def _solved_directly(model, problem, ridge):
     loss = problem.loss(coef)
     if not loss <= problem.loss(problem.initial_coef()):
         return None
-    chosen = solved_attributes(problem, loss) | {
+    chosen = {
         "cache_size_": 0.0,
         "alpha_": ridge / problem.n_rows,
         "projection_interval_": None,
         "t_": _LEAST_BATCHES * model.max_iter,
         "projection_residual_": 0.0,
     }
-    return State(coef, chosen, out_of_sample)
+    return prepared_solution(problem, coef, loss, chosen, out_of_sample)
 
 
-def _chosen_problem(model, data, train, held_out):
-    """Return the problem with kernel and centers; warn of fewer rows than centers."""
-    problem = chosen_problem(model, data, train, held_out)
-    n_distinct = too_few_rows(model, problem, data, train)
-    if n_distinct:
-        warn_of_few_rows(model.n_centers, n_distinct)
-    return problem
+def _chosen_problem(model, data, train, held_out=None, *, streams=False):
+    """Return the problem with the model's kernel and centers.
 
-
-def chosen_problem(model, data, train, held_out=None):
-    """Return the problem with the model's kernel and centers."""
+    Fewer distinct rows than centers are an error in a stream, whose centers stay, and
+    otherwise a warning.
+    """
     centers = _centers_at_hand(model, data.X)
-    return GeneralProblem(
+    problem = GeneralProblem(
         data,
         train,
         held_out,
@@ -178,6 +170,15 @@ def chosen_problem(model, data, train, held_out=None):
         n_centers=model.n_centers if centers is None else None,
         device=model.device,
     )
+    n_distinct = _too_few_rows(model, problem, data, train)
+    if n_distinct and streams:
+        raise ValueError(
+            f"n_centers must be at most {n_distinct}, the number of distinct rows that "
+            f"came first, because the centers stay; got {model.n_centers}"
+        )
+    if n_distinct:
+        warn_of_few_rows(model.n_centers, n_distinct)
+    return problem
 
 
 def _centers_at_hand(model, X):
@@ -198,28 +199,21 @@ def _centers_at_hand(model, X):
     return None
 
 
-def too_few_rows(model, problem, data, train):
-    """Return the number of distinct rows if more centers were asked for, or 0."""
+def _too_few_rows(model, problem, data, train):
+    """Return the number of distinct rows if it is below `n_centers`, or 0."""
     given = model.n_centers is None or not isinstance(model.centers, str)
     if given or problem.n_coefficients >= model.n_centers:
         return 0
     if model.centers != "rpcholesky":
         return problem.n_coefficients
-    # It ends once the centers span the rows.
+    # RPCholesky ends once the centers span the rows.
     n_distinct = len(data.distinct(train)[0])
     return n_distinct if n_distinct < model.n_centers else 0
 
 
 def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
-    rows = _in_random_order(data)
-    problem = chosen_problem(model, data, rows)
-    n_distinct = too_few_rows(model, problem, data, rows)
-    if n_distinct:
-        raise ValueError(
-            f"n_centers must be at most {n_distinct}, the distinct rows that "
-            f"came first, for the centers stay; got {model.n_centers}"
-        )
+    problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
     return Learner.make(model, problem, float(model.alpha), batch_size=m)
 
@@ -243,5 +237,5 @@ def learner_of_fitted(model, data):
 
 
 def _in_random_order(data):
-    """Return the rows with weight in random order, to choose from."""
+    """Return the rows with weight, to choose from, in random order."""
     return data.rng.permutation(data.rows_with_weight())

@@ -21,7 +21,7 @@ from .validation import (
     shared_out,
 )
 
-# Most outputs to differentiate; more are replaced by random combinations.
+# Maximum number of outputs to differentiate; more are replaced by random combinations.
 _MAX_OUTPUTS = 10
 
 
@@ -87,7 +87,7 @@ def average_gradient_outer_product(
 
         M = 1/n sum_i sum_l grad f_l(x_i) grad f_l(x_i)'
 
-    Its diagonal tells how much each feature matters to the model, in units of the
+    Its diagonal shows how much each feature matters to the model, in units of the
     features; its leading eigenvectors are the directions in which the model changes
     most.
 
@@ -174,7 +174,7 @@ def mean_outer_product(gradients, kind, weights, rng):
     xp, (n, d, n_outputs) = gradients.xp, gradients.shape
     n_mixed = min(n_outputs, _MAX_OUTPUTS)
     total, size = 0.0, max(int(GRADIENT_BYTES // (8 * d * n_mixed)), 1)
-    if n_mixed < n_outputs:  # many blocks, so many combinations
+    if n_mixed < n_outputs:  # small blocks, for many different combinations
         size = min(size, max(-(-n // 16), 1))
     for rows in slices(n, size):
         mix = None
@@ -202,7 +202,7 @@ def _outer_products(xp, G, kind):
 
 
 def is_on_kernels(model):
-    """Whether `model` is a kernel model, fitted or not: those have gradients."""
+    """Whether `model` is a kernel model, fitted or not: only these have gradients."""
     return isinstance(model, Model) and model._gradients is not None
 
 

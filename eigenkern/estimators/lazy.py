@@ -10,9 +10,9 @@ from ..backend import memory
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows
 
-# Rows of a file are read as an array if they take at most this part of the free memory:
-# a reordered copy takes as much again.
-_PART_OF_MEMORY = 4
+# Rows of a file are read as an array if the free memory is at least this many times
+# what they take: a reordered copy takes as much again.
+_MEMORY_PER_FILE = 4
 
 
 def is_dask(X):
@@ -31,15 +31,15 @@ def is_file(X):
 
 
 def read(X):
-    """Return rows of a memory-mapped file as an array, other rows as they are.
+    """Return a memory-mapped file as an array, other rows as they are.
 
-    A model that kept the mapped rows would change with the file.
+    A model that kept a memory map would change with the file.
     """
     return np.array(X) if isinstance(X, np.memmap) else X
 
 
 def lazy_rows(X):
-    """Return rows that are not in memory, or None if X is to become an array.
+    """Return the rows of X without reading them, or None if X is to become an array.
 
     Raises
     ------
@@ -60,15 +60,15 @@ def lazy_rows(X):
 def _fits(X):
     """Whether the rows of a file are few enough to be read as an array."""
     n_bytes = np.prod(X.shape, dtype=float) * np.dtype(X.dtype).itemsize
-    return _PART_OF_MEMORY * n_bytes <= memory.available(np, "cpu")
+    return _MEMORY_PER_FILE * n_bytes <= memory.available(np, "cpu")
 
 
 def check_not_half(X, name="X"):
     """Raise a ValueError if an array is of 16-bit floats."""
     if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
         raise ValueError(
-            f"{name} must be float32 or float64, or integers; got {X.dtype}, which "
-            f"nothing here computes in: pass {name}.astype('float32')"
+            f"{name} must be float32 or float64, or integers; got {X.dtype}, which is "
+            f"not supported: pass {name}.astype('float32')"
         )
 
 
@@ -92,7 +92,7 @@ def _rows_of_dask(X):
 
 
 def _array_of(X, lengths=None):
-    """Return a Dask array of rows, its chunks along rows only."""
+    """Return a Dask array of rows, with chunks of whole rows."""
     if hasattr(X, "to_dask_array"):  # a DataFrame
         X = _in_floats(X).to_dask_array(lengths=lengths)
     if X.ndim != 2:
@@ -108,8 +108,8 @@ def _array_of(X, lengths=None):
 
 
 def _in_floats(X):
-    """Return a DataFrame of numbers with a single data type, like an array."""
-    from pandas.api.types import is_numeric_dtype  # also those that allow for NA
+    """Return a DataFrame; one of numbers with a single data type, like an array."""
+    from pandas.api.types import is_numeric_dtype  # includes the types with NA
 
     dtypes = set(X.dtypes)
     if len(dtypes) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
@@ -134,12 +134,12 @@ def by_chunks(model, method, X, *args, **options):
     method : str
     X : Dask array or DataFrame
     *args, **options
-        Arguments of the method; none is allowed.
+        Arguments of the method: none are allowed.
 
     Returns
     -------
     dask.array.Array
-        Not computed yet; from the model as it is now, whatever it learns later.
+        Not computed yet; by the model as it is now, even if it learns more later.
     """
     from dask import delayed
     from dask.base import tokenize
@@ -162,7 +162,7 @@ def by_chunks(model, method, X, *args, **options):
     width = {}
     if example.ndim == 2:
         width = {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
-    # The model is a task of its own, which all chunks share.
+    # The model is a separate task, which all chunks share.
     shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
     return X.map_blocks(
         call,
@@ -176,7 +176,7 @@ def by_chunks(model, method, X, *args, **options):
 
 
 def _call(method, X, model, names=None):
-    """Return the result of a method of a model on rows, of which there may be none."""
+    """Return the result of a method of a model on rows, even if there are none."""
     n = X.shape[0]
     rows = X if n else np.zeros((1, X.shape[1]), dtype=X.dtype)
     if names is not None:

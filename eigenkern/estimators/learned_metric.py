@@ -18,56 +18,57 @@ from .gradients import mean_outer_product
 from .training import Rule
 from .validation import warn_user
 
-# Most features for which "auto" tries a full metric: its root takes 0.2 s per round
-# there, and 1.1 s for twice as many.
+# Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
+# per round there, and 1.1 s for twice as many features.
 _MAX_FULL = 1000
-# Most features for which the Manhattan distance is tried: each takes time. With the 123
-# of a9a a fit took twice as long.
-_MAX_OF_AXES = 50
+# Maximum number of features for which the Manhattan distance is tried, in a time that
+# grows with them. With the 123 of a9a a fit took twice as long.
+_MAX_MANHATTAN = 50
 # Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
 # and no limit the same metric was found on nine of ten data sets (1000 rows of four
-# functions, 1200 of six tables), in 70, 82, 94 and 110 rounds in all; on coil2000 3
-# chose another one, with 1 % more errors.
+# functions, 1200 of six tables), in 70, 82, 94 and 110 rounds in total; on coil2000 a
+# limit of 3 chose another metric, with 1 % more errors.
 _PATIENCE = 2
-# Share of the plain metric in the learned one. It keeps features that matter little to
-# one model from being lost to the next ones. With 0 and 0.02, width 2, bike_hour has
+# Share of the plain metric in the learned one, so that features that matter little to
+# one model are not lost to the next ones. With 0 and 0.02, width 2, bike_hour has
 # errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439 and 0.441 (8000
-# rows); with 0.02 and 0.05, width 4, the latter of 0.440 and 0.445.
+# rows); with 0.02 and 0.05, width 4, the latter has 0.440 and 0.445.
 _FLOOR = 0.02
-# Kernel of the default estimator, and bandwidth over the median distance. The laplacian
-# decays little at four medians, so that far rows are predicted by more than their
-# neighbors: after one full round cpusmall has errors of 0.199, 0.165 and 0.155 with 1,
-# 2 and 4 (5000 rows). Of the other tables only ijcnn1 does better with 1 (1.6 and
-# 1.8 %, 3000 rows).
-_LEARNING = ("laplacian", 4.0)
+# Kernel to learn a metric with in the default estimator, and its width: the bandwidth
+# over the median distance. With a width of 4 the laplacian decays slowly, so that not
+# only its neighbors predict a row: after one full round cpusmall has errors of 0.199,
+# 0.165 and 0.155 with widths 1, 2 and 4 (5000 rows). Of the other tables only ijcnn1 is
+# better with 1 (1.6 and 1.8 %, 3000 rows).
+_LEARNING_KERNEL = ("laplacian", 4.0)
 # Kernels to try with the chosen metric, and the power of R to try with the best of
-# them. Errors on new rows of the laplacian, the best kernel, and its softer R, 4000
-# rows, two seeds: kin8nm 0.265 0.257 0.252, 0.257 0.248 0.245; ijcnn1 2.05 1.97 1.87,
-# 1.59 1.59 1.48 %; bike_hour 0.246 0.238 0.272, 0.247 0.242 0.250. None helps
-# california_housing.
-_OTHERS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
-_SOFTER = 0.7
-# Kernels are compared by models of half of the rows, or of so many if that is more:
-# results hardly depend on it. With 2000 and 4000 rows of four tables, three seeds, the
-# errors are on average 1.00 times those with half of the rows (0.96 to 1.07), and a fit
-# takes 1.2 times as long. With 4000 rows and all of them in place of half the errors
-# are 0.99 times as large (0.96 to 1.03), and a fit takes 1.5 times as long.
+# them. Errors on new rows of the laplacian, the best kernel, and the best kernel with
+# that power, 4000 rows, two seeds: kin8nm 0.265 0.257 0.252, 0.257 0.248 0.245; ijcnn1
+# 2.05 1.97 1.87, 1.59 1.59 1.48 %; bike_hour 0.246 0.238 0.272, 0.247 0.242 0.250. None
+# helps california_housing.
+_OTHER_KERNELS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
+_SOFTER_POWER = 0.7
+# Kernels are compared by models of half of the rows, but of at least this many: results
+# hardly depend on it. With 2000 and 4000 rows of four tables, three seeds, the errors
+# are on average 1.00 times those with half of the rows (0.96 to 1.07), and a fit takes
+# 1.2 times as long. With 4000 rows, and all of them instead of half, the errors are
+# 0.99 times as large (0.96 to 1.03), and a fit takes 1.5 times as long.
 _N_COMPARED = 2000
-# Of the Manhattan distance, for regression. Errors with the best kernel above and of
-# these, 8000 rows, three seeds: california_housing 0.430 0.418, 0.425 0.405, 0.446
-# 0.428; bike_hour 0.224 0.214, 0.226 0.213, 0.231 0.225; cpusmall 0.156 0.151, 0.160
-# 0.156, 0.131 0.132. No table of classes gains (a9a, coil2000, covtype), and on ijcnn1
-# the score on held-out rows would choose it, to 2.0 % from 1.3 on the test part.
-_OF_AXES = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
+# Kernels of the Manhattan distance to try in regression. Errors with the best kernel
+# above, and the best of these, 8000 rows, three seeds: california_housing 0.430 0.418,
+# 0.425 0.405, 0.446 0.428; bike_hour 0.224 0.214, 0.226 0.213, 0.231 0.225; cpusmall
+# 0.156 0.151, 0.160 0.156, 0.131 0.132. In classification no table gains (a9a,
+# coil2000, covtype), and on ijcnn1 the held-out rows would choose it, with 2.0 %
+# instead of 1.3 % errors on the test part.
+_MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
-# Largest ratio of the Manhattan distance's error to the best kernel's, on part of the
-# rows, at which to compare on all of them: california_housing had 1.003, and 0.95 on
-# all.
+# Maximum ratio of the Manhattan distance's error to the best kernel's, on part of the
+# rows, up to which both are compared on all rows. On california_housing the ratio was
+# 1.003, and 0.95 on all rows.
 _NEARLY = 1.03
 # Range of log scales of decision values to search: the values are about 1.
 _LOG_SCALES = (-5.0, 5.0)
-# Errors if no model can be fitted with a metric, or evaluated.
+# Errors if no model with a metric can be fitted or evaluated.
 _FAILURES = (ValueError, ArithmeticError, MemoryError)
 
 
@@ -84,13 +85,13 @@ class Round:
     root : array of shape (d,) or (d, d)
         R.
     kernel : (str, float) or None
-        Kernel of the model, and its bandwidth over the median distance; None: that of
-        the estimator.
+        Kernel of the model, and its width: bandwidth over the median distance. None:
+        the kernel of the estimator.
     model : estimator
     error : float
         Error on the held-out rows, over that of a constant.
     is_last : bool
-        Whether this is the one chosen at the end.
+        Whether this round was chosen at the end.
     """
 
     kind: str | None
@@ -104,7 +105,7 @@ class Round:
 
     @property
     def coef(self):
-        """The model, by the name that states of solvers give it."""
+        """The model, under the name that it has in states of solvers."""
         return self
 
 
@@ -120,13 +121,13 @@ def kinds_to_learn(metric, n_features):
 def kernels_to_compare(metric, data):
     """Return the kernels of the default estimator that `MetricProblem` compares."""
     n_features = data.X.shape[1]
-    if data.groups is not None or metric == "full" or n_features > _MAX_OF_AXES:
-        return ((_LEARNING, *_OTHERS),)
-    return (_LEARNING, *_OTHERS), _OF_AXES
+    if data.groups is not None or metric == "full" or n_features > _MAX_MANHATTAN:
+        return ((_LEARNING_KERNEL, *_OTHER_KERNELS),)
+    return (_LEARNING_KERNEL, *_OTHER_KERNELS), _MANHATTAN_KERNELS
 
 
 def learned_metrics(problem, kinds, max_rounds):
-    """Learn metrics from models, and fit models with these, in turn.
+    """Learn metrics from models, and models with these metrics, in turn.
 
     One round, for a model f fitted to X R::
 
@@ -185,9 +186,9 @@ class MetricProblem:
     fraction : float
         Fraction of these rows to hold out.
     kernels : tuple of tuples
-        Kernels of the default estimator, with bandwidths over the median distance: the
-        first to learn metrics with; it, those beside it, and those of the Manhattan
-        distance to choose from at the end. ((None,),): the kernel of the estimator.
+        Kernels of the default estimator, with their widths. The first entry: the kernel
+        to learn metrics with, and others to choose from at the end. The second, if any:
+        those of the Manhattan distance. ((None,),): the kernel of the estimator.
     """
 
     def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
@@ -242,7 +243,7 @@ class MetricProblem:
         return error
 
     def next_round(self, before, kind):
-        """Return the round after another, or None if it fails or nothing is learned."""
+        """Return the round after this one, or None if it fails or learns nothing."""
         try:
             root = self._next_root(before, kind)
             if root is None:
@@ -256,18 +257,18 @@ class MetricProblem:
             return None
 
     def refined(self, best, diagonal):
-        """Return the round with a kernel, and then a power of R, that suit its metric.
+        """Return the round with the kernel, and then power of R, that suit its metric.
 
         Kernels are compared by models of part of the rows. If the Manhattan distance,
-        with the best metric that does not turn the axes, has an error near or below
-        that of the best kernel, both are compared again by models of all rows.
+        with the best diagonal metric, has an error near or below that of the best
+        kernel, both are compared again by models of all rows.
         """
-        kernels, *of_axes = self._kernels
+        kernels, *manhattan = self._kernels
         if len(kernels) == 1:
             return best
         rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
         chosen, error = self._suited(best, kernels, rows)
-        for kernels in of_axes:
+        for kernels in manhattan:
             other, its_error = self._suited(diagonal, kernels, rows)
             if its_error < _NEARLY * error:
                 error, its_error = (
@@ -283,7 +284,7 @@ class MetricProblem:
     def _suited(self, one, kernels, rows):
         """Return a round with its best kernel and power of R, and its error.
 
-        A kernel other than the first, or a softer R, must be clearly better.
+        Another kernel than the first, or a softer R, must be clearly better.
         """
         errors = [self._error_of_part(one.root, kernel, rows) for kernel in kernels]
         place = int(np.argmin(errors))
@@ -310,7 +311,7 @@ class MetricProblem:
         """Return a power of R below 1."""
 
         def softer(values):
-            values = values**_SOFTER
+            values = values**_SOFTER_POWER
             return values / np.mean(values**2) ** 0.5
 
         R = to_numpy(root).astype(np.float64)
@@ -355,7 +356,7 @@ class MetricProblem:
 
 
 class RoundRule(Rule):
-    """The best round is the model.
+    """The chosen round is the model, or the best one if a callback ends the training.
 
     Parameters
     ----------
@@ -422,15 +423,15 @@ def _squared_error(F, Y, weights):
 def _brier_score_of_best_scale(F, Y, weights):
     """Return the Brier score of softmax(c F) at the best scale c, over a constant's.
 
-    Other losses do not rank models as their error rates do. The squared error of the
-    values falls by a quarter with a full metric on MNIST, where the error rate rises
-    from 4.3 to 4.7 %; the log loss prefers penalties that cost errors (covtype).
+    Other losses rank models differently than their error rates. On MNIST the squared
+    error of the values falls by a quarter with a full metric, while the error rate
+    rises from 4.3 to 4.7 %; the log loss prefers penalties with more errors (covtype).
 
     Parameters
     ----------
     F, Y : ndarray of shape (m, l)
-        Values, and targets of the classes: -1 and +1 in one column, or a column of 0
-        and 1 for each class.
+        Values, and targets of the classes: -1 and +1 in one column, or one column of 0
+        and 1 per class.
     weights : ndarray of shape (m,) or None
     """
     if Y.shape[1] == 1:
@@ -446,7 +447,7 @@ def _brier_score_of_best_scale(F, Y, weights):
 
 
 def _trained_rows(data):
-    """Return the rows with weight, and one row of every class without any."""
+    """Return the rows with weight, and one row of each class that has no such row."""
     rows = data.rows_with_weight()
     if data.groups is None or len(rows) == len(data.targets):
         return rows

@@ -22,13 +22,13 @@ from .streaming import WORSE, are_unlike
 from .tuned import tuned_attributes
 from .validation import warn_user
 
-# Rows per center assumed for a stream of unknown length: more change no decision. A
-# factor of p^3 / 6 multiply-adds then pays up to p = 1800 (d + l) centers at least
-# (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
-_LONG = 100
+# Rows per center assumed for a stream of unknown length: more would change no decision.
+# A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d + l)
+# centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
+_STREAM_ROWS_PER_CENTER = 100
 # Relative residual of projections above which to warn: less than half is solved.
 _LARGEST_RESIDUAL = 0.5
-# Parameters that a learner depends on.
+# Estimator parameters that a learner depends on.
 _PARAMETERS = (
     "algorithm",
     "alpha",
@@ -43,12 +43,12 @@ _PARAMETERS = (
 
 
 def n_learned_rows(centers, n_rows=float("inf"), n_epochs=1):
-    """Return the rows to be learned; so many that more change no decision, at most."""
-    return min(n_rows * n_epochs, _LONG * centers.shape[0])
+    """Return the number of rows to be learned, up to where more change no decision."""
+    return min(n_rows * n_epochs, _STREAM_ROWS_PER_CENTER * centers.shape[0])
 
 
 def chosen_interval(estimator, centers, factor, batch_size, n_features, n_outputs):
-    """Return T, the batches between projections, by a factor or without (None)."""
+    """Return T, the number of batches between projections; `factor` may be None."""
     if estimator.algorithm == "eigenpro3":
         return 1
     return projection_interval(centers, factor, batch_size, n_features, n_outputs)
@@ -61,20 +61,21 @@ class Learner:
     Attributes
     ----------
     problem : GeneralProblem or None
-        That of all rows, or of the first; None after unpickling, see `revived`.
+        The problem of all rows, or of the first ones of a stream; None after
+        unpickling, see `revived`.
     tuning : Tuning
     project : ExactProjection, InexactProjection or None
     interval : int
-        T, batches between projections.
+        T, the number of batches between projections.
     iterate : Iterate
     parameters : list
-        Parameters of the estimator that it was made with.
+        Estimator parameters that it was made with.
     alpha : float
         The penalty.
     n_halvings : int
         How often the step was halved.
     pickled : dict or None
-        What was pickled of problem and projection.
+        The pickled parts of problem and projection.
     """
 
     problem: GeneralProblem
@@ -138,7 +139,7 @@ class Learner:
         problem : GeneralProblem
         alpha : float
         coef : array of shape (p, l), default=None
-            Where to start. None: at zero.
+            Coefficients to start from. None: zero.
         n_rows : float, default=inf
             Rows of an epoch; infinite for a stream.
         n_epochs : int, default=1
@@ -160,15 +161,15 @@ class Learner:
         )
         m = estimator.batch_size if batch_size is None else batch_size
         if m == "auto":
-            # With fewer centers than rows there is a residual, whose noise larger
-            # batches lower. For a stream, choose by the rows that come first.
+            # With fewer centers than rows a residual remains, and larger batches reduce
+            # its noise. For a stream, the first rows determine the size.
             m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
         else:
             check_at_most("batch_size", m, n_rows, "training rows")
         interval = chosen_interval(estimator, centers, factor, m, d, n_outputs)
-        # Steps may be longer if each is projected at once.
-        at_once = factor is not None and interval == 1 and p <= problem.n_rows
-        sample, weights = problem.sample(factor.whiten if at_once else None)
+        # Steps may be longer if each is projected.
+        every_step = factor is not None and interval == 1 and p <= problem.n_rows
+        sample, weights = problem.sample(factor.whiten if every_step else None)
         tuning = tune_on_centers(
             centers,
             sample,
@@ -188,7 +189,7 @@ class Learner:
         return cls(problem, tuning, project, interval, iterate, parameters, alpha)
 
     def suits(self, estimator):
-        """Whether the parameters are those that the learner was made with."""
+        """Whether the learner was made with the parameters of this estimator."""
         return self.parameters == [getattr(estimator, name) for name in _PARAMETERS]
 
     def solver(self, next_epoch, **options):
@@ -209,12 +210,12 @@ class Learner:
         )
 
     def gone_on(self, next_epoch, state):
-        """Return the solver of further epochs, from a state and with its step."""
+        """Return the solver that continues from a state, with its step."""
         learner = replace(self, n_halvings=state.n_step_halvings)
         return learner.solver(next_epoch, try_half_steps=False)
 
     def chosen_attributes(self):
-        """Return the fitted attributes that tell what was chosen."""
+        """Return the fitted attributes of what was chosen."""
         return tuned_attributes(self.tuning, self.problem) | {
             "alpha_": self.alpha,
             "projection_interval_": self.interval,
@@ -229,10 +230,10 @@ class Learner:
 
 
 class WatchedRounds:
-    """Rounds of batches from a stream; retained rows judge the model after each.
+    """Rounds of batches from a stream, each judged on retained rows.
 
     If the targets of a batch are unlike those so far, as many retained rows are learned
-    in its place. If a round has made the model worse, it goes back to the best one.
+    instead. If a round has made the model worse, the model goes back to the best one.
 
     Parameters
     ----------
@@ -281,7 +282,7 @@ class WatchedRounds:
 
 
 class ProjectedRule(EpochRule):
-    """The rule of epochs, which also warns if projections were inaccurate."""
+    """The rule of epochs that also warns if projections were inaccurate."""
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the epochs."""

@@ -1,4 +1,4 @@
-"""What estimators of least squares on centers share: checks, problem, path."""
+"""What Nystrom, NYTRO and Falkon share: checks, problem, path."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .validation import (
 
 
 def check_selection(estimator, selections):
-    """Raise a ValueError unless the parameters of a selection are right."""
+    """Raise a ValueError unless the parameters of a selection are valid."""
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
@@ -37,14 +37,14 @@ def check_selection(estimator, selections):
 
 
 def what_is_solved(estimator):
-    """Return what is solved, of `NystromPlan`, and whether rows are held out for it.
+    """Return the kind of `NystromPlan`, and whether a model is selected on other rows.
 
-    Rows are held out to select a model on, unless some are given.
+    These are held out, unless some are given.
     """
     logistic = getattr(estimator, "loss", None) == "log_loss"
     if not hasattr(estimator, "selection"):
         return "falkon logistic" if logistic else "falkon", False
-    # NYTRO, which has no alpha, selects the number of iterations.
+    # NYTRO has no alpha: it selects the number of iterations.
     alpha = getattr(estimator, "alpha", "path")
     kind = "path" if alpha in ("path", 0) else "ridge"
     holds_out = alpha == "path" and estimator.selection == "holdout"
@@ -80,12 +80,12 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
     estimator : estimator
     data : Data
     n_stored : int, default=0
-        Number of candidates whose coefficients are stored.
+        Number of models of a path whose coefficients are stored.
     n_passes : int, default=1
-        How often the kernel matrix of rows and centers is used: in closed form, or for
-        the log loss in products.
+        How often the kernel matrix of rows and centers is used, in closed form or, for
+        the log loss, in products.
     shuffles : bool, default=False
-        Whether to put the rows in random order if all are centers.
+        Whether to shuffle the rows if all are centers.
     """
     kind, holds_out = what_is_solved(estimator)
     _check_given_rows(estimator, data, holds_out)
@@ -105,7 +105,7 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
         warn_of_few_rows(n_centers, n_distinct)
     if kind.startswith("falkon") and centers is None and n_distinct == len(train):
         if (n_centers or 0) >= data.X.shape[0]:
-            n_centers = None  # one factor gives the same model
+            n_centers = None  # one Cholesky factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
     alpha = getattr(estimator, "alpha", 0.0)
     shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
@@ -128,7 +128,7 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
 
 
 def chosen_n_centers(estimator, data, kind, validated, n_stored):
-    """Return what ``n_centers="auto"`` means; None: all rows, or given centers."""
+    """Return the number of centers of "auto"; None: all rows, or given centers."""
     if data.precomputed or not isinstance(estimator.centers, str):
         return None
     return default_n_centers(
@@ -143,9 +143,9 @@ def chosen_n_centers(estimator, data, kind, validated, n_stored):
 
 
 def ridge_coef(estimator, equations, alpha, spectrum=None):
-    """Return b of one lambda, and the `Factor` that gave it, or None.
+    """Return b for one lambda, and the `Factor` that gave it, or None.
 
-    If rounding drowns lambda, the spectrum gives b.
+    If lambda is below rounding, the spectrum gives b.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
     equations : Moments or WeightedKernel
     alpha : float
     spectrum : Spectrum, default=None
-        Spectrum of the equations, if it is known.
+        Spectrum of the equations, if known.
     """
     if spectrum is None:
         factor = equations.factor(alpha)
@@ -180,12 +180,12 @@ def _check_given_rows(estimator, data, used):
 
 
 def path_errors(estimator, problem, spectrum, path):
-    """Return the errors of a path fitted to the training rows, (k,).
+    """Return the errors of the models of a path, (k,).
 
     Raises
     ------
     ValueError
-        If none of them is finite.
+        If no error is finite.
     """
     errors = problem.path_errors(spectrum, path, estimator.selection)
     if not np.isfinite(errors).any():
@@ -197,12 +197,12 @@ def path_errors(estimator, problem, spectrum, path):
 
 
 def still_falls(values, errors, end):
-    """Whether the error at an end of a path may go on falling beyond it.
+    """Whether the error at an end of a path may fall further beyond it.
 
     Parameters
     ----------
     values : ndarray of shape (k,)
-        What regularizes.
+        The regularization parameter.
     errors : ndarray of shape (k,)
     end : int
         Index of the least or the largest value.
@@ -211,7 +211,7 @@ def still_falls(values, errors, end):
     -------
     bool
         Whether it has fallen by more than 1 % over the last factor of 10 before the
-        end. Curves of early stopping and of penalties are that flat only where they
+        end. Error curves of early stopping and of penalties are flatter only where they
         level off.
     """
     order = np.argsort(values)
@@ -232,7 +232,7 @@ def warn_at_end(estimator, alphas, errors, floor=0.0):
     alphas, errors : ndarrays of shape (k,)
         NaN: not tried.
     floor : float, default=0.0
-        Up to this a least penalty is rounding, and smaller ones change nothing.
+        Penalties up to this are rounding: smaller ones change nothing.
     """
     best = int(np.nanargmin(errors))
     if floor < alphas[best] == alphas.min():

@@ -13,7 +13,6 @@ from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
-from ..nystrom.descent import State
 from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
@@ -23,22 +22,21 @@ from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
 from ..tuning.linear import sizes_of_features, tune_on_features
 from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import direct_pays_on_features
-from .base import Model, epoch_rule, spare, split, stops_early
+from .base import Model, epoch_rule, may_spare, spare, split, stops_early
 from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
-from .training import SolutionRule
 from .tuned import (
     check_tuning,
     left_out_values,
     may_be_direct,
-    solved_attributes,
+    prepared_solution,
     tuned_attributes,
 )
 from .validation import check_flag, is_auto
 
-# Fitted attributes that count rows or are their means.
-_OF_ROWS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
+# Fitted attributes that are counts or means of rows.
+_ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
 def is_solved_directly(model, features):
@@ -144,21 +142,18 @@ class _LinearEigenPro(Streaming, Model):
 
     @property
     def _spares(self):
-        return super()._spares and not self.warm_start
-
-    @property
-    def _calibrates(self):
-        return stops_early(self) or self._spares
+        return may_spare(self)
 
     def _prepare(self, data):
+        """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         spared = spare(self, data, train)
-        held_out = held_out if spared is None else spared.rows
+        predicted = held_out if spared is None else spared.rows
         chooses = is_auto(self.early_stopping)
         problem = self._problem(
             data,
             train,
-            held_out,
+            predicted,
             self.fit_intercept,
             needs_normal=partial(is_solved_directly, self) if chooses else None,
         )
@@ -168,14 +163,12 @@ class _LinearEigenPro(Streaming, Model):
             ridge, begun = auto_ridge_of_features(X, y, problem.weights)
         alpha = ridge / len(train)
         if alpha > 0 and is_solved_directly(self, problem.operator):
-            solution = self._solved_directly(problem, alpha, begun, data, train)
-            if solution is not None:
-                rule = SolutionRule(problem, solution.counts["loss_curve_"])
-                return problem, iter([solution]), solution.counts, rule
-        begun = problem.normal = None  # d x d numbers
+            prepared = self._prepare_direct(problem, alpha, begun, data, train)
+            if prepared is not None:
+                return prepared
+        begun = problem.normal = None  # free d x d numbers
         tuning = self._tune(problem, alpha)
-        coef = self._first_coef(problem)
-        start = problem.xp.asarray(coef, copy=True)  # the solver changes its own copy
+        start = self._first_coef(problem)
         make_solver = partial(
             self._solver,
             problem,
@@ -185,20 +178,20 @@ class _LinearEigenPro(Streaming, Model):
             alpha=alpha,
         )
         solver = make_solver(
-            coef=coef,
+            coef=start,
             try_steps=is_auto(self.step_size),
             rows=None if spared is None else spared.visited,
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
+        rule = epoch_rule(self, problem, data, predicted, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
-    def _solved_directly(self, problem, alpha, begun, data, train):
-        """Return the state of the direct solution, or None if it fails.
+    def _prepare_direct(self, problem, alpha, begun, data, train):
+        """Return the same for a direct solution, or None if it fails.
 
-        It is the state after one step of EigenPro with all eigenvectors.
+        It is one step of EigenPro with all eigenvectors.
         """
         found = solve_features_directly(
             problem.operator,
@@ -214,7 +207,7 @@ class _LinearEigenPro(Streaming, Model):
         if not found.loss <= weighted_mean_square(problem.targets, problem.weights):
             return None
         problem.normal = None
-        counts = solved_attributes(problem, found.loss) | {
+        chosen = {
             "alpha_": alpha,
             "components_": None,
             "damping_": float(self.damping),
@@ -222,7 +215,7 @@ class _LinearEigenPro(Streaming, Model):
         }
         rows = train[: found.left_out.shape[0]]
         out_of_sample = left_out_values(data, rows, found.left_out)
-        return State(found.coef, counts, out_of_sample)
+        return prepared_solution(problem, found.coef, found.loss, chosen, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
         return LinearProblem(
@@ -248,7 +241,7 @@ class _LinearEigenPro(Streaming, Model):
         )
 
     def _tune(self, problem, alpha=0.0, *, batch_size=None):
-        """Choose preconditioner and step; for a stream if `batch_size` is given."""
+        """Return the tuning; if `batch_size` is given, for a piece of a stream."""
         in_pieces = batch_size is not None
         sizes = sizes_of_features(
             problem.operator,
@@ -269,7 +262,7 @@ class _LinearEigenPro(Streaming, Model):
         )
 
     def _chosen(self, tuning, problem):
-        """Return the fitted attributes that tell what was chosen."""
+        """Return the fitted attributes of what was chosen."""
         vectors = tuning.preconditioner.vectors
         return tuned_attributes(tuning, problem) | {
             "algorithm_": "eigenpro",
@@ -286,28 +279,29 @@ class _LinearEigenPro(Streaming, Model):
         shape = tuple(self.coef_.shape)
         if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
             raise ValueError(
-                "warm_start=True goes on with the coefficients of the previous fit and "
-                f"needs as many features and outputs: {d} and {n_outputs}; "
+                "warm_start=True continues from the coefficients of the previous fit "
+                f"and needs as many features and outputs: {d} and {n_outputs}; "
                 f"got coef_ of shape {shape}"
             )
         return problem.coef_of(self.coef_)
 
     @property
     def _seen(self):
-        """Counts and means of the rows so far."""
+        """Counts and means of the rows seen so far."""
         target_mean = to_numpy(self.target_mean_).astype(np.float64)
         counts = self.n_samples_seen_, self.weight_seen_
         return Seen(*counts, self.mean_, target_mean)
 
-    def _count(self, piece):
+    def _count_rows(self, piece):
         rows, center = piece.rows_with_weight(), self.fit_intercept_
         problem = self._problem(piece, rows, None, center, self._seen)
         coef = problem.coef_of(self.coef_)
         vars(self).update(problem.fitted_attributes(coef))
 
-    def _become(self, attributes):
-        # The means, and so the intercept, are those of all rows so far.
-        super()._become(attributes | {name: getattr(self, name) for name in _OF_ROWS})
+    def _take_model(self, attributes):
+        # The means, and so the intercept, are those of all rows seen.
+        of_rows = {name: getattr(self, name) for name in _ROW_STATISTICS}
+        super()._take_model(attributes | of_rows)
         if not self.fit_intercept_:
             return
         shape = self.target_mean_.shape[0], self.mean_.shape[0]
@@ -334,8 +328,8 @@ class _LinearEigenPro(Streaming, Model):
             preconditioner = self._previous_preconditioner(problem)
             names = "batch_size_", "step_size_"
             chosen = {name: getattr(self, name) for name in names}
-        # The few steps on a piece may end badly unnoticed, as all its targets may be
-        # near the mean: its loss must not be above that before, or that of zero.
+        # The few steps on a piece may end badly unnoticed if all its targets are near
+        # the mean. Its loss may exceed that before or that of zero, but not both.
         loss = problem.loss(coef)
         limit = max(loss, problem.loss(problem.initial_coef()), problem.rounding)
         solver = self._solver(
@@ -410,7 +404,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
         to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
         trial run on up to 4000 rows. `fit` first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and goes on with the best. If the residual
+        times that, fewer for many outputs, and continues with the best. If the residual
         of an output stalls, half the step is tried for an epoch and kept if it helps.
         "bound": from theorem 3 of the paper, which assumes exact eigenvectors. Any step
         is halved if the iteration diverges.
@@ -501,7 +495,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     validation_scores_ : list of float or None
         R^2 on the held-out rows after each epoch; None without early stopping.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -538,9 +532,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         rows seen.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream preconditioner and step are chosen anew whenever the rows have doubled.
-        Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream preconditioner and step are chosen anew whenever the number of rows has
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------
@@ -593,7 +587,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Step eta of the update ``w -= eta / m * P X_b' (f(X_b) - y_b)``; pass a number
         to repeat an experiment. "auto": 0.8 of the largest step that is stable in a
         trial run on up to 4000 rows. `fit` first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and goes on with the best. If the residual
+        times that, fewer for many outputs, and continues with the best. If the residual
         of an output stalls, half the step is tried for an epoch and kept if it helps.
         "bound": from theorem 3 of the paper, which assumes exact eigenvectors. Any step
         is halved if the iteration diverges.
@@ -692,7 +686,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -773,9 +767,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         rows seen.
 
         Up to 2000 rows are kept as a sample of all so far. If a piece is unlike them,
-        or makes the model worse on them, as many of them are learned instead. In such a
-        stream preconditioner and step are chosen anew whenever the rows have doubled.
-        Later pieces of fewer than 32 rows wait for more.
+        or makes the model worse on them, as many kept rows are learned instead. In such
+        a stream preconditioner and step are chosen anew whenever the number of rows has
+        doubled. Later pieces of fewer than 32 rows wait for more.
 
         Parameters
         ----------

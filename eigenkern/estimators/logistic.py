@@ -1,4 +1,4 @@
-"""The log loss in classifiers on centers, in place of least squares."""
+"""Classifiers on centers with the log loss."""
 
 import numpy as np
 
@@ -9,30 +9,31 @@ from .training import SolutionRule
 from .validation import warn_user
 
 LOSSES = ("squared_error", "log_loss")
-# Residuals of the models tried along a path, and of the final one: their objectives are
-# within 1e-3 and 1e-5 of the least, relatively. On 2000 rows of Covertype and 1500 of
-# Fashion-MNIST the test log loss is that with 1e-2 and 1e-5 to 1e-4, in half as many
-# passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the first.
+# Residuals to reach for the models of a path, and for the final one: their objectives
+# are within 1e-3 and 1e-5 of the minimum, relatively. On 2000 rows of Covertype and
+# 1500 of Fashion-MNIST the test log loss is the same to 1e-4 with 1e-2 and 1e-5, which
+# take twice as many passes over the rows; with 1e-1 and 1e-2 it is 0.4 % larger on the
+# first.
 _PATH_TOL, _KEPT_TOL = 3e-2, 3e-3
 # Maximum number of Newton steps for one penalty.
 _MOST_STEPS = 100
-# A path ends if the held-out loss is above the first factor times the least. Once it
-# has begun to fall, to below the third times the constant model's, the path also ends
-# if it rises at all, or is above the second times that of a penalty ten times as large.
+# A path ends if the held-out loss is above _PAST_LEAST times the least one. Once the
+# least one is below _BEGUN times that of the constant model, the path also ends if the
+# loss rises at all, or is above _FLAT times that of a penalty ten times as large.
 # Smaller penalties gain nothing and need ever more iterations. On digits
 # (scikit-learn's) a whole path took ten times as long, and its least loss is 0.6 %
 # lower.
 _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
-# Penalties of a path: two in each factor of ten.
+# Number of penalties of a path: two per factor of ten.
 N_ALPHAS = 31
 
-# Products with the kernel matrix that a fit expects, which decides whether to keep it:
-# for every penalty of a path, and for every Newton step.
+# Expected products with the kernel matrix, which decide whether to keep it: per penalty
+# of a path, and per Newton step.
 _PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
 
 
 def check_loss(estimator, alphas=None):
-    """Raise a ValueError unless `loss` is right, and alpha and alphas suit it."""
+    """Raise a ValueError unless `loss` is valid, and alpha and alphas suit it."""
     loss = estimator.loss
     if not isinstance(loss, str) or loss not in LOSSES:
         names = ", ".join(repr(name) for name in LOSSES)
@@ -67,7 +68,7 @@ def check_log_loss_selection(estimator):
 
 
 def expected_products(estimator, n_alphas=None):
-    """Return about how many products with the kernel matrix a fit takes.
+    """Return the expected number of products with the kernel matrix in a fit.
 
     `n_alphas` is the number of penalties of a Nystrom classifier.
     """
@@ -84,7 +85,7 @@ def prepare_nystrom(estimator, data, alphas):
     estimator : estimator
     data : Data
     alphas : ndarray of shape (k,)
-        Values of the path, or a single one.
+        Penalties of the path, or a single one.
     """
     selects = isinstance(estimator.alpha, str)
     problem = make_problem(
@@ -124,7 +125,7 @@ def _nystrom(estimator, problem, alphas, selects):
 def _path(estimator, problem, alphas):
     """Return the best alpha, its coefficients, and the errors of all (NaN: not tried).
 
-    From the largest penalty down, each starting from the models before.
+    The path goes from the largest penalty down; each model starts from those before.
     """
     objective = problem.objective(problem.train)
     preconditioner = problem.preconditioner(objective, problem.train)
@@ -167,7 +168,7 @@ def _path(estimator, problem, alphas):
 
 
 def _extrapolated(coefs, done, alphas, k):
-    """Return coefficients for the next alpha, linear in its logarithm.
+    """Return coefficients for the next alpha, extrapolated linearly in log(alpha).
 
     This saves a third of the iterations of a path.
     """

@@ -1,30 +1,28 @@
-"""Kernel machines, where every row is a center: EigenPro 1 and 2, or one factor."""
+"""Kernel machines, where every row is a center: EigenPro 1, 2, or a direct solution."""
 
 from functools import partial
 
-from ..nystrom.descent import State
 from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_all_rows, step_on_rows
 from ..tuning.sizes import check_sizes, direct_pays, tuning_bytes
 from .base import epoch_rule
-from .training import SolutionRule
 from .tuned import (
     EPOCH_PENALTY,
     chosen_algorithm,
     chosen_ridge,
+    first_coef,
     left_out_values,
     may_be_direct,
-    previous_coef,
-    solved_attributes,
+    prepared_solution,
     tuned,
     tuned_attributes,
 )
 from .validation import is_auto
 
 
-def prepare_machine(model, data, train, held_out, spared):
+def prepare_machine(model, data, train, predicted, spared):
     """Return problem, solver, chosen attributes and rule of a kernel machine.
 
     Parameters
@@ -33,15 +31,15 @@ def prepare_machine(model, data, train, held_out, spared):
     data : Data
     train : ndarray of int
         Training rows, in random order.
-    held_out : ndarray of int or None
-        Rows to score, or the spared rows.
+    predicted : ndarray of int or None
+        Rows to predict: held out to score the epochs, or spared.
     spared : Spared or None
-        Which of the training rows are spared.
+        The spared training rows.
     """
     problem = KernelProblem(
         data,
         train,
-        held_out,
+        predicted,
         kernel=model.kernel,
         bandwidth=model.bandwidth,
         device=model.device,
@@ -49,23 +47,23 @@ def prepare_machine(model, data, train, held_out, spared):
     K = problem.operator
     ridge = chosen_ridge(model, problem, K)
     if may_be_direct(model) and direct_pays(K, model.cache_size):
-        solution = _solved_directly(model, problem, ridge, data, train)
-        if solution is not None:
-            rule = SolutionRule(problem, solution.counts["loss_curve_"])
-            return problem, iter([solution]), solution.counts, rule
+        prepared = _prepare_direct_machine(model, problem, ridge, data, train)
+        if prepared is not None:
+            return prepared
     if ridge:
         problem = problem.penalized(ridge)
     q = 0 if model.algorithm == "sgd" else model.n_components
-    on_all_rows = model.algorithm == "eigenpro1"  # its eigenvectors: one more product
+    is_eigenpro1 = model.algorithm == "eigenpro1"
     check_sizes(len(train), model.subsample_size, q, model.batch_size)
-    # The tuning reads blocks of the kernel matrix: cache that first, if this leaves the
-    # tuning enough memory.
+    # The tuning reads blocks of the kernel matrix: cache it first, if this leaves
+    # enough memory for the tuning.
     needed = tuning_bytes(len(train), model.subsample_size)
-    first = on_all_rows or problem.can_be_cached_beside(needed)
-    cache = model.cache_size, model.max_iter + on_all_rows, spared is None
+    first = is_eigenpro1 or problem.can_be_cached_beside(needed)
+    n_products = model.max_iter + int(is_eigenpro1)  # one more for eigenvectors
+    cache = model.cache_size, n_products, spared is None
     if first:
         problem = problem.cached(*cache)
-    tuning = tuned(model, problem, problem.operator, q, on_all_rows=on_all_rows)
+    tuning = tuned(model, problem, problem.operator, q, of_all_rows=is_eigenpro1)
     if not first:
         problem = problem.cached(*cache)
     make_solver = partial(
@@ -77,11 +75,11 @@ def prepare_machine(model, data, train, held_out, spared):
         batch_size=tuning.batch_size,
         step_size=tuning.step_size,
         rng=problem.rng,
-        step=step_on_all_rows if on_all_rows else step_on_rows,
+        step=step_on_all_rows if is_eigenpro1 else step_on_rows,
     )
-    start = previous_coef(model, problem)
+    start = first_coef(model, problem)
     solver = make_solver(
-        coef=problem.initial_coef() if start is None else start,
+        coef=start,
         try_steps=is_auto(model.step_size),
         rows=None if spared is None else spared.visited,
     )
@@ -92,15 +90,15 @@ def prepare_machine(model, data, train, held_out, spared):
         "alpha_": ridge / len(train),
         "cache_size_": problem.cache_megabytes,
     }
-    rule = epoch_rule(model, problem, data, held_out, start=start, spared=spared)
+    rule = epoch_rule(model, problem, data, predicted, start=start, spared=spared)
     return problem, solver, chosen, rule
 
 
-def _solved_directly(model, problem, ridge, data, train):
-    """Return the state of the direct solution, with what was chosen, or None.
+def _prepare_direct_machine(model, problem, ridge, data, train):
+    """Return the same for a direct solution, or None if it fails.
 
-    It is the state after one step of EigenPro with all eigenvectors. Without a penalty,
-    it is about as smooth as `max_iter` epochs would leave it.
+    It is one step of EigenPro with all eigenvectors. Without a penalty, it is about as
+    smooth as `max_iter` epochs would leave it.
     """
     K, penalty = problem.operator, EPOCH_PENALTY / model.max_iter
     found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)
@@ -109,10 +107,10 @@ def _solved_directly(model, problem, ridge, data, train):
     loss = weighted_mean_square(found.residual, problem.weights)
     if not loss <= problem.loss(problem.initial_coef()):
         return None
-    chosen = solved_attributes(problem, loss) | {
+    chosen = {
         "alpha_": ridge / len(train),
         "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
     }
     rows = train[len(train) - found.left_out.shape[0] :]
     out_of_sample = left_out_values(data, rows, found.left_out)
-    return State(found.coef, chosen, out_of_sample)
+    return prepared_solution(problem, found.coef, loss, chosen, out_of_sample)

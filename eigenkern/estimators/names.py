@@ -1,11 +1,11 @@
-"""The names that SVC's parameters have here, for users who come from it."""
+"""Help for users of SVC, whose parameters have other names here."""
 
 import inspect
 from numbers import Real
 
 
 def refuse_names_of_svc(cls, parameters):
-    """Raise a TypeError that tells what `gamma` and `C` are called here.
+    """Raise a TypeError that says what to pass instead of `gamma` and `C`.
 
     Parameters
     ----------
@@ -13,11 +13,14 @@ def refuse_names_of_svc(cls, parameters):
         The estimator. Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
         1/2 |f|^2 + C sum_i loss_i.
     parameters : dict
-        Parameters that its constructor was called with.
+        The arguments of its constructor.
     """
+    unknown = {"gamma", "C"} & parameters.keys()
+    if not unknown:  # saves inspecting the signature
+        return
     known = inspect.signature(cls.__init__).parameters
-    unknown = parameters.keys() - known.keys()
-    if "bandwidth" not in known or unknown.isdisjoint({"gamma", "C"}):
+    unknown -= known.keys()
+    if "bandwidth" not in known or not unknown:
         return
     name = "gamma" if "gamma" in unknown else "C"
     answer = f"{cls.__name__} has no parameter {name!r}"
@@ -28,8 +31,8 @@ def refuse_names_of_svc(cls, parameters):
         halved = parameters.get("loss") == "log_loss"
         alpha = "1 / (C n)" if halved else cls._alpha_of_C
         answer += (
-            f": C={parameters[name]!r} weighs loss and penalty as alpha = "
-            f"{alpha} does, for n training rows"
+            f": C={parameters[name]!r} weighs loss and penalty like alpha = "
+            f"{alpha}, for n training rows"
         )
     else:
         answer += ", nor a penalty of its own"
@@ -37,7 +40,7 @@ def refuse_names_of_svc(cls, parameters):
 
 
 def _bandwidth_of(gamma):
-    """Return how to express gamma here."""
+    """Return the bandwidth to pass instead of gamma."""
     bandwidth = "1 / (2 gamma) ** 0.5"
     if isinstance(gamma, str):
         bandwidth = "(n_features / 2) ** 0.5" if gamma == "auto" else repr(gamma)

@@ -1,4 +1,4 @@
-"""Parameters of a kernel object, as parameters of the estimator."""
+"""Parameters of a kernel object, set through the estimator."""
 
 from dataclasses import replace
 
@@ -8,14 +8,14 @@ _PREFIX = "kernel__"
 
 
 def set_with_kernel(estimator, set_params, params):
-    """Set parameters; those such as ``kernel__bandwidth`` by a new kernel.
+    """Set parameters; for ``kernel__bandwidth`` and the like, make a new kernel.
 
-    Kernels never change, as several estimators may share one. ``set_params`` is
+    Kernels never change, as several estimators may share one. `set_params` is
     scikit-learn's method, which sets the other parameters.
     """
     names = [name for name in params if name.startswith(_PREFIX)]
     kernel = params.get("kernel", getattr(estimator, "kernel", None))
-    # A user's own function may have parameters, and set them itself.
+    # A user's own kernel function may set its parameters itself.
     if not names or not hasattr(estimator, "kernel") or hasattr(kernel, "set_params"):
         return set_params(**params)
     of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}

@@ -9,7 +9,7 @@ from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
 from ..nystrom.descent import State
 from ..nystrom.filters import RidgePath
 from .base import Model, kernel_gradients, kernel_values
-from .gaussian_process import Posterior, variance_attributes
+from .gaussian_process import Posterior, posterior_attributes
 from .least_squares import (
     check_selection,
     make_problem,
@@ -30,12 +30,12 @@ from .validation import (
 
 
 class _Nystrom(Model):
-    """Kernel least squares in closed form: regression and classification."""
+    """Kernel least squares in closed form, for targets and for labels."""
 
     _expand = kernel_values
     _gradients = kernel_gradients
     _calibrates = True
-    #: Whether a fit keeps what variances of predictions need.
+    #: Whether fitted models have what variances of predictions need.
     _has_variance = False
 
     def __init__(
@@ -189,13 +189,13 @@ class _Nystrom(Model):
         b, factor = ridge_coef(self, everything, alpha, spectrum)
         left_out = problem.left_out(alpha, factor) if problem.calibrates else None
         if self._has_variance:
-            found |= variance_attributes(problem, alpha, spectrum, factor)
+            found |= posterior_attributes(problem, alpha, spectrum, factor)
         del factor
         found |= {"alpha_": alpha, "n_centers_": problem.n_coefs}
         yield State(b, found, left_out)
 
     def _best_alpha(self, problem, spectrum, path, errors):
-        """Return lambda with the least error, or a larger one within its deviation."""
+        """Return lambda with the least error, or the largest within its deviation."""
         best = int(np.nanargmin(errors))
         if not self.one_standard_error:
             return float(path.alphas[best])
@@ -205,15 +205,15 @@ class _Nystrom(Model):
 
 
 def check_alphas(alphas, n=100):
-    """Return the values of lambda of a path, checked; for None `n` of them."""
+    """Return the checked values of lambda of a path; `n` default ones for None."""
     if alphas is None:
         return np.logspace(-15, 0, n)
     try:
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError):
         values = np.empty(0)
-    right = values.ndim == 1 and len(values) and np.isfinite(values).all()
-    if not right or (values < 0).any():
+    valid = values.ndim == 1 and len(values) and np.isfinite(values).all()
+    if not valid or (values < 0).any():
         raise ValueError(
             f"alphas must be None or a list of finite numbers >= 0; got {alphas!r}"
         )
@@ -252,7 +252,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -266,10 +266,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     alpha : float or "path", default=1e-6
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
@@ -285,8 +285,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         the last two in closed form on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
-        within one standard error of the least. It is as good as one can tell, and safer
-        if new data may differ from the held-out rows.
+        within one standard error of the least. Within the noise it is as good, and it
+        is safer if new data may differ from the held-out rows.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
         The model is refitted to all rows, so the default is more than the 0.1 of
@@ -340,7 +340,7 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         mean weight. It is ``alpha_ * n_samples * prior_variance_``, or more if left-out
         residuals are too large for that.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -430,10 +430,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         Raises
         ------
         RuntimeError
-            If both are asked for.
+            If both are requested.
         ValueError
-            If one is, and the model has a precomputed kernel or one that is not
-            positive semi-definite, no penalty, or more than 6000 centers.
+            If one is requested, but the model has a precomputed kernel or one that is
+            not positive semi-definite, no penalty, or more than 6000 centers.
         """
         if return_std and return_cov:
             raise RuntimeError(
@@ -466,7 +466,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -480,10 +480,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     loss : {"squared_error", "log_loss"}, default="squared_error"
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
@@ -504,8 +504,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         the last two in closed form on all rows.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
-        within one standard error of the least. It is as good as one can tell, and safer
-        if new data may differ from the held-out rows.
+        within one standard error of the least. Within the noise it is as good, and it
+        is safer if new data may differ from the held-out rows.
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same from every class. Equal rows with
         equal targets stay together. The model is refitted to all rows, so the default
@@ -560,7 +560,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 

@@ -32,26 +32,25 @@ from .targets import ClassificationTargets, RegressionTargets
 from .training import SolutionRule
 from .validation import check_kernel_parameters, check_number, is_auto, warn_user
 
-# As in the paper.
+# Iterations in the experiments of the paper.
 _MAX_ITER = 500
 
 
 def n_iterations(model):
-    """Return how many there are, computed one by one or if none is selected."""
+    """Return the number of iterations to run one by one, or if none is selected."""
     return _MAX_ITER if is_auto(model.max_iter) else model.max_iter
 
 
 def uses_factors(model, place, plan, sizes, itemsize):
     """Whether the path is computed by factors, see `factorises`."""
     n_iter = None if is_auto(model.max_iter) else model.max_iter
-    by_factors = model.selection == "gcv"
-    return by_factors or factorises(
+    return model.selection == "gcv" or factorises(
         place, plan, sizes, itemsize, n_iter, model.cache_size
     )
 
 
 class _Nytro(Model):
-    """Early-stopped gradient descent on centers: regression and classification."""
+    """Early-stopped gradient descent on centers, for targets and for labels."""
 
     _expand = kernel_values
     _gradients = kernel_gradients
@@ -183,15 +182,15 @@ class _Nytro(Model):
         sizes = n, problem.n_centers, problem.n_features, n_outputs
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
         if uses_factors(self, problem, plan, sizes, itemsize):
-            solver = self._closed_form(problem, plan)
-            return problem, solver, {}, SolutionRule(problem)
+            solution = self._factorized(problem, plan)
+            return problem, iter([solution]), {}, SolutionRule(problem)
         if problem.n_centers is not None:
             stored = n_iter + 1 if self.store_coef_path else 0
             problem.check_memory(problem.plan(False, stored))
         solver = EarlyStopping(
             problem,
             partial(self._iterated_step, problem),
-            self._tell,
+            self._report,
             partial(self._iterated, problem),
             partial(self._indefinite, problem, plan),
             n_iter=n_iter,
@@ -209,25 +208,24 @@ class _Nytro(Model):
         return len(self._path(LAST if is_auto(self.max_iter) else self.max_iter))
 
     def _path(self, last):
-        """Return the t of a path in closed form, up to `last`.
+        """Return the values of t of a path in closed form, up to `last`.
 
-        If `max_iter` or `tol` is given, all those of the paper's experiments are tried.
+        If `max_iter` or `tol` is given, they include all of the paper's experiments.
         """
         if is_auto(self.max_iter) and self.tol is None:
             return iterations(last)
         return iterations(last, all_up_to=_MAX_ITER)
 
-    def _closed_form(self, problem, plan):
-        """Yield the model of the best number of iterations, fitted to all rows."""
-        yield self._factorised(problem, plan)
-
     def _indefinite(self, problem, plan):
-        """Return the same, where iterating has failed."""
+        """Return the model by a factorization, where iterating has failed."""
         self._say("the kernel has negative eigenvalues: factorizing")
-        return self._factorised(problem, plan)
+        return self._factorized(problem, plan)
 
-    def _factorised(self, problem, plan):
-        """Return the model, by the spectrum of the normal equations."""
+    def _factorized(self, problem, plan):
+        """Return the model of the best number of iterations, fitted to all rows.
+
+        It is found by the spectrum of the normal equations.
+        """
         problem.check_memory(plan)
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
@@ -240,7 +238,7 @@ class _Nytro(Model):
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
         if problem.refits:
-            # Theorem 5 of the paper: t steps gamma are as good, up to a constant, as
+            # By theorem 5 of the paper t steps gamma are as good, up to a constant, as
             # ridge regression with lambda = 1 / (gamma t).
             penalty = 1 / (step * t) if t else math.inf
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
@@ -252,7 +250,7 @@ class _Nytro(Model):
         return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
     def _selected(self, problem, spectrum, step):
-        """Return t, the iterations of the path, and their errors."""
+        """Return t, the values of t of the path, and their errors."""
         if self.selection is None:
             t = n_iterations(self)
             return t, self._path(t), None
@@ -275,13 +273,13 @@ class _Nytro(Model):
         self._say(f"step {step:.3g} on {len(problem.train.index)} rows")
         return step
 
-    def _tell(self, errors, t):
-        """Tell of the t that was chosen by iterating."""
+    def _report(self, errors, t):
+        """Report the t that was chosen by iterating."""
         self._say(f"path of {len(errors) - 1} iterations: t = {t}")
         self._warn_at_end(np.arange(len(errors)), errors, t)
 
     def _iterated(self, problem, found):
-        """Return the model of an `EarlyStopping` that is over."""
+        """Return the model of a finished `EarlyStopping`."""
         steps, held_out, coef_path = np.arange(n_iterations(self) + 1), None, None
         if problem.calibrates and problem.validation is not None:
             held_out = problem.held_out(found.best, problem.mean(problem.train))
@@ -343,7 +341,7 @@ class EarlyStoppingRule(SolutionRule):
         return state.coef is not None
 
     def save(self):
-        """Return what `load` needs: the number of steps, and a solver that is over."""
+        """Return what `load` needs: the number of steps, and a finished solver."""
         over = self._solver.save() if self._solver.is_over else None
         return {"n_done": len(self.losses), "over": over}
 
@@ -378,7 +376,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -392,21 +390,21 @@ class NytroRegressor(RegressionTargets, _Nytro):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
         nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
-        is given), then each time a quarter more; every t where it iterates.
+        is given), then each time a quarter more; every t if it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
-        ``1 / max k(x, x)``. Twice "auto" or more would diverge, and raises an error.
+        ``1 / max k(x, x)``. Twice the "auto" step or more would diverge: an error.
     tol : float or None, default=None
-        Which iteration is the best. None: the one with the least error. A number: the
+        Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
         paper.
     selection : {"holdout", "gcv", None}, default="holdout"
@@ -462,7 +460,7 @@ class NytroRegressor(RegressionTargets, _Nytro):
     coef_path_ : array of shape (n_models, n_centers, n_outputs) or None
         `dual_coef_` of each of them, fitted to all rows, if ``store_coef_path=True``.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -513,7 +511,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         Length over which a kernel given by name decays, in the units of X: longer for
         smooth functions, shorter for fine detail. This is sigma in the formulas; a
         kernel object has its own. "median": the median distance between 600 distinct
-        rows drawn at random. "auto": of 1/4, 1/2, ..., 16 times that, the one with the
+        rows drawn at random. "auto": the one of 1/4, 1/2, ..., 16 times that with the
         least exact leave-one-out error of kernel ridge regression on 800 distinct rows;
         among those equally good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
@@ -527,21 +525,21 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
         randomly pivoted Cholesky, in time n m^2; for unevenly spread data it needs
         fewer centers for the same accuracy. "leverage_scores": random rows, drawn by
-        approximate ridge leverage scores; for the same data, in as much time. "kmeans":
-        means of clusters of rows. Or an array of shape (n_centers, n_features): the
-        centers, which need not be rows of X. With kernel="precomputed" neither "kmeans"
-        nor an array.
+        approximate ridge leverage scores; for such data too, in the same time.
+        "kmeans": means of clusters of rows. Or an array of shape (n_centers,
+        n_features): the centers, which need not be rows of X. With kernel="precomputed"
+        neither "kmeans" nor an array.
     max_iter : int or "auto", default="auto"
         Maximum number of iterations, t in the paper. "auto": until more change nothing,
         which costs no more in closed form; 500 if memory is too small for that, or
         nothing is selected. Every t up to 20 is tried (up to 500 if `max_iter` or `tol`
-        is given), then each time a quarter more; every t where it iterates.
+        is given), then each time a quarter more; every t if it iterates.
     step_size : float or "auto", default="auto"
         Step gamma of gradient descent; pass a number to repeat an experiment. "auto": 1
         over the largest eigenvalue of the problem, several times the paper's
-        ``1 / max k(x, x)``. Twice "auto" or more would diverge, and raises an error.
+        ``1 / max k(x, x)``. Twice the "auto" step or more would diverge: an error.
     tol : float or None, default=None
-        Which iteration is the best. None: the one with the least error. A number: the
+        Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
         paper.
     selection : {"holdout", "gcv", None}, default="holdout"
@@ -604,7 +602,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 

@@ -1,4 +1,4 @@
-"""Conditional quantiles: check of the parameter, score, order."""
+"""Conditional quantiles: check of the parameter, score, order, calibration."""
 
 import numpy as np
 from sklearn.metrics import d2_pinball_score
@@ -42,10 +42,10 @@ def mean_d2(labels, F, quantile, weights):
 
 
 class CalibratedRule(EpochRule):
-    """The rule of epochs, with the best constant for the held-out rows.
+    """The rule of epochs, with the best constant for the held-out rows added.
 
-    Conditional quantiles overfit the training rows: fewer than q of new rows are below.
-    With the quantile q of the held-out residuals added, q of those rows are.
+    Conditional quantiles overfit the training rows: less than a fraction q of new rows
+    lies below. With the quantile q of the held-out residuals added, q of those rows do.
     """
 
     def _best_coef(self):

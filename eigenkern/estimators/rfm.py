@@ -80,7 +80,7 @@ class _RecursiveFeatureMachine(
 
     def _check_parameters(self):
         estimator, of_labels = self._inner(), is_classifier(self)
-        # A machine of machines has no kernel of its own.
+        # A recursive feature machine has no parameter `kernel`.
         on_kernels = is_on_kernels(estimator) and hasattr(estimator, "kernel")
         if not on_kernels or is_classifier(estimator) != of_labels:
             kind = "a classifier" if of_labels else "a regressor"
@@ -210,7 +210,7 @@ class _RecursiveFeatureMachine(
         )
 
     def _of_mapped(self, X, method, function):
-        """Return a function of X R."""
+        """Return a function of the rows of X R."""
         X = check_rows(self, X)
         check_same_location(self, location_of(X), method)
         return by_rows(lambda rows: function(mapped(rows, self.metric_root_)), X)
@@ -235,8 +235,8 @@ def _check_differentiable(estimator):
     kernel = estimator.kernel
     if is_precomputed(estimator) or not isinstance(kernel, str | Kernel):
         raise ValueError(
-            "estimator must have a kernel by name, or an object of eigenkern.kernels, "
-            f"whose gradients a metric is learned from; got kernel={kernel!r}"
+            "estimator must have a kernel by name or from eigenkern.kernels, because a "
+            f"metric is learned from its gradients; got kernel={kernel!r}"
         )
     if isinstance(kernel, Kernel):
         kernel.slope()
@@ -246,9 +246,10 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     """Recursive feature machine: kernel regression that learns its metric.
 
     A kernel of distances weights all features alike. Here the gradients of a fitted
-    model's outputs tell which features, or directions, it changes with, and the next
-    model uses distances that weight these most. This helps on tables whose features
-    matter unequally; held-out rows decide whether and how often to learn the metric.
+    model show with which features, or along which directions, it changes most, and the
+    next model uses distances that weight these most. This helps on tables whose
+    features matter unequally; held-out rows decide whether and how often to learn the
+    metric.
 
     Parameters
     ----------
@@ -296,7 +297,7 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     validation_scores_ : dict of lists
         For every round: "metric", "round" and "score", R^2 on the held-out rows.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -312,8 +313,8 @@ class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):
     -----
     A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
     1) multiply-adds for d features and l outputs (at most 10); and for "full" an
-    eigendecomposition of d rows. Memory beside that of a fit: a copy of X, and three
-    matrices of d^2 numbers for "full".
+    eigendecomposition of a d x d matrix. Memory in addition to that of a fit: a copy of
+    X, and three matrices of d^2 numbers for "full".
 
     The default estimator is ``EigenProRegressor()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median
@@ -352,9 +353,10 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     """Recursive feature machine: kernel classification that learns its metric.
 
     A kernel of distances weights all features alike. Here the gradients of a fitted
-    model's outputs tell which features, or directions, it changes with, and the next
-    model uses distances that weight these most. This helps on tables whose features
-    matter unequally; held-out rows decide whether and how often to learn the metric.
+    model show with which features, or along which directions, it changes most, and the
+    next model uses distances that weight these most. This helps on tables whose
+    features matter unequally; held-out rows decide whether and how often to learn the
+    metric.
 
     Parameters
     ----------
@@ -407,7 +409,7 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
-        Features of X.
+        Number of features of X.
     feature_names_in_ : ndarray of shape (n_features,)
         Their names, if X has string names.
 
@@ -423,8 +425,8 @@ class RFMClassifier(ClassificationTargets, _RecursiveFeatureMachine):
     -----
     A round takes a fit of up to 8000 rows; the gradients, at most 4000 x 8000 x l (d +
     1) multiply-adds for d features and l outputs (at most 10); and for "full" an
-    eigendecomposition of d rows. Memory beside that of a fit: a copy of X, and three
-    matrices of d^2 numbers for "full".
+    eigendecomposition of a d x d matrix. Memory in addition to that of a fit: a copy of
+    X, and three matrices of d^2 numbers for "full".
 
     The default estimator is ``EigenProClassifier()``, which chooses its penalty. The
     metric is learned with the laplacian and a bandwidth of four times the median

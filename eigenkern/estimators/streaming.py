@@ -1,4 +1,4 @@
-"""Data that come in pieces: one partial_fit, and streams of batches."""
+"""Data that come in pieces: `partial_fit` of all families, and streams of batches."""
 
 import math
 from copy import copy
@@ -25,43 +25,44 @@ from .validation import (
     warn_user,
 )
 
-# Least number of rows to learn from after the first piece: fewer wait for more, because
-# each time the model predicts up to 500 judges. The R2 of eight streams in pieces of 8
-# rows, sorted and shuffled, EigenPro and DSG, is on average 0.65, 0.63, 0.63, 0.63 and
-# 0.63 with 8, 16, 32, 64 and 128.
-_N_TOGETHER = 32
-# Welch's t of the ranks of a piece's gradients above which the piece is no fair sample:
-# one fair piece in some ten thousand exceeds it. And the ratio of a model's loss to the
-# best model's, on the same rows, above which the model is worse. Mean R2 of twelve
-# sorted streams of 2000 rows, EigenPro: 0.60, 0.61, 0.61, 0.63 and 0.63 with 2, 3, 4, 8
-# and 16 for the first; 0.59, 0.61, 0.63 and 0.63 with 1.02, 1.1, 1.5 and 2 for the
-# second. Single streams make these differences: most change by less than 0.01.
+# Minimum number of rows to learn from after the first piece: fewer wait for more, as
+# each update predicts up to 500 judges. On eight streams in pieces of 8 rows, sorted
+# and shuffled, EigenPro and DSG, the mean R2 is 0.65, 0.63, 0.63, 0.63 and 0.63 with a
+# minimum of 8, 16, 32, 64 and 128.
+_MIN_ROWS_LEARNED = 32
+# If Welch's t of the ranks of its gradients is above _UNLIKE, a piece is not a fair
+# sample: one fair piece in some ten thousand exceeds this. If its loss is above WORSE
+# times that of the best model, on the same rows, a model is worse. Mean R2 of twelve
+# sorted streams of 2000 rows, EigenPro: 0.60, 0.61, 0.61, 0.63 and 0.63 with _UNLIKE =
+# 2, 3, 4, 8 and 16; 0.59, 0.61, 0.63 and 0.63 with WORSE = 1.02, 1.1, 1.5 and 2. Single
+# streams cause these differences: most change by less than 0.01.
 _UNLIKE, WORSE = 4.0, 1.1
-# That ratio once a piece of the stream was replaced (`Memory.in_order`): steps are
-# halved until it holds. With 1, 1.02, 1.1 and 1.3 the mean R2 of four sorted real sets
-# is 0.51, 0.57, 0.50 and 0.49, of eight synthetic streams 0.66, 0.63, 0.62 and 0.62
-# (EigenPro; of DSG it changes by 0.02 at most). And the largest loss, over the mean
-# square of the targets, that is rounding.
-_WORSE_IN_ORDER, _NO_LOSS = 1.02, 1e-10
+# The same as WORSE once a piece was replaced (`Memory.has_replaced`): steps are halved
+# until the loss is below. With 1, 1.02, 1.1 and 1.3 the mean R2 of four sorted real
+# sets is 0.51, 0.57, 0.50 and 0.49, of eight synthetic streams 0.66, 0.63, 0.62 and
+# 0.62 (EigenPro; that of DSG changes by 0.02 at most).
+_WORSE_IF_REPLACED = 1.02
+# A loss up to this many times the mean square of the targets is rounding.
+_ROUNDING_LOSS = 1e-10
 # Epochs over the retained rows when a model begins anew. R2 of 2000 rows in 20 pieces,
-# sorted by the target or by a feature, of four functions of 3 to 10 features: averaged
-# over EigenPro, linear EigenPro and DSG 0.42, 0.45, 0.46, 0.46 and 0.46 with 1, 2, 5,
-# 10 and 20 epochs. Not used for the choice, scores of seven real sets sorted by target:
+# sorted by the target or by a feature, of four functions of 3 to 10 features, averaged
+# over EigenPro, linear EigenPro and DSG: 0.42, 0.45, 0.46, 0.46 and 0.46 with 1, 2, 5,
+# 10 and 20 epochs. Not used for the choice: scores of seven real sets sorted by target,
 # 0.658, 0.656, 0.672 and 0.673 with 1, 2, 5 and 10. Single streams differ by up to 0.3.
 _N_EPOCHS_ANEW = 5
-# It begins anew early if the rows so far have grown by the first factor, and its loss
-# by the second, since it last began. Scores of 5000 rows in 20 pieces, with and without
-# early ones: a9a sorted by class 0.837, 0.777 (shuffled 0.834), covtype sorted by class
-# 0.696, 0.645 (0.701), cpusmall and kin8nm the same to 0.02.
-_GROWN, _OUTGROWN = 1.25, 2.0
-# Attributes that do not belong to the model.
-_OF_STREAM = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
-# Halved steps to try, if rows drawn from all make the model worse. On twelve sorted
-# streams of 2000 rows 4, 8 and 16 give the same models, 2 nearly; with 1 the mean R2 of
-# four real sets is 0.51 in place of 0.57.
-_N_SHORTER = 8
-# Pieces in a row that differ from the rows before them in a stream that is in an order.
-# One fair piece in a thousand may differ (`differing_column`).
+# A model begins anew early if, since it last began, the number of rows has grown by
+# _MORE_ROWS and its loss by _MORE_LOSS. Scores of 5000 rows in 20 pieces, with and
+# without this: a9a sorted by class 0.837, 0.777 (shuffled 0.834), covtype sorted by
+# class 0.696, 0.645 (0.701), cpusmall and kin8nm the same to 0.02.
+_MORE_ROWS, _MORE_LOSS = 1.25, 2.0
+# Attributes of the stream, not of the model.
+_STREAM_ATTRIBUTES = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
+# Number of step sizes to try, each half of the last, if rows drawn from all make the
+# model worse. On twelve sorted streams of 2000 rows 4, 8 and 16 give the same models, 2
+# nearly; with 1 the mean R2 of four real sets is 0.51 instead of 0.57.
+_N_STEP_SIZES = 8
+# A stream is sorted if this many pieces in a row differ from the rows before them. One
+# fair piece in a thousand may differ (`differing_column`).
 _N_DIFFERING = 3
 
 
@@ -77,55 +78,56 @@ class Trial(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a stream knows of the rows so far.
+    """What a stream remembers of the rows so far.
 
     Attributes
     ----------
     retained : Retained or None
         Rows of all pieces; None before the first one after a fit.
     n_chose : float
-        Rows so far when preconditioner and step were chosen; infinite after a fit,
+        Number of rows when preconditioner and step were chosen; infinite after a fit,
         whose rows are not retained.
     chosen_loss : float
-        Loss of the model that began with these.
-    in_order : bool
+        Loss of the model that began then.
+    has_replaced : bool
         Whether a piece was replaced: unlike the rows so far, or its model worse.
     best : dict or None
         The best model so far; None: the present one.
     least : float or None
         The loss of the best model on ``retained.judges``; None: not known.
     n_differing : int
-        How many of the last pieces, in a row, differed from the rows before them in a
-        column. It stays at `_N_DIFFERING`.
+        Number of last pieces, in a row, that differed in a column from the rows before
+        them. Once at `_N_DIFFERING` it stays there.
     """
 
     retained: Retained | None = None
     n_chose: float = math.inf
     chosen_loss: float = math.inf
-    in_order: bool = False
+    has_replaced: bool = False
     best: dict | None = None
     least: float | None = None
     n_differing: int = 0
 
     @property
     def is_sorted(self):
-        """Whether so many pieces differed that the stream comes in an order."""
+        """Whether so many pieces differed that the stream counts as sorted."""
         return self.n_differing == _N_DIFFERING
 
     @property
     def limit(self):
         """The loss up to which a model is no worse than the best one."""
-        limit = (_WORSE_IN_ORDER if self.in_order else WORSE) * self.least
-        return max(limit, _NO_LOSS * float(np.mean(self.retained.judges.targets**2)))
+        limit = (_WORSE_IF_REPLACED if self.has_replaced else WORSE) * self.least
+        scale = float(np.mean(self.retained.judges.targets**2))
+        return max(limit, _ROUNDING_LOSS * scale)
 
     def is_due(self, unlike, bad, loss):
-        """Whether to begin a model anew, after a piece and the loss that it led to.
+        """Whether to begin a model anew, given the loss after the last piece.
 
         `unlike`: the piece is unlike the rows so far; `bad`: the loss is too large.
         """
-        early = unlike and (bad or loss > _OUTGROWN * self.chosen_loss)
-        grown = self.retained.n_seen >= (_GROWN if early else 2) * self.n_chose
-        return grown and (self.in_order or unlike or bad)
+        early = unlike and (bad or loss > _MORE_LOSS * self.chosen_loss)
+        grown = self.retained.n_seen >= (_MORE_ROWS if early else 2) * self.n_chose
+        return grown and (self.has_replaced or unlike or bad)
 
 
 class Streaming:
@@ -137,8 +139,8 @@ class Streaming:
     chosen (or sooner, see `Memory.is_due`), everything is chosen and learned anew from
     the retained rows.
 
-    Three pieces in a row that differ from the rows before, in X or the targets, are an
-    order, which the user hears of once.
+    If three pieces in a row differ from the rows before, in X or the targets, the
+    stream is sorted: a warning says so, once.
 
     A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
     whose first state is that after the piece, and fitted attributes; if `anew`, it
@@ -163,13 +165,13 @@ class Streaming:
         piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
         if first:
             return self._start(piece)
-        vars(self).pop("calibration_", None)  # of the model before
-        self._count(piece)
+        vars(self).pop("calibration_", None)  # of an earlier fit
+        self._count_rows(piece)
         losses = [*self.loss_curve_, self._loss_on(piece)]
         if self._waiting_ is not None:
             piece = joined([self._waiting_, piece])
         self._waiting_ = piece
-        if len(piece.targets) >= _N_TOGETHER:
+        if len(piece.targets) >= _MIN_ROWS_LEARNED:
             self._waiting_ = None
             losses[-1] = self._learn(piece)
         self.n_iter_, self.loss_curve_ = len(losses), losses
@@ -191,41 +193,41 @@ class Streaming:
 
     def _learn(self, piece):
         """Learn a piece, or retained rows instead of it; return the loss."""
-        self._note_order(piece)
+        self._check_sorted(piece)
         memory, unlike = self._memory_with(piece)
         retained = memory.retained
         # A fit retains no rows: the first piece after it may increase the loss.
         limit = math.inf if self._memory_.retained is None else memory.limit
         # Undo one halving per piece: it may have been due to an unusual piece.
         self.n_step_halvings_ = max(self.n_step_halvings_ - 1, 0)
-        trial = None if unlike else self._tried(piece, retained.judges)
+        trial = None if unlike else self._trial_of(piece, retained.judges)
         failed = trial is not None and trial.state.failed
         replaced = unlike or not trial.loss <= limit
         if replaced:
-            trial = self._tried_in_place(len(piece.targets), memory, limit, trial)
+            trial = self._trial_of_drawn_rows(len(piece.targets), memory, limit, trial)
         bad = not trial.loss <= limit
         if memory.is_due(unlike, bad, trial.loss) and not failed:
             memory = memory._replace(n_chose=retained.n_seen)
             present = memory.best if bad else trial.model
-            other = self._tried_anew(memory, limit if replaced else trial.loss, present)
+            other = self._trial_anew(memory, limit if replaced else trial.loss, present)
             if other is not None:
                 memory = memory._replace(chosen_loss=other.loss)
                 trial, bad = other, False
         if bad:
             self._warn_of_piece()
             trial = trial._replace(model=memory.best, loss=memory.least)
-        self._become(trial.model)
+        self._take_model(trial.model)
         self._memory_ = memory._replace(
-            in_order=memory.in_order or replaced,
+            has_replaced=memory.has_replaced or replaced,
             best=None if trial.loss <= memory.least else memory.best,
             least=min(trial.loss, memory.least),
         )
         return trial.state.loss
 
-    def _note_order(self, piece):
-        """Count pieces that differ from the rows before; three in a row warn, once.
+    def _check_sorted(self, piece):
+        """Count pieces that differ from the rows before; warn, once, of three in a row.
 
-        The model is trained as before the warning, but see `_tried_anew`.
+        Only `_trial_anew` treats a sorted stream differently.
         """
         memory = self._memory_
         if memory.retained is None or memory.is_sorted:
@@ -236,16 +238,16 @@ class Streaming:
         if self._memory_.is_sorted:
             what = "the target" if column < 0 else f"feature {column}"
             warn_user(
-                f"{type(self).__name__} gets pieces in an order: {n_differing} in a "
-                f"row differ from the rows before them, the last one in {what}; it "
+                f"{type(self).__name__} gets unshuffled data: {n_differing} pieces in "
+                f"a row differ from the rows before them, the last one in {what}; it "
                 "learns less from such pieces: shuffle the rows, or pass pieces so "
                 "large that each has rows of all kinds"
             )
 
     def _memory_with(self, piece):
-        """Return the memory with a piece, and whether that is unlike the rows so far.
+        """Return the memory with a piece, and whether it is unlike the rows so far.
 
-        The memory holds the best model so far and its loss on the judges.
+        The memory includes the best model so far and its loss on the judges.
         """
         memory, unlike = self._memory_, False
         if memory.retained is None:
@@ -257,53 +259,55 @@ class Streaming:
             if unlike:  # the judges may lack rows of its kind
                 retained = retained.with_judges()
         names = [name for name in vars(self) if name.endswith("_")]
-        present = {name: vars(self)[name] for name in names if name not in _OF_STREAM}
+        names = [name for name in names if name not in _STREAM_ATTRIBUTES]
+        present = {name: vars(self)[name] for name in names}
         best, least = memory.best or present, memory.least
         if least is None or retained.judges is not memory.retained.judges:
             least = self._loss_with(best, retained.judges)
         return memory._replace(retained=retained, best=best, least=least), unlike
 
-    def _tried_in_place(self, n, memory, limit, refused):
+    def _trial_of_drawn_rows(self, n, memory, limit, refused):
         """Return the trial of `n` rows drawn from all, starting from the best model.
 
-        Its step is the first whose loss is within the limit, or the last, of eight
-        steps, each half of the one before. They begin with that of the `refused` trial,
-        if there is one.
+        Of eight step sizes, each half of the last, it takes the first with a loss
+        within the limit, else the last. They begin with that of the `refused` trial, if
+        there is one.
         """
         halvings = self.n_step_halvings_
         if refused is not None:
             halvings = max(halvings, refused.model["n_step_halvings_"])
-        self._become(memory.best)
+        self._take_model(memory.best)
         data, judges = memory.retained.draw(n), memory.retained.judges
-        for self.n_step_halvings_ in range(halvings, halvings + _N_SHORTER):
-            trial = self._tried(data, judges)
+        for self.n_step_halvings_ in range(halvings, halvings + _N_STEP_SIZES):
+            trial = self._trial_of(data, judges)
             if trial.loss <= limit:
                 break
         return trial
 
-    def _tried_anew(self, memory, limit, present):
+    def _trial_anew(self, memory, limit, present):
         """Return the trial of a model begun anew, or None if it is refused.
 
         Its loss on the judges must be within the limit, which is easy: it has learned
         them five times. In a sorted stream it must instead be no worse than the present
-        model on retained rows that it has not learned, though that one may have. R2 of
-        DSGRegressor, 4000 rows sorted by target or a feature, in 20 pieces, with the
-        limit and so: synthetic rows 0.75, 0.80 (shuffled 0.79), with noise 0.35, 0.37
-        (0.39), bike_hour 0.541, 0.550 (0.559); EigenProRegressor the same to 0.01.
+        model on retained rows that it has not learned, though the present one may have.
+        R2 of DSGRegressor, 4000 rows sorted by target or a feature, in 20 pieces, by
+        the limit and by the other rows: synthetic rows 0.75, 0.80 (shuffled 0.79), with
+        noise 0.35, 0.37 (0.39), bike_hour 0.541, 0.550 (0.559); EigenProRegressor the
+        same to 0.01.
         """
         retained = memory.retained
         if not memory.is_sorted:
             rows = retained.draw(retained.n_most)
-            other = self._tried(rows, retained.judges, anew=True)
+            other = self._trial_of(rows, retained.judges, anew=True)
             return other if other.loss <= limit else None
         rows, judges = retained.parted()
-        other = self._tried(rows, judges, anew=True)
+        other = self._trial_of(rows, judges, anew=True)
         if not other.loss <= self._loss_with(present, judges):
             return None
         return other._replace(loss=self._loss_with(other.model, retained.judges))
 
-    def _tried(self, data, judges, anew=False):
-        """Learn some rows, and judge the model on others."""
+    def _trial_of(self, data, judges, anew=False):
+        """Return the trial of a model that learns some rows, judged on others."""
         state, model = self._learned(data, anew)
         loss = math.nan if state.failed else self._loss_with(model, judges)
         return Trial(state, model, loss)
@@ -328,11 +332,11 @@ class Streaming:
             "this piece of the data changed nothing; the best model so far is kept"
         )
 
-    def _become(self, model):
+    def _take_model(self, model):
         """Take the attributes of a model."""
         vars(self).update(model)
 
-    def _count(self, piece):
+    def _count_rows(self, piece):
         """Count the rows and update their means, in models that need them."""
 
     def _weights_of(self, data):
@@ -340,7 +344,7 @@ class Streaming:
         return total_weights(data.weights, class_weights, len(data.targets))
 
     def _gradients_on(self, data):
-        """Return losses of the rows, their gradients in f, and weights, on the host."""
+        """Return the losses of rows, their gradients in f, and weights, on the host."""
         F = move(self._expand(data.X), *location_of(self.intercept_)) + self.intercept_
         F = to_numpy(F).astype(np.float64)
         losses, gradients = self._value_and_gradient(data.targets, F)
@@ -358,7 +362,7 @@ class Streaming:
     def _loss_with(self, model, data):
         """Return the mean loss of a model on some rows."""
         other = copy(self)
-        other._become(model)
+        other._take_model(model)
         return other._loss_on(data)
 
     def _check_stream(self):
@@ -397,7 +401,7 @@ class Streaming:
 
 
 def are_unlike(values, weights):
-    """Whether two sets of rows differ in the mean of any column: Welch's test of ranks.
+    """Whether two sets of rows differ in the mean of a column: Welch's test of ranks.
 
     Parameters
     ----------
@@ -405,7 +409,7 @@ def are_unlike(values, weights):
     weights : tuple of two ndarrays
     """
     n = len(weights[0])
-    # Ranks, because a few large values would hide the others.
+    # Ranks, because a few large values would dominate.
     ranks = scipy.stats.rankdata(np.concatenate(values), axis=0)
     means, variances = [], []
     for part, w in zip((ranks[:n], ranks[n:]), weights, strict=True):
@@ -433,7 +437,7 @@ class Stream:
     at_end : bool
         Whether the pass is over.
     n_rows, n_rows_of_pass : int
-        Rows yielded by the last call of `batches`, and by all calls in the pass.
+        Number of rows yielded by the last call of `batches`, and in this pass.
     """
 
     def __init__(self, pieces, encode):
@@ -445,17 +449,18 @@ class Stream:
         self._pieces, self._encode, self._rest = pieces, encode, None
         self.n_rows = 0
         self.restart()
-        self.n_passes = 1 if self._open is pieces else float("inf")
+        self.n_passes = 1 if self._iterator is pieces else float("inf")
 
     def restart(self):
         """Begin the next pass."""
-        self._open = iter(self._pieces() if callable(self._pieces) else self._pieces)
+        pieces = self._pieces() if callable(self._pieces) else self._pieces
+        self._iterator = iter(pieces)
         self.at_end, self.n_rows_of_pass = False, 0
 
     def head(self, n_rows):
         """Return the first pieces, unchanged, with at least `n_rows` rows in all."""
         pieces, n = [], 0
-        while n < n_rows and (piece := next(self._open, None)) is not None:
+        while n < n_rows and (piece := next(self._iterator, None)) is not None:
             pieces.append(piece)
             n += _n_rows(piece)
         if not pieces:
@@ -485,7 +490,7 @@ class Stream:
     def _fill(self, size):
         """Read until there are `size` rows, or the pass ends; return their number."""
         n = 0 if self._rest is None else self._rest[0].shape[0]
-        while n < size and (piece := next(self._open, None)) is not None:
+        while n < size and (piece := next(self._iterator, None)) is not None:
             _n_rows(piece)
             arrays = self._encode(piece)
             self._rest = arrays if n == 0 else joined_arrays([self._rest, arrays])
@@ -495,8 +500,8 @@ class Stream:
     def passes(self, solver, learner):
         """Yield the state of a solver after each pass, with the loss of all its rows.
 
-        An epoch of the solver is a few batches of the stream. The loss is None if a
-        pass taught nothing. The learner takes over the number of halvings.
+        An epoch of the solver is a few batches of the stream. The loss is None if
+        nothing was learned. The learner takes over the number of halvings.
         """
         while True:
             total = n_rows = 0
@@ -517,12 +522,12 @@ class Stream:
 
 
 class PassRule(Rule):
-    """Stop when the loss of a pass over a stream no longer improves.
+    """Stops when the loss of a pass over a stream no longer improves.
 
     Parameters
     ----------
     name, hint : str
-        Name of the estimator, and what to do if no step is stable, for warnings.
+        For warnings: name of the estimator, and what to do if no step is stable.
     max_iter : int
     tol : float
         Relative to the loss of the first pass.
@@ -539,7 +544,7 @@ class PassRule(Rule):
         self._plateau, self.losses = Plateau(tol, n_iter_no_change), []
 
     def update(self, state):
-        """Record a pass; return whether training is over."""
+        """Record a pass; return whether training ends."""
         if state.failed:
             warn_user(
                 f"{self._name} found no step size that keeps the iteration bounded: "

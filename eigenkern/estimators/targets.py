@@ -19,16 +19,14 @@ from .validation import check_labels, on_its_device
 class RegressionTargets(RegressorMixin):
     """Targets as they are, one column per output."""
 
-    #: What scikit-learn is to check y for.
+    #: Options of scikit-learn's check of y.
     _checks_of_y = {"multi_output": True, "y_numeric": True}
-    #: Whether targets are numbers, rather than labels.
-    _numbers = True
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, y): float64 targets (n, l), and y, on the host.
 
-        With `reset`, y sets the number of outputs. `dtype` is that of X. `name` is not
-        used: only labels have to be known already.
+        With `reset`, y sets the number of outputs. `dtype` is that of X. `name` is only
+        used for labels.
         """
         y = to_numpy(y).astype(np.float64)
         check_scale(y, dtype, small=reset)
@@ -87,7 +85,8 @@ def check_scale(y, dtype, *, small):
     dtype : data type
         Of X.
     small : bool
-        Whether to refuse targets that are too small; a piece of a stream may have them.
+        Whether to refuse targets that are too small, which later pieces of a stream may
+        have.
     """
     low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
     largest = np.atleast_1d(np.abs(y).max(axis=0))
@@ -117,13 +116,12 @@ class ClassificationTargets(ClassifierMixin):
     """Labels as -1, +1 in one column (two classes), or as one column per class."""
 
     _checks_of_y = {}
-    _numbers = False
 
     def _encode(self, y, dtype, *, reset=True, name=None):
         """Return (Y, codes): float64 targets (n, l), and codes of the classes.
 
-        Without a `name`, the labels of y become the classes; with "y" or "y_val" they
-        must be among them. The other parameters are not used: labels have no scale.
+        If `name` is None, the labels of y become the classes; if it is "y" or "y_val",
+        they must be among them. The other parameters are only used for numbers.
         """
         if name != "y_val":
             check_classification_targets(y)
@@ -134,8 +132,7 @@ class ClassificationTargets(ClassifierMixin):
         if len(unknown):
             known = {
                 "y_val": "classes of y",
-                "y": "classes that were given, or came, first, "
-                f"{self.classes_.tolist()}",
+                "y": f"classes that were given or came first, {self.classes_.tolist()}",
             }
             raise ValueError(
                 f"{name} must hold only {known[name]}; got {unknown.tolist()[0]!r}"
@@ -159,7 +156,7 @@ class ClassificationTargets(ClassifierMixin):
                 )
 
     def _set_classes(self, classes, labels):
-        """Set `classes_` to the given classes, or to those of the first labels."""
+        """Set `classes_` to the given classes, or else to those of `labels`."""
         check_labels(classes)
         if classes is None:
             classes = np.concatenate([np.ravel(np.asarray(y)) for y in labels])
@@ -173,8 +170,8 @@ class ClassificationTargets(ClassifierMixin):
         weights = compute_sample_weight(self.class_weight, labels)
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise ValueError(
-                "class_weight must give finite weights that are not negative, and not "
-                f"all of them zero; got {self.class_weight!r}"
+                "class_weight must give finite, nonnegative weights, not all zero; got "
+                f"{self.class_weight!r}"
             )
         return weights if by_name else weights[codes]
 
@@ -189,8 +186,8 @@ class ClassificationTargets(ClassifierMixin):
     def _calibrated(self, data, found):
         """Return the calibration as an attribute; `found` is an `OutOfSample` or None.
 
-        Probabilities are those of the rows: `sample_weight` counts, but `class_weight`,
-        which only moves the decision, does not.
+        The probabilities respect `sample_weight` but not `class_weight`, which only
+        moves the decision.
         """
         if found is None or self._has_log_loss:
             return {}
@@ -213,7 +210,7 @@ class ClassificationTargets(ClassifierMixin):
         return {"calibration_": found}
 
     def _as_indicators(self, F):
-        """Return values with a column per class, on the scale of targets 0 and 1."""
+        """Return values with one column per class, on the scale of targets 0 and 1."""
         if F.shape[1] > 1:
             return F
         return namespace(F).concat([0.5 - 0.5 * F, 0.5 + 0.5 * F], axis=1)
@@ -252,7 +249,7 @@ class ClassificationTargets(ClassifierMixin):
         -------
         y : array of shape (n_samples,)
             Labels from ``classes_``; a NumPy array if X's array library cannot hold
-            them, such as strings.
+            them: strings, for example.
         """
         F = self._values(X, "predict")
         xp = namespace(F)
@@ -317,6 +314,6 @@ class ClassificationTargets(ClassifierMixin):
 
 
 def _codes_of(F):
-    """Return the codes of the classes that values, or targets, (n, l) stand for."""
+    """Return the class codes of values or targets (n, l)."""
     xp = namespace(F)
     return xp.astype(F[:, 0] > 0, xp.int64) if F.shape[1] == 1 else xp.argmax(F, axis=1)

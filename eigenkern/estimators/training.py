@@ -1,7 +1,7 @@
 """The training loop, the rules that end it, and its display.
 
-A solver is an iterator of states. A `Rule` looks at each state, says whether training
-is over, and at the end which coefficients are the model.
+A solver is an iterator of states. A `Rule` looks at each state, decides when training
+ends, and then which coefficients are the model.
 """
 
 import sys
@@ -20,9 +20,9 @@ def train(solver, rule, report, keeper=None):
         Yields a state per iteration.
     rule : Rule
     report : Report
-        It is told of every iteration.
+        Notified of every iteration.
     keeper : Keeper, default=None
-        Continues from a checkpoint, and writes others.
+        Continues from a checkpoint, and writes further ones.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def train(solver, rule, report, keeper=None):
 
 
 class Report:
-    """Tells callbacks, and a line of progress, of the iterations.
+    """Reports the iterations to callbacks and to the progress display.
 
     Parameters
     ----------
@@ -65,17 +65,17 @@ class Report:
         self._progress = progress
 
     def start(self, n_done):
-        """Training begins, after `n_done` iterations of an earlier run."""
+        """Report that training begins, after `n_done` iterations of an earlier run."""
         if self._progress is not None:
             self._progress.start_iterations(n_done)
 
     def begin(self):
-        """An iteration begins."""
+        """Report that an iteration begins."""
         if self._callbacks is not None:
             self._callbacks.begin()
 
     def end(self, state, rule):
-        """An iteration is over; return whether a callback wants to stop."""
+        """Report that an iteration ended; return whether a callback wants to stop."""
         if self._progress is not None:
             self._progress.update(rule)
         if self._callbacks is None:
@@ -86,7 +86,7 @@ class Report:
         return self._problem.fitted_attributes(state.coef) | state.counts
 
     def close(self):
-        """Training is over."""
+        """Report that training ended."""
         if self._progress is not None:
             self._progress.close()
 
@@ -97,14 +97,14 @@ class Plateau:
     Parameters
     ----------
     tol : float
-        Least decrease that counts.
+        Smallest decrease that counts.
     patience : int
         Number of values to wait for a decrease.
 
     Attributes
     ----------
     best : float
-        The least value.
+        The smallest value.
     waited : int
         Number of values since the last decrease.
     """
@@ -122,18 +122,18 @@ class Plateau:
 
 
 class Rule:
-    """When training is over, and which model it leaves.
+    """Decides when training ends, and which model it leaves.
 
     A subclass has
 
-    - ``max_iter`` and ``update(state)``, which returns whether training is over;
+    - ``max_iter`` and ``update(state)``, which returns whether training ends;
     - ``fitted_attributes(interrupted)``, for the rule of a fit;
     - ``losses``, and ``scores`` if there are any, for a `ProgressLine` to show;
     - ``save()`` and ``load(saved)``, like the solver, for checkpoints.
     """
 
     losses = scores = ()
-    #: Whether the epochs to come visit the spared rows too.
+    #: Whether the next epochs also visit the spared rows.
     on_all_rows = False
 
     def undo(self):
@@ -144,7 +144,7 @@ class Rule:
         return False
 
     def out_of_sample(self):
-        """Return values to calibrate probabilities on, or None."""
+        """Return out-of-sample values to calibrate probabilities on, or None."""
         return None
 
 
@@ -168,7 +168,7 @@ class SolutionRule(Rule):
         self._problem, self.losses, self.max_iter = problem, losses, max_iter
 
     def update(self, state):
-        """Record a state; return whether it has failed, which no closed form does."""
+        """Record a state; return whether it has failed (a closed form never does)."""
         self.state = state
         return getattr(state, "failed", False)
 
@@ -187,11 +187,11 @@ class ProgressLine:
     def __init__(self, name):
         self._name = name
         self._start = time.monotonic()
-        # A terminal shows one updating line; a log or a notebook one line per epoch.
+        # A terminal shows one line that changes; a log or notebook, one per epoch.
         self._ends = ("\r", "\n") if sys.stdout.isatty() else ("\n", "")
 
     def start_iterations(self, n_done=0):
-        """Note that the setup, which does not count as epochs' time, is over."""
+        """Start the clock of the epochs, which excludes the setup."""
         self._first_epoch, self._n_before = time.monotonic(), n_done
 
     def update(self, rule):

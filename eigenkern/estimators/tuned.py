@@ -1,11 +1,13 @@
-"""What EigenPro is asked for and chooses: parameters, tuning, attributes."""
+"""What EigenPro estimators share: checks, tuning, direct solutions, attributes."""
 
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
+from sklearn.base import is_classifier
 
 from ..backend.array import to_numpy
+from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
 from ..problems.data import OutOfSample
@@ -13,16 +15,18 @@ from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import max_batch_size
 from ..tuning.step import tune
 from .base import check_epochs, stops_early
+from .training import SolutionRule
 from .validation import check_flag, check_number, is_auto
 
-# The penalty that equals one epoch, over the mean of k(x, x). With 20 epochs the errors
-# on new rows of eleven data sets are at most 0.1 points above EigenPro 2's (200 to 7000
-# rows, benchmarks/small.py); five times as much costs up to 0.8 % on clean targets.
+# The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
+# the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
+# (200 to 7000 rows, benchmarks/small.py); a penalty five times as large costs up to
+# 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
 
 
 def check_tuning(estimator):
-    """Raise a ValueError unless the parameters of the iteration are right."""
+    """Raise a ValueError unless the parameters of the iteration are valid."""
     smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
     for name, low in smallest.items():
         if not is_auto(getattr(estimator, name)):
@@ -39,7 +43,7 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
-# Algorithms of kernel machines, and of models with centers of their own.
+# Algorithms of kernel machines, and of models with their own centers.
 MACHINES = ("eigenpro1", "eigenpro2", "sgd")
 GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
 
@@ -50,23 +54,23 @@ def gives_centers(model):
 
 
 def has_own_centers(model):
-    """Whether an EigenPro model has centers of its own, unlike a kernel machine."""
+    """Whether an EigenPro model has its own centers, unlike a kernel machine."""
     if is_auto(model.algorithm):
         return model.n_centers is not None or gives_centers(model)
     return model.algorithm in GENERAL
 
 
 def chosen_algorithm(model):
-    """Return the algorithm that runs epochs of an EigenPro model."""
+    """Return the algorithm by which an EigenPro model runs epochs."""
     if not is_auto(model.algorithm):
         return model.algorithm
     return "eigenpro4" if has_own_centers(model) else "eigenpro2"
 
 
 def may_be_direct(model, damping=1):
-    """Whether the parameters of the iteration, but `max_iter`, have their defaults.
+    """Whether the parameters of the iteration have their defaults.
 
-    `damping` is the default of that parameter.
+    `max_iter` may have any value; `damping` is the default of that parameter.
     """
     sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
     auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)
@@ -77,22 +81,21 @@ def may_be_direct(model, damping=1):
 def chosen_ridge(model, problem, K):
     """Return alpha n, which ``early_stopping="auto"`` chooses if alpha is 0.
 
-    It is chosen by K, the kernel matrix of the training rows or a sample of them.
+    The choice uses K, the kernel matrix of the training rows or a sample of them.
     """
     if model.alpha > 0 or not is_auto(model.early_stopping):
         return float(model.alpha) * problem.targets.shape[0]
-    labels = not model._numbers
+    labels = is_classifier(model)
     return auto_ridge(K, problem.targets, problem.weights, labels=labels)
 
 
-def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
+def tuned(model, problem, K, q, *, of_all_rows, in_batches=True):
     """Return preconditioner, batch and step for a model, measured on its matrix K.
 
-    With `on_all_rows` the eigenvectors are those of all rows, as in EigenPro 1, else
-    those of a subsample.
+    The eigenvectors are those of a subsample, or with `of_all_rows` those of all rows.
     """
     make_preconditioner, m = Spectral.of, model.batch_size
-    if on_all_rows:
+    if of_all_rows:
         options = {"svd_solver": model.svd_solver, "rng": problem.rng}
         make_preconditioner = partial(GlobalSpectral.of, **options)
     if in_batches:
@@ -113,15 +116,15 @@ def tuned(model, problem, K, q, *, on_all_rows, in_batches=True):
     )
 
 
-def previous_coef(model, problem):
-    """Return the coefficients that ``warm_start=True`` continues from, or None."""
+def first_coef(model, problem):
+    """Return zero, or the coefficients that ``warm_start=True`` continues from."""
     if not model.warm_start or not hasattr(model, "dual_coef_"):
-        return None
+        return problem.initial_coef()
     shape = (problem.n_coefficients, problem.targets.shape[1])
     same = tuple(model.dual_coef_.shape) == shape
     if not same or not problem.has_centers(model.centers_):
         raise ValueError(
-            "warm_start=True goes on with the coefficients of the previous fit and "
+            "warm_start=True continues from the coefficients of the previous fit and "
             f"needs the same X (or centers) and outputs: coefficients of shape "
             f"{shape}; got a previous fit with shape {tuple(model.dual_coef_.shape)}"
             + (" and other rows" if same else "")
@@ -129,7 +132,7 @@ def previous_coef(model, problem):
     return problem.coef_of(model.dual_coef_)
 
 
-# Fitted attributes that tell what was chosen, and where they are in `Tuning`.
+# Fitted attributes of what was chosen, and their places in `Tuning`.
 _CHOSEN = {
     "batch_size_": "batch_size",
     "step_size_": "step_size",
@@ -147,22 +150,33 @@ _CHOSEN = {
 
 
 def tuned_attributes(tuning, problem):
-    """Return the fitted attributes that tell what was chosen, or None for each."""
-    if tuning is None:
-        return dict.fromkeys(_CHOSEN)
+    """Return the fitted attributes of what was chosen."""
     attributes = {name: attrgetter(path)(tuning) for name, path in _CHOSEN.items()}
     return attributes | {"eigenvalues_": problem.to_source(attributes["eigenvalues_"])}
 
 
-def solved_attributes(problem, loss):
-    """Return the attributes of a direct solution."""
-    return tuned_attributes(None, problem) | {
+def prepared_solution(problem, coef, loss, chosen, out_of_sample):
+    """Return problem, solver, chosen attributes and rule of a direct solution.
+
+    Parameters
+    ----------
+    problem : Problem
+    coef : array of shape (n, l)
+    loss : float
+    chosen : dict
+        Fitted attributes that only some direct solutions have.
+    out_of_sample : OutOfSample or None
+    """
+    chosen = dict.fromkeys(_CHOSEN) | chosen
+    chosen |= {
         "algorithm_": "direct",
         "n_iter_": 1,
         "loss_curve_": [loss],
         "validation_scores_": None,
         "n_step_halvings_": 0,
     }
+    solver = iter([State(coef, chosen, out_of_sample)])
+    return problem, solver, chosen, SolutionRule(problem, [loss])
 
 
 def left_out_values(data, rows, residual):
@@ -173,7 +187,7 @@ def left_out_values(data, rows, residual):
     data : Data
     rows : ndarray of int, of shape (m,)
     residual : array of shape (m, l)
-        Residual of each of them in the model of all other rows.
+        Residual of each row in the model of all other rows.
     """
     targets = data.targets[rows]
     weights = np.ones(len(rows)) if data.weights is None else data.weights[rows]

@@ -1,4 +1,4 @@
-"""Checks of user input, with errors that say what is right."""
+"""Checks of user input, with errors that say what is valid."""
 
 import sys
 import warnings
@@ -26,7 +26,7 @@ from .lazy import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
 
 
 def floats(X, name="X"):
-    """Return the data types to compute X in, of the library that X stays in."""
+    """Return the data types that X may have; others are converted to the first."""
     check_not_half(X, name)
     if get_config()["array_api_dispatch"] and is_array_api_obj(X):
         xp = namespace(X)
@@ -47,20 +47,20 @@ def check_number(
     low, high : float
         Bounds, included unless `open_ends`; no upper bound if `high` is None.
     integer : bool, default=False
-        Whether only integers are right.
+        Whether only integers are valid.
     open_ends : bool, default=False
         Whether the bounds are excluded.
     open_low : bool, default=False
         Whether the lower bound is excluded.
     """
     kind = Integral if integer else Real
-    right = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
-    if right and open_ends:
-        right = low < value and (high is None or value < high)
-    elif right:
-        right = low <= value and (high is None or value <= high)
-        right = right and not (open_low and value == low)
-    if right and value < float("inf"):
+    valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
+    if valid and open_ends:
+        valid = low < value and (high is None or value < high)
+    elif valid:
+        valid = low <= value and (high is None or value <= high)
+        valid = valid and not (open_low and value == low)
+    if valid and value < float("inf"):
         return
     noun = "an integer" if integer else "a number"
     above = ">" if open_ends or open_low else ">="
@@ -94,7 +94,7 @@ def warn_of_few_rows(n_centers, n_distinct):
 
 
 def warn_user(message, category=ConvergenceWarning):
-    """Give a warning that points to the caller of the package."""
+    """Warn, with the line of the caller of the package."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         (__package__.partition(".")[0], "sklearn.callback")
@@ -104,7 +104,7 @@ def warn_user(message, category=ConvergenceWarning):
 
 
 def check_kernel_parameters(estimator):
-    """Raise a ValueError unless the parameters shared by all estimators are right."""
+    """Raise a ValueError unless the parameters shared by all estimators are valid."""
     check_kernel(estimator.kernel)
     check_bandwidth(estimator.bandwidth)
     if not is_auto(estimator.cache_size):
@@ -146,7 +146,7 @@ def check_centers(centers, X, methods):
 
 
 def check_parameters(estimator):
-    """Raise a ValueError unless the parameters of an estimator are right."""
+    """Raise a ValueError unless the parameters of an estimator are valid."""
     estimator._check_parameters()
 
 
@@ -154,7 +154,7 @@ def check_labels(classes):
     """Raise a ValueError unless `classes` is None or an array of labels."""
     if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
         raise ValueError(
-            f"classes must be an array of all labels to come; got {classes!r}"
+            f"classes must be an array of all labels that will occur; got {classes!r}"
         )
 
 
@@ -179,7 +179,7 @@ def check_rows(estimator, X):
 def validated(
     estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y
 ):
-    """Return what scikit-learn's `validate_data` does; rows may stay out of memory.
+    """Return what scikit-learn's `validate_data` returns, or rows not in memory.
 
     Parameters
     ----------
@@ -209,14 +209,14 @@ def validated(
         )
     if isinstance(y, str):
         return rows
-    # Check y with a placeholder for X.
+    # To check y alone, pass a placeholder for X.
     y = computed(y)
     _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
     return rows, y
 
 
 def check_same_location(estimator, location, method):
-    """Raise a ValueError unless rows are on the device of those of the fit."""
+    """Raise a ValueError unless rows are on the device of the fitted model."""
     fitted = location_of(getattr(estimator, estimator._coef_attribute))
     if location != fitted:
         name = type(estimator).__name__
@@ -240,7 +240,7 @@ def check_weights(sample_weight, n, name="sample_weight"):
     weights = to_numpy(weights).astype(np.float64)
     if weights.shape != (n,):
         raise ValueError(
-            f"{name} must have shape ({n},), one weight a row of X; "
+            f"{name} must have shape ({n},), one weight per row of X; "
             f"got shape {weights.shape}"
         )
     if (weights < 0).any():
@@ -268,9 +268,9 @@ def total_weights(sample_weight, class_weights, n):
 
 
 def shared_out(X):
-    """Return a context in which the package parallelizes NumPy products itself.
+    """Return a context in which the package itself parallelizes products of NumPy.
 
-    Other libraries parallelize their own, perhaps with the same BLAS.
+    Other array libraries parallelize their own, perhaps with the same BLAS.
     """
     if is_array_api_obj(X) and not is_numpy_array(X):
         return nullcontext()
@@ -278,10 +278,10 @@ def shared_out(X):
 
 
 def on_its_device(method):
-    """Make a method of an estimator and X run on its device.
+    """Make a method of an estimator and X run on the estimator's device.
 
-    In it the package parallelizes large products, and BLAS runs on one thread. On a
-    Dask collection it is called on every chunk, when the result is computed.
+    There the package parallelizes large products, and BLAS runs on one thread. For a
+    Dask collection the method is called on every chunk, when the result is computed.
     """
 
     @wraps(method)
@@ -304,7 +304,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def all_or_nothing(method):
-    """Make a method of an estimator and X change it completely, or not at all."""
+    """Make a method of an estimator and X undo all its changes if it fails."""
 
     @wraps(method)
     def run(self, X, *args, **options):
@@ -314,7 +314,7 @@ def all_or_nothing(method):
                 with working_device(self.device, X), shared_out(X):
                     return method(self, X, *args, **options)
         except BaseException as error:
-            # An interrupt of an inner estimator, which this one fits, undoes this fit.
+            # An interrupt of an inner estimator that this one fits undoes this fit.
             if not (isinstance(error, Interrupted) and error.estimator is self):
                 vars(self).clear()
                 vars(self).update(before)
@@ -323,9 +323,9 @@ def all_or_nothing(method):
     return run
 
 
-# How libraries report, without a MemoryError, that memory or threads ran out.
+# Messages of libraries that ran out of memory or threads without a MemoryError.
 _RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
-# What needs less memory, by the parameter or method that an estimator may have.
+# What needs less memory, for the parameters and methods that an estimator has.
 _REMEDIES = {
     "n_centers": "fewer centers (n_centers)",
     "n_components": "a smaller n_components",
@@ -337,7 +337,7 @@ _REMEDIES = {
 
 @contextmanager
 def advises_on_memory(estimator, method, X=None):
-    """Turn all errors of running out of memory into a MemoryError with advice."""
+    """Turn every error of running out of memory into a MemoryError with advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -356,14 +356,14 @@ def advises_on_memory(estimator, method, X=None):
         raise MemoryError(
             f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
             f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
-            f"beside what it holds. What takes less: {', '.join(remedies)}"
+            f"besides what it holds. What takes less: {', '.join(remedies)}"
         ) from error
 
 
 def publish(estimator, attributes):
-    """Set fitted attributes, and delete those of a model fitted before.
+    """Set fitted attributes, and delete those of an earlier fit.
 
-    What validation has set stays: classes, and number and names of the features.
+    What validation has set stays: classes, number and names of the features.
     """
     for name in [name for name in vars(estimator) if name.endswith("_")]:
         if name not in ("classes_", "n_features_in_", "feature_names_in_"):

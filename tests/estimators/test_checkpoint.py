@@ -222,7 +222,9 @@ def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="has 30 centers and this fit 20: pass"):
         automatic.fit(X, y, checkpoint=copies[-3], resume=True)
     monkeypatch.setattr(route, lambda *_: True)
-    with pytest.warns(ConvergenceWarning, match="does not go on from the checkpoint"):
+    with pytest.warns(
+        ConvergenceWarning, match="does not continue from the checkpoint"
+    ):
         model.fit(X, y, checkpoint=copies[2], resume=True)
     assert_allclose(model.predict(X), expected.predict(X), atol=1e-8)
 
@@ -466,16 +468,16 @@ def test_other_versions_are_refused(name, fitted, monkeypatch):
 def test_every_byte_is_hashed_in_pieces(tmp_path, monkeypatch):
     X = np.arange(600.0).reshape(200, 3)
     X.tofile(tmp_path / "X")
-    told = checkpoint._told_array(X)
+    told = checkpoint._text_of_array(X)
     monkeypatch.setattr(checkpoint, "_HASHED_BYTES", 100)
     mapped = np.memmap(tmp_path / "X", dtype=np.float64, mode="r", shape=(200, 3))
-    assert checkpoint._told_array(mapped) == told
-    assert checkpoint._told_array(np.asfortranarray(X)) == told
+    assert checkpoint._text_of_array(mapped) == told
+    assert checkpoint._text_of_array(np.asfortranarray(X)) == told
     sparse = scipy.sparse.csr_array(X)
     other = sparse.copy()
     other.indices[0] = 0
-    told = checkpoint._told_array(sparse)
-    assert checkpoint._told_array(other) != told
+    told = checkpoint._text_of_array(sparse)
+    assert checkpoint._text_of_array(other) != told
 
 
 def test_states_survive_as_json():
@@ -532,9 +534,9 @@ def power_by_default(exponent):
     "make", [Power, power, power_by_default, lambda e: partial(np.power, e)]
 )
 def test_another_function_is_refused(make):
-    told = checkpoint._told(make(1.0))
-    assert checkpoint._told(make(1.0)) == told
-    assert checkpoint._told(make(2.0)) != told
+    told = checkpoint._text_of(make(1.0))
+    assert checkpoint._text_of(make(1.0)) == told
+    assert checkpoint._text_of(make(2.0)) != told
 
 
 def test_another_body_of_a_function_is_refused():
@@ -542,9 +544,9 @@ def test_another_body_of_a_function_is_refused():
         eval(f"lambda A, B: (A @ B.T) ** {p} if p in {{'b', 'a'}} else 1")
         for p in (2, 3)
     )
-    assert checkpoint._told(one) != checkpoint._told(other)
+    assert checkpoint._text_of(one) != checkpoint._text_of(other)
     again = eval("\n\nlambda A, B: (A @ B.T) ** 2 if p in {'a', 'b'} else 1")
-    assert checkpoint._told(one) == checkpoint._told(again)
+    assert checkpoint._text_of(one) == checkpoint._text_of(again)
 
 
 def test_functions_that_refer_to_each_other():
@@ -554,7 +556,7 @@ def test_functions_that_refer_to_each_other():
     def other(n):
         return one(n - 1) if n else 1
 
-    assert checkpoint._told(one) != checkpoint._told(other)
+    assert checkpoint._text_of(one) != checkpoint._text_of(other)
 
 
 @pytest.mark.parametrize("held", [False, True])

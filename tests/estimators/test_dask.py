@@ -702,7 +702,7 @@ def test_columns_of_other_data_types():
 
 
 def test_floats_of_16_bits():
-    with pytest.raises(ValueError, match="got float16, which nothing here computes in"):
+    with pytest.raises(ValueError, match="got float16, which is not supported"):
         fitted("nystrom", da.from_array(X.astype(np.float16), chunks=(200, -1)))
 
 

@@ -29,7 +29,7 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         1e-4,
         5,
         score=lambda epoch: np.nan if epoch < 0 else scores[epoch],
-        scored=(None, None),
+        predicted=(None, None),
     )
     for i in range(3):
         rule.update(EpochState(i, 1.0 / (i + 1), 1.0, 0, False, {}))

@@ -267,7 +267,7 @@ def test_the_spread_of_new_targets(n_centers, tmp_path):
 
 
 def test_floats_of_16_bits(tmp_path):
-    with pytest.raises(ValueError, match="got float16, which nothing here computes in"):
+    with pytest.raises(ValueError, match="got float16, which is not supported"):
         NystromRegressor(n_centers=80).fit(hdf5(X.astype(np.float16), tmp_path), Y)
 
 

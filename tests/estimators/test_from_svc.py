@@ -135,9 +135,9 @@ def test_gamma_is_answered_with_a_bandwidth(cls):
 def test_c_is_answered_with_a_penalty(cls):
     expected = "nor a penalty of its own"
     if "alpha" in cls().get_params():
-        expected = r"C=10 .* alpha = 1 / \(2 C n\) does, for n training rows"
+        expected = r"C=10 .* alpha = 1 / \(2 C n\), for n training rows"
         if cls.__name__.startswith("DSG"):
-            expected = r"C=10 .* alpha = 1 / \(C n\) does"
+            expected = r"C=10 .* alpha = 1 / \(C n\), for n"
     with pytest.raises(TypeError, match=f"{cls.__name__} has no parameter 'C'.*"):
         cls(C=10)
     with pytest.raises(TypeError, match=expected):

@@ -507,7 +507,7 @@ def test_wrong_parameters(options, message, data):
         ),
         ([(np.zeros((5, 4)), np.zeros(4))], "inconsistent numbers of samples"),
         ([(np.zeros((1, 4)), np.zeros(1))], "at least 2 rows; got 1"),
-        ([(np.ones((9, 4)), np.ones(9))], "n_centers must be at most 1, the distinct"),
+        ([(np.ones((9, 4)), np.ones(9))], "n_centers must be at most 1, the number"),
         (
             [(np.ones((9, 4)), np.ones(9)), (np.ones((9, 3)), np.ones(9))],
             "X has 3 features",

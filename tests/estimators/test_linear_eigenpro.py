@@ -416,7 +416,7 @@ def test_a_column_of_ones_is_an_intercept(rng):
     assert_allclose(model.coef_, [3.0, 1.0, -1.0], atol=0.01)
 
 
-@pytest.mark.filterwarnings("ignore:.*gets pieces in an order")
+@pytest.mark.filterwarnings("ignore:.*gets unshuffled data")
 @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
 def test_constant_columns_of_pieces(kind, rng):
     """They are learned once they vary, even if they are constant within a piece."""
@@ -577,7 +577,7 @@ def test_unlucky_pieces_do_not_erase_the_model(data):
     near = np.argsort(np.abs(y - y.mean()))[:20]
     assert model.partial_fit(X[near], y[near]).score(X, y) > 0.9 * before
     model, order = LinearEigenProRegressor(random_state=0), np.argsort(y)
-    with pytest.warns(ConvergenceWarning, match="pieces in an order"):
+    with pytest.warns(ConvergenceWarning, match="gets unshuffled data"):
         for i in range(0, N, 20):
             model.partial_fit(X[order[i : i + 20]], y[order[i : i + 20]])
     assert model.score(X, y) > 0.5
@@ -684,7 +684,7 @@ def test_warm_start_goes_on(data):
     model = LinearEigenProRegressor(batch_size=50, max_iter=2, warm_start=True)
     first = model.fit(X, Y).loss_curve_[0]
     assert model.fit(X, Y).loss_curve_[0] < 0.5 * first
-    with pytest.raises(ValueError, match=r"warm_start=True goes on .* got coef_ of s"):
+    with pytest.raises(ValueError, match=r"warm_start=True continues .* coef_ of s"):
         model.fit(X[:, :5], Y)
 
 

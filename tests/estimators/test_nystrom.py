@@ -813,7 +813,7 @@ def test_bad_validation_rows(regression, three_classes):
         model.fit(X, y, y_val=y_test)
     with pytest.raises(ValueError, match=r"passed together.* y_val=None"):
         model.fit(X, y, X_val=X_test)
-    with pytest.raises(ValueError, match=r"X_val and y_val are not right: .* NaN"):
+    with pytest.raises(ValueError, match=r"X_val and y_val are not valid: .* NaN"):
         model.fit(X, y, X_val=X_test * np.nan, y_val=y_test)
     for parameters in ({"alpha": 1.0}, {"alpha": "path", "selection": "gcv"}):
         with pytest.raises(ValueError, match="X_val and y_val must be None unless"):

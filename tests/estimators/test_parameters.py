@@ -75,7 +75,7 @@ def test_warm_starts_go_on_with_all_rows(regression):
 
 def test_streams_need_their_centers_in_the_first_rows(regression):
     X, y, *_ = regression
-    message = "n_centers must be at most 160, the distinct rows that came first.*500"
+    message = "n_centers must be at most 160, the number of distinct rows.*got 500"
     model = EigenProRegressor(n_centers=500)
     with pytest.raises(ValueError, match=message):
         model.partial_fit(X, y)
@@ -306,7 +306,7 @@ def test_pivots_of_few_rows(regression):
     model = EigenProRegressor(n_centers=20, centers="rpcholesky", max_iter=2)
     with pytest.warns(UserWarning, match="more than the 10 distinct rows"):
         model.fit(few, np.tile(y[:10], 3))
-    with pytest.raises(ValueError, match="n_centers must be at most 10, the distinct"):
+    with pytest.raises(ValueError, match="n_centers must be at most 10, the number"):
         clone(model).partial_fit(few, np.tile(y[:10], 3))
 
 

@@ -95,7 +95,7 @@ def test_sorted_streams_say_so_once(family, order):
     assert not said
     rows = orders(X, y)[order]
     _, said = learned(REGRESSORS[family], X[rows], y[rows])
-    said = [text for text in said if "gets pieces in an order: 3 in a row" in text]
+    said = [text for text in said if "gets unshuffled data: 3 pieces in a row" in text]
     assert len(said) == 1
     assert order == "x" or "the last one in the target;" in said[0]
 
@@ -129,7 +129,7 @@ def test_two_pieces_that_differ_are_no_order():
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 model.partial_fit(rows, y[:50])
-            assert not [one for one in caught if "in an order" in str(one.message)]
+            assert not [one for one in caught if "unshuffled" in str(one.message)]
     assert not said
 
 
