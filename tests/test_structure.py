@@ -119,15 +119,24 @@ def calls_of(function):
     return list(called)
 
 
+EPOCHS = {"algorithm": "eigenpro2", "alpha": 1e-3, "cache_size": 100}
+
+
 @pytest.mark.parametrize(
-    ("heading", "most"), [("From X to ``dual_coef_``", 25), ("And back", 10)]
+    ("heading", "options", "method", "most"),
+    [
+        ("From X to ``dual_coef_``", {}, "fit", 25),
+        ("By epochs", EPOCHS, "fit", 12),
+        ("And back", {}, "predict", 10),
+        ("And back", EPOCHS, "predict", 10),
+    ],
 )
-def test_x_takes_the_documented_path(heading, most, regression):
+def test_x_takes_the_documented_path(heading, options, method, most, regression):
     X, y, *_ = regression
-    options = {"alpha": 1e-3, "cache_size": 100, "random_state": 0}
-    model = EigenProRegressor(algorithm="eigenpro2", **options)
-    fit = calls_of(lambda: model.fit(X, y))
-    called = fit if most == 25 else calls_of(lambda: model.predict(X))
+    model = EigenProRegressor(**options, random_state=0)
+    called = calls_of(lambda: model.fit(X, y))
+    if method == "predict":
+        called = calls_of(lambda: model.predict(X))
     path = documented_path(heading)
     assert [name for name in called if name in path] == path
     assert 5 < len(path) <= most
