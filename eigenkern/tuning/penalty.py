@@ -51,7 +51,7 @@ _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PLACE = -3.0, 0.5, 15, 3
 # and 8000 rows of a9a, covtype, california_housing, fashion_mnist and ijcnn1, clean and
 # noisy, three draws each, the error on new rows is then 1.008 times the smallest of all
 # penalties of the sequence, and within 2 % of it in 91 % of the cases; 1.015 times and
-# 81 % without `_FOR_LABELS`, 1.022 times and 82 % without both. The most probable label
+# 81 % without `_FOR_LABELS`, 1.022 times and 82 % with neither. The most probable label
 # tolerates more variance than a squared error: labels prefer a penalty of about half
 # the size. (If rows are left out one by one, with 100 and 280 rows, `_FOR_LABELS` gave
 # 1.5 % fewer to 3 % more errors.)
