@@ -154,7 +154,7 @@ class Pinball(Loss):
     """max(q r, (q - 1) r) of r = y - f, whose mean is least at the quantile q of y.
 
     It is replaced by its mean over a distance of `width` to both sides, so that the
-    slope in f rises evenly from -q to 1 - q, over twice that: smoothing by convolution
+    slope in f rises linearly from -q to 1 - q over 2 `width`: smoothing by convolution
     (Fernandes, Guerre and Horta, "Smoothing quantile regressions", JBES 2021), whose
     minimum is the quantile of y plus uniform noise.
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..nystrom.descent import State
-from ..solvers.logistic import LogisticState, minimised, newton, way_down
+from ..solvers.logistic import LogisticState, minimized, newton, way_down
 from .least_squares import make_problem, warn_at_end
 from .training import SolutionRule
 from .validation import warn_user
@@ -111,7 +111,7 @@ def _nystrom(estimator, problem, alphas, selects):
         rows = problem.all if problem.refits else problem.train
         objective = problem.objective(rows)
         preconditioner = problem.preconditioner(objective, rows)
-        state = minimised(objective, preconditioner, coef, lead, _KEPT_TOL, _MOST_STEPS)
+        state = minimized(objective, preconditioner, coef, lead, _KEPT_TOL, _MOST_STEPS)
         if not state.converged:
             warn_user(
                 f"{type(estimator).__name__} stopped after {_MOST_STEPS} Newton steps "
@@ -134,7 +134,7 @@ def _path(estimator, problem, alphas):
     constant = problem.validation_loss(problem.validation_losses(coef))
     for k in np.argsort(-alphas, kind="stable"):
         start = _extrapolated(coefs, done, alphas, k) if len(done) > 1 else coef
-        state = minimised(
+        state = minimized(
             objective,
             preconditioner,
             start,

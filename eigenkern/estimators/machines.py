@@ -97,8 +97,8 @@ def prepare_machine(model, data, train, predicted, spared):
 def _prepare_direct_machine(model, problem, ridge, data, train):
     """Return the same for a direct solution, or None if it fails.
 
-    It is one step of EigenPro with all eigenvectors. Without a penalty, it is about as
-    smooth as `max_iter` epochs would leave it.
+    If `ridge` is 0, a small penalty, `EPOCH_PENALTY` over `max_iter`, makes it about as
+    smooth as `max_iter` epochs would.
     """
     K, penalty = problem.operator, EPOCH_PENALTY / model.max_iter
     found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)

@@ -1,7 +1,6 @@
 """NYTRO: Nystrom and early stopping."""
 
 import math
-import sys
 from collections.abc import Mapping
 from functools import partial
 from os import PathLike
@@ -11,16 +10,11 @@ import numpy as np
 
 from ..backend.array import namespace
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..nystrom.descent import (
-    EarlyStopping,
-    State,
-    best_iteration,
-    factorises,
-    stable_step,
-)
+from ..nystrom.descent import State, best_iteration, factorizes, stable_step
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
+from .early_stopping import EarlyStopping, EarlyStoppingRule
 from .least_squares import (
     check_selection,
     make_problem,
@@ -42,9 +36,9 @@ def n_iterations(model):
 
 
 def uses_factors(model, place, plan, sizes, itemsize):
-    """Whether the path is computed by factors, see `factorises`."""
+    """Whether the path is computed by factors, see `factorizes`."""
     n_iter = None if is_auto(model.max_iter) else model.max_iter
-    return model.selection == "gcv" or factorises(
+    return model.selection == "gcv" or factorizes(
         place, plan, sizes, itemsize, n_iter, model.cache_size
     )
 
@@ -320,37 +314,6 @@ class _Nytro(Model):
             "n_centers_": problem.n_coefs,
         }
         return State(b, counts, held_out)
-
-
-class EarlyStoppingRule(SolutionRule):
-    """The last state of an `EarlyStopping` is the model.
-
-    Parameters
-    ----------
-    problem : CenterProblem or RowProblem
-    solver : EarlyStopping
-    """
-
-    def __init__(self, problem, solver):
-        super().__init__(problem, losses=range(0), max_iter=sys.maxsize)
-        self._solver = solver
-
-    def update(self, state):
-        """Record a state; return whether it is the last one."""
-        self.state, self.losses = state, range(len(self.losses) + 1)
-        return state.coef is not None
-
-    def save(self):
-        """Return what `load` needs: the number of steps, and a finished solver."""
-        over = self._solver.save() if self._solver.is_over else None
-        return {"n_done": len(self.losses), "over": over}
-
-    def load(self, saved):
-        """Take the saved state of another rule for the same problem."""
-        self.losses = range(saved["n_done"])
-        if saved["over"] is not None:
-            self._solver.load(saved["over"])
-            self.state = self._solver.finished()
 
 
 class NytroRegressor(RegressionTargets, _Nytro):

@@ -30,9 +30,9 @@ from .validation import (
 # and shuffled, EigenPro and DSG, the mean R2 is 0.65, 0.63, 0.63, 0.63 and 0.63 with a
 # minimum of 8, 16, 32, 64 and 128.
 _MIN_ROWS_LEARNED = 32
-# If Welch's t of the ranks of its gradients is above _UNLIKE, a piece is not a fair
-# sample: one fair piece in some ten thousand exceeds this. If its loss is above WORSE
-# times that of the best model, on the same rows, a model is worse. Mean R2 of twelve
+# A piece is not a fair sample if Welch's t of the ranks of its gradients is above
+# _UNLIKE, as for one fair piece in some ten thousand. A model is worse if its loss is
+# above WORSE times that of the best model, on the same rows. Mean R2 of twelve
 # sorted streams of 2000 rows, EigenPro: 0.60, 0.61, 0.61, 0.63 and 0.63 with _UNLIKE =
 # 2, 3, 4, 8 and 16; 0.59, 0.61, 0.63 and 0.63 with WORSE = 1.02, 1.1, 1.5 and 2. Single
 # streams cause these differences: most change by less than 0.01.

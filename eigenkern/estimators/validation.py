@@ -104,7 +104,7 @@ def warn_user(message, category=ConvergenceWarning):
 
 
 def check_kernel_parameters(estimator):
-    """Raise a ValueError unless the parameters shared by all estimators are valid."""
+    """Raise a ValueError unless `kernel`, `bandwidth` and `cache_size` are valid."""
     check_kernel(estimator.kernel)
     check_bandwidth(estimator.bandwidth)
     if not is_auto(estimator.cache_size):
@@ -112,7 +112,7 @@ def check_kernel_parameters(estimator):
 
 
 def check_method(centers, methods):
-    """Return whether `centers` is one of `methods`; raise a ValueError if no array."""
+    """Return True for one of `methods`, False for an array; else raise a ValueError."""
     if isinstance(centers, str) and centers in methods:
         return True
     if centers is None or isinstance(centers, str):

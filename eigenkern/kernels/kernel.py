@@ -59,7 +59,7 @@ class Kernel:
     def __init_subclass__(cls, **options):
         # A subclass that overrides `finish` needs its own line of CUDA and its own
         # slope: without them array functions finish its tiles, and it has no gradient.
-        # The slope also depends on the methods that come before `finish`.
+        # One that overrides a method before `finish` needs its own slope, too.
         super().__init_subclass__(**options)
 
         def defined(*names):

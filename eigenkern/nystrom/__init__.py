@@ -2,12 +2,12 @@
 
 Notation of the papers: Z holds the m centers, K_mm = K(Z, Z), K_nm = K(X, Z), R R' =
 K_mm^+; the rows have weights W with the sum N (without weights the papers' n). A model
-is f(x) = phi(x)' b with the features ::
+is f(x) = phi(x)' b, b the papers' beta, with the features ::
 
     phi(x) = R' K(Z, x),   Phi = K_nm R   (the papers' A)
 
-so that ``|f|^2 = |b|^2``. With B = Phi' W Phi / N and q = Phi' W y / N its coefficients
-are ::
+so that ``|f|^2 = |b|^2``, and the coefficients of K(Z, x) are R b (equation 21). With
+B = Phi' W Phi / N and q = Phi' W y / N the coefficients b are ::
 
     NKRLS  b = (B + lambda I)^-1 q
     NYTRO  b_t = b_{t-1} - gamma (B b_{t-1} - q),  b_0 = 0
@@ -31,6 +31,8 @@ K_nm R beta. Theorem 5 asks for gamma < |K_nm R|^2; it must be gamma <= n / |K_n
 from a QR decomposition of K_mm, this package by pivoted Cholesky (see `whitening`).
 
 Read `whitening` (R), then `moments` (B and q), `filters` (the paths g), `selection`
-(their errors) and `descent` (NYTRO step by step; the gradient of equation 20 is
-`problems.centers.CenterProblem.gradient`). `plan` has the memory that fits need.
+(their errors) and `descent` (NYTRO step by step). N times its gradient is in
+`problems.centers`: `CenterProblem.gradient` of equation 20, `RowProblem.gradient` of
+12. `estimators.early_stopping` chooses t on held-out rows. `plan` has the memory that
+fits need.
 """

@@ -137,8 +137,8 @@ class RidgePath:
     def kept(self, spectrum, n_rows=None):
         """Return what is left of the targets, lambda / (e + lambda), shape (r, k).
 
-        If the eigenvectors span the targets of all `n_rows` rows, the factor lambda is
-        omitted: it cancels in the errors, which then have a limit for lambda = 0.
+        If the eigenvectors span the targets of all `n_rows` rows, 1 / (e + lambda) is
+        returned instead: lambda cancels in the errors, and may be 0.
         """
         xp, alphas = namespace(spectrum.values), spectrum.on_device(self.alphas)
         total = spectrum.values[:, None] + alphas

@@ -31,9 +31,9 @@ class CenterSpectral(TopEigenvectors):
 
     The preconditioner maps the span of K(., Z) to itself and so commutes with the
     projection onto it: where the projected gradient vanishes, so does the gradient of
-    least squares on the centers, whatever q. With eigenfunctions in the span of the
-    rows, as in EigenPro 3, the fixed point is different: lemma 6 there gives it for
-    algorithm 1, which uses those of all rows. Algorithm 2 takes a subsample.
+    least squares on the centers, whatever q. EigenPro 3 takes eigenfunctions in the
+    span of all rows (algorithm 1) or of a subsample (algorithm 2), with which the fixed
+    point is different; its lemma 6 has that of algorithm 1.
     """
 
     @classmethod

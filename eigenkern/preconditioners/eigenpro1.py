@@ -23,7 +23,7 @@ class GlobalSpectral(TopEigenvectors):
     orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
     over K of n^2 (d + q) multiply-adds: this makes the preconditioner positive
     definite, however inexact they are. With weights W of the rows they belong to
-    W^1/2 K W^1/2. Its eigenvalues are L_j / n; the last one is that of the subsample.
+    W^1/2 K W^1/2. `eigenvalues` has L_j / n; the last one is that of the subsample.
 
     Attributes
     ----------

@@ -18,8 +18,8 @@ class Spectral(TopEigenvectors):
 
     It lowers the q largest eigenvalues of k to about sigma_{q+1} (times tau) and leaves
     the others, and the solution of K a = y, as they are. With weights W of the rows,
-    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q). The eigenvalues
-    of the preconditioner are lambda_j = sigma_j / s.
+    u_j are eigenvectors of W^1/2 K_s W^1/2, and V = W^1/2 (u_1 .. u_q). The attribute
+    `eigenvalues` has lambda_j = sigma_j / s, which estimate those of the kernel.
 
     References
     ----------

@@ -15,7 +15,7 @@ class TwoCholesky:
 
         B = R' K_nm' W K_nm R / N, about T W_m T' / sum(W_m) = A' A - lambda I
 
-    because the centers are a sample of the rows. R A^-1 therefore brings B + lambda I
+    because the centers are a sample of the rows. A'^-1 (B + lambda I) A^-1 is therefore
     close to I, at the cost of two Cholesky factors.
 
     Attributes

@@ -25,7 +25,7 @@ class TopEigenvectors:
     eigenvalues: Any
     damping: float
 
-    #: Whether the functions p_j have squared norms s lambda_j for V with s rows, not 1.
+    #: Whether the function p_j has the squared norm s lambda_j, s the rows of V, or 1.
     is_of_rows = False
     #: d, if the model is linear.
     n_features = None

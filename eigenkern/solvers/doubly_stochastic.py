@@ -25,9 +25,9 @@ Other differences from the papers:
 - They have neither mu nor b. But the mean of the features makes a constant function the
   top eigenvector of the kernel, with about ten times the next eigenvalue: it alone
   would limit the step.
-- They change one block per step. But a step with few frequencies moves f at random
-  between the training rows, and later steps, whose gradients are those at the rows, do
-  not see that. The first gradients are the largest, so step t spreads its change evenly
+- They change one block per step. But a step with few frequencies also changes f, at
+  random, where there are no training rows, and no later gradient corrects that. The
+  first gradients are the largest, so step t spreads its change evenly
   over n_1 / t blocks (`BlockRule.n_first`).
 - They have no largest number of blocks. Here, once there are `max_blocks`, a random old
   block takes the place of a new one; in CDSG without a check.
@@ -273,7 +273,7 @@ class BlockRule:
         if self.algorithm == "cdsg":
             betas = expansion.block_sums()
             k, eta = checked_step(betas, _host(mean_gradient), noise, gamma)  # 5
-            if eta > gamma:  # 6: else
+            if eta > gamma:  # 12, the else of 6
                 return [k], min(eta, longest)
         n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
         room = n if self.max_blocks is None else self.max_blocks - n_blocks
@@ -366,7 +366,7 @@ def doubly_stochastic(
     With F frequencies in a block a step costs 2 B F (d + 2 l) flops and 2 B F cosines
     and sines for its own block. The values of f on the batch cost as much for every
     block; or, if running values are kept, for every block that changed since the last
-    visit, at most n / B of them.
+    visit: about n / B of them, and more in the first steps (`BlockRule.n_first`).
 
     Parameters
     ----------
@@ -485,8 +485,8 @@ class Iteration:
             return
         factor *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
         gamma = factor * self.steps.at(expansion.n_steps + 1)
-        # v of `checked_step`, squares / m for M^2. sigma^2: the mean of F cosines has a
-        # variance of 1 / (2 F) at most, over the square of a bound, 2, of what varies.
+        # v of `checked_step`. M^2 is squares / m, and sigma^2 is 1 / (8 F): the mean of
+        # F cosines has at most the variance 1 / (2 F), which the paper divides by 4.
         noise = squares / (8.0 * self.features.block_size * m**2)
         blocks, eta = self.blocks.choose(  # 5, 6
             expansion,

@@ -70,7 +70,8 @@ def eigenpro(
         a <- a - (I - V D V') A_b' g                                (`step_on_features`)
 
     Algorithm 1 of EigenPro 2 has alpha for a, blocks t and r for b and s, and sigma_q
-    for sigma_{q+1} in D; our eta is twice its eta.
+    for sigma_{q+1} in D; our eta is twice its eta. Tables 1 and 2 of EigenPro 1, the
+    other two updates, have our eta, k for q, and D for our V D V'.
 
     On features a penalty alpha |a|^2 may be added. Its part of the step is implicit:
     the new a solves ``(I + kappa P) a = `` the a above, with kappa = alpha eta. However

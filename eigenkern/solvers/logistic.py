@@ -383,7 +383,7 @@ def _step(objective, preconditioner, point, alpha, residual):
     return found, gap / _unit(found)
 
 
-def minimised(objective, preconditioner, start, alphas, tol, max_iter):
+def minimized(objective, preconditioner, start, alphas, tol, max_iter):
     """Return the first converged state of `newton`, or the last of `max_iter`."""
     states = newton(objective, preconditioner, start, alphas, tol)
     return last_state(states, max_iter)[0]

@@ -225,8 +225,8 @@ def projected_steps(
 
     `rates`, an ndarray of shape (l,), is eta / m of every output, and `watch` an
     `EpochWatch`; the other arguments are those of `projected`. Numbers in comments are
-    the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line 1; lines 1 to 3
-    are in `CenterSpectral.of`.
+    the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line 1. In place of
+    lines 1 and 2 there is `CenterSpectral.of`; the C of line 3 is never formed.
     """
     xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
@@ -248,7 +248,7 @@ def projected_steps(
             losses, m = xp.sum(weighted * error, axis=0), error.shape[0]
             if watch.add(losses, float(xp.sum(zero_losses)), m):
                 return
-            s_b = P.coordinates(image[:c, :])
+            s_b = P.coordinates(image[:c, :])  # the second term of line 7
             P.add_to(a, s_b)
             h, S, n_rows = h - image, S + s_b, n_rows + m  # 7, summed over batches
             if interval > 1:
@@ -265,7 +265,7 @@ def projected_steps(
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
-    """Minimize the same by full-batch steps, each projected: EigenPro 3, algorithm 1.
+    """Take full-batch steps, each projected: EigenPro 3, algorithm 1.
 
     The preconditioner lives on all n rows, and a step is ::
 

@@ -23,8 +23,9 @@ _MAX_VECTORS = 200
 class CenterFactor:
     """The Cholesky factor of K(Z, Z) in float64.
 
-    The rounding error of a kernel matrix, p eps k(x, x), is added to its diagonal. The
-    fixed point of the iteration, where h = 0, does not depend on it.
+    The rounding error of a kernel matrix, p eps k(x, x), is added to its diagonal, and
+    more if there is no factor. The fixed point of the iteration, where h = 0, does not
+    depend on it.
 
     Parameters
     ----------

@@ -14,14 +14,14 @@ _BOUND_PROBABILITY = 0.9
 class HeldOutSpectrum:
     """How long the stochastic step may be, measured on rows beyond the subsample.
 
-    With N rows H, G = k_P(H, H) / N and w = diag k_P on H,
+    With N rows H, G = k_P(H, H) / N and C = diag(k_P(h, h)),
 
-        lambda = lambda_max(G),   beta = lambda_max(W^1/2 G W^1/2) / lambda.
+        lambda = lambda_max(G),   beta = lambda_max(C^1/2 G C^1/2) / lambda.
 
     The eigenvectors are fitted to the subsample, so lambda and beta measured on it
-    would be several times too small. The noise-weighted beta comes from the second
-    moment of the stochastic step: its variance grows by E[|phi|^2 phi phi'], to which
-    rows with a large k_P(x, x) contribute most.
+    would be several times too small. beta is a mean of k_P(x, x) in which a row
+    counts for as much as it adds to the variance of a step: rows with a large k_P(x, x)
+    add most.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ NYTRO = {
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NYTRO)
 def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
+    monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
     X, y, labels = data
     model = clone(NYTRO[name]).set_params(max_iter=6, random_state=0)
     y = labels if name == "classes" else y
@@ -190,7 +190,7 @@ def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkey
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.nytro.factorises", lambda *_: False)
+    monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
     X, y, _ = data
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
     given = {"X_val": X[80:], "y_val": y[80:]}
@@ -209,7 +209,7 @@ def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*after the last of its iterations")
 def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
-    route = "eigenkern.estimators.nytro.factorises"
+    route = "eigenkern.estimators.nytro.factorizes"
     monkeypatch.setattr(route, lambda *_: False)
     X, y, _ = data
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)

@@ -18,7 +18,7 @@ from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Laplacian
 from eigenkern.nystrom.whitening import Whitening
 from eigenkern.operators.given import GivenMatrix
-from eigenkern.solvers.logistic import Logistic, Preconditioner, minimised, newton
+from eigenkern.solvers.logistic import Logistic, Preconditioner, minimized, newton
 
 SIGMA = 1.5
 KERNEL = Laplacian(SIGMA)
@@ -136,7 +136,7 @@ def test_the_objective_never_rises_and_converges(n_columns, rng):
                 break
         assert len(values) < 100
         assert (np.diff(values) <= 1e-12).all() and values[-1] < 0.1 * values[0]
-        again = minimised(logistic, preconditioner, 0 * start, [alpha], 1e-7, 100)
+        again = minimized(logistic, preconditioner, 0 * start, [alpha], 1e-7, 100)
         assert_allclose(again.point.value, values[-1], rtol=1e-10)
 
 

@@ -63,7 +63,7 @@ def weights(rng):
     return rng.integers(0, 4, 160).astype(float)
 
 
-ROUTE = "eigenkern.estimators.nytro.factorises"
+ROUTE = "eigenkern.estimators.nytro.factorizes"
 
 
 @pytest.fixture
@@ -453,8 +453,8 @@ def test_nytro_tends_to_least_squares(regression, factorize):
 def test_both_routes_agree(options, selection, tol, regression, weights, monkeypatch):
     X, y, X_test, _ = regression
     fitted = []
-    for factorises in (True, False):
-        monkeypatch.setattr(ROUTE, lambda *args, f=factorises: f)
+    for factorizes in (True, False):
+        monkeypatch.setattr(ROUTE, lambda *args, f=factorizes: f)
         model = NytroRegressor(
             bandwidth=SIGMA,
             max_iter=60,
@@ -852,8 +852,8 @@ def test_values_that_overflow(regression, monkeypatch):
         NystromRegressor(alpha="path").fit(X, y * 1e200)
     with pytest.raises(ValueError, match="coefficients are not finite"):
         NystromRegressor().fit(X.astype(np.float32), y * 1e40)
-    for factorises in (False, True):
-        monkeypatch.setattr(ROUTE, lambda *args, f=factorises: f)
+    for factorizes in (False, True):
+        monkeypatch.setattr(ROUTE, lambda *args, f=factorizes: f)
         for options in (FULL, SOME):
             with pytest.raises(ValueError, match="values that are not finite"):
                 NytroRegressor("polynomial", bandwidth=1.0, **options).fit(1e120 * X, y)

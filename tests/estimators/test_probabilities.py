@@ -172,13 +172,13 @@ def test_falkon_holds_out_all_copies(rng, monkeypatch):
     assert_array_equal(np.unique(positions[0] % 100, return_counts=True)[1], 2)
 
 
-@pytest.mark.parametrize("factorises", [False, True])
+@pytest.mark.parametrize("factorizes", [False, True])
 @pytest.mark.parametrize("n_centers", [None, 30])
 def test_nytro_takes_the_rows_it_selects_by(
-    factorises, n_centers, rng, found, monkeypatch
+    factorizes, n_centers, rng, found, monkeypatch
 ):
-    route = "eigenkern.estimators.nytro.factorises"
-    monkeypatch.setattr(route, lambda *args: factorises)
+    route = "eigenkern.estimators.nytro.factorizes"
+    monkeypatch.setattr(route, lambda *args: factorizes)
     X, y, _ = rows(rng, 150, 3)
     options = {"n_centers": n_centers, "max_iter": 40, "random_state": 0}
     model = NytroClassifier(**options)
@@ -187,7 +187,7 @@ def test_nytro_takes_the_rows_it_selects_by(
     assert_array_equal(found[0][1], y[100:])
     # Held-out rows, with the model of the others.
     model.fit(X, y)
-    monkeypatch.setattr(route, lambda *args: not factorises)
+    monkeypatch.setattr(route, lambda *args: not factorizes)
     model.fit(X, y)
     assert len(found[1][0]) == 30
     assert_allclose(found[1][0], found[2][0], atol=1e-8)
