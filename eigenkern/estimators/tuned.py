@@ -20,7 +20,7 @@ from .validation import check_flag, check_number, is_auto
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
-# (200 to 7000 rows, benchmarks/small.py); a penalty five times as large costs up to
+# (200 to 7000 rows, early_stopping=False); a penalty five times as large costs up to
 # 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
 
