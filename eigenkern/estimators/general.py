@@ -100,7 +100,6 @@ def prepare_exact(model, data, train, held_out):
         in_batches=False,
     )
     K = problem.matrix()
-
     solver = projected_exactly(
         K,
         problem.targets,
