@@ -39,6 +39,7 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.backend.array import to_numpy
+from eigenkern.estimators import documentation
 
 
 def test_successive_halving(regression):
@@ -275,9 +276,12 @@ ESTIMATORS = [
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_html_has_no_link(name):
-    """The documentation is on no public host yet."""
-    assert "href" not in getattr(eigenkern, name)()._repr_html_()
+def test_html_links_to_the_documentation_once_there_is_one(name, monkeypatch):
+    model = getattr(eigenkern, name)()
+    assert "href" not in model._repr_html_()
+    monkeypatch.setattr(documentation, "DOCUMENTATION_URL", "https://x.org/stable")
+    links = re.findall(r'href="([^"#]*)', model._repr_html_())
+    assert set(links) == {f"https://x.org/stable/generated/eigenkern.{name}.html"}
 
 
 def test_html_shows_what_was_chosen(regression):

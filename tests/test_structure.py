@@ -142,6 +142,16 @@ def test_x_takes_the_documented_path(heading, options, method, most, regression)
     assert 5 < len(path) <= most
 
 
+def test_both_paths_begin_and_end_alike(regression):
+    X, y, *_ = regression
+    model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
+    called = calls_of(lambda: model.fit(X, y))
+    path = documented_path("From X to ``dual_coef_``")
+    shared = [*path[:13], *path[22:]]
+    assert shared[-2:] == ["KernelProblem.fitted_attributes", "publish"]
+    assert [name for name in called if name in shared] == shared
+
+
 @pytest.mark.parametrize(
     "options", [{"algorithm": "eigenpro2"}, {"algorithm": "eigenpro4", "n_centers": 20}]
 )

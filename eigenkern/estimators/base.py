@@ -17,6 +17,7 @@ from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, choose_evenly
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
+from .documentation import link_to_documentation
 from .epochs import EpochRule
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
@@ -85,6 +86,9 @@ class Model(CallbackSupportMixin, BaseEstimator):
         self : object
         """
         return set_with_kernel(self, super().set_params, params)
+
+    def _get_doc_link(self):
+        return link_to_documentation(self)
 
     @all_or_nothing
     @with_callbacks

@@ -26,6 +26,7 @@ from ..problems.parameters import (
     check_spectral_law,
     make_kernel,
 )
+from .documentation import link_to_documentation
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
 from .validation import (
@@ -75,6 +76,9 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self : object
         """
         return set_with_kernel(self, super().set_params, params)
+
+    def _get_doc_link(self):
+        return link_to_documentation(self)
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Choose the features.

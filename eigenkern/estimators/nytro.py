@@ -176,8 +176,8 @@ class _Nytro(Model):
         sizes = n, problem.n_centers, problem.n_features, n_outputs
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
         if uses_factors(self, problem, plan, sizes, itemsize):
-            solution = self._factorized(problem, plan)
-            return problem, iter([solution]), {}, SolutionRule(problem)
+            solver = self._closed_form(problem, plan)
+            return problem, solver, {}, SolutionRule(problem)
         if problem.n_centers is not None:
             stored = n_iter + 1 if self.store_coef_path else 0
             problem.check_memory(problem.plan(False, stored))
@@ -209,6 +209,9 @@ class _Nytro(Model):
         if is_auto(self.max_iter) and self.tol is None:
             return iterations(last)
         return iterations(last, all_up_to=_MAX_ITER)
+
+    def _closed_form(self, problem, plan):
+        yield self._factorized(problem, plan)  # when training begins
 
     def _indefinite(self, problem, plan):
         """Return the model by a factorization, where iterating has failed."""

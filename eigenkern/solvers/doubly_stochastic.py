@@ -17,8 +17,9 @@ begin with only G - 1 new blocks: if G = 1, with an old block before there is an
 Symbols of the paper, and where they are here: alpha_k is A_k (`Expansion.coef`), beta_k
 is in `Expansion.betas`, lambda is the parameter `alpha`, l' a row of G, gamma_i comes
 from `Steps`, and f(x_i) (algorithm 2) from `RunningValues`. The paper has one output; g
-and beta_k are vectors of l outputs here. Comments have the lines of algorithm 4, "m =
-0" being line 1, the step sizes line 5, and lines 13 to 16 those of an old block.
+and beta_k are vectors of l outputs here. eta_b, of the constant, is `constant_rate`
+times eta over the longest step. Comments have the lines of algorithm 4, "m = 0" being
+line 1, the step sizes line 5, and lines 13 to 16 those of an old block.
 
 Other differences from the papers:
 

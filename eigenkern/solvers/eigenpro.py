@@ -73,9 +73,9 @@ def eigenpro(
     for sigma_{q+1} in D; our eta is twice its eta. Tables 1 and 2 of EigenPro 1, the
     other two updates, have our eta, k for q, and D for our V D V'.
 
-    On features a penalty alpha |a|^2 may be added. Its part of the step is implicit:
-    the new a solves ``(I + kappa P) a = `` the a above, with kappa = alpha eta. However
-    large alpha is, no shorter step is needed.
+    On features a penalty alpha |a|^2, another alpha, may be added. Its part of the step
+    is implicit: the new a solves ``(I + kappa P) a = `` the a above, with kappa = alpha
+    eta. However large alpha is, no shorter step is needed.
 
     On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
     where K is cached), the mean of the iterates n l, and the correction
