@@ -192,7 +192,7 @@ class ClassificationTargets(ClassifierMixin):
         if found is None or self._has_log_loss:
             return {}
         if len(self.classes_) == 1:
-            return {"calibration_": Calibration(1.0, 1.0)}
+            return {"calibration_": Calibration(1.0, 1.0, (0.0,))}
         weights, codes = found.weights, _codes_of(found.targets)
         class_weights = self._weights_of_classes(data.labels)
         if class_weights is not None:
@@ -205,7 +205,7 @@ class ClassificationTargets(ClassifierMixin):
             codes,
             weights,
             found.n_distinct,
-            with_offsets=class_weights is not None,
+            keeps_decision=class_weights is None,
         )
         return {"calibration_": found}
 

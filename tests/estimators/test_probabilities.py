@@ -1,5 +1,7 @@
 """Probabilities: out-of-sample values by refitting, calibration by other solvers."""
 
+from dataclasses import replace
+
 import array_api_compat
 import numpy as np
 import pytest
@@ -172,6 +174,22 @@ def test_falkon_holds_out_all_copies(rng, monkeypatch):
     assert_array_equal(np.unique(positions[0] % 100, return_counts=True)[1], 2)
 
 
+@pytest.mark.parametrize("n_centers", [60, 170])
+def test_falkon_holds_out_no_centers_if_others_suffice(n_centers, rng, monkeypatch):
+    X, y, _ = rows(rng, 200)
+    held = []
+
+    def record(self, original=LeastSquares.rows_to_hold_out):
+        held.append(original(self))
+        return held[0]
+
+    monkeypatch.setattr(LeastSquares, "rows_to_hold_out", record)
+    model = FalkonLikeClassifier(n_centers=n_centers, alpha=1e-2).fit(X, y)
+    assert len(held[0]) == 40
+    are_centers = np.isin(held[0], model.center_indices_)
+    assert are_centers.any() == (n_centers == 170)  # 30 others are too few
+
+
 @pytest.mark.parametrize("factorizes", [False, True])
 @pytest.mark.parametrize("n_centers", [None, 30])
 def test_nytro_takes_the_rows_it_selects_by(
@@ -213,28 +231,56 @@ def test_values_are_those_of_the_best_epoch(model, n_classes, rng, found):
 # Calibration
 
 
-@pytest.mark.parametrize("with_offsets", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_calibration_has_the_least_log_loss(n_classes, with_offsets, rng):
+def test_calibration_has_the_least_log_loss(n_classes, rng):
     codes = rng.integers(0, n_classes, 150)
     F = 0.6 * np.eye(n_classes)[codes] + 0.3 * rng.standard_normal((150, n_classes))
     weights = rng.uniform(0.5, 2, 150)
-    found = calibrate(F, codes, weights, with_offsets=with_offsets)
+    found = calibrate(F, codes, weights)
 
     def loss(theta):
         x = np.log(np.maximum(F, 0) + np.exp(theta[1])) + 0.001 * np.minimum(F, 0)
-        b = theta[2:] if with_offsets else np.zeros(n_classes)
+        b = theta[2:]
         log_P = log_softmax(np.exp(theta[0]) * x + b, axis=1)
         T = np.eye(n_classes)[codes] * 150 / 151 + 1 / 151 / n_classes
         away = (theta[0] - np.log(1.5)) ** 2 + (theta[1] - np.log(0.03)) ** 2
         w = weights * 150 / weights.sum()
         return -w @ (T * log_P).sum(axis=1) + b @ b + 0.01 * away
 
-    best = minimize(loss, np.zeros(2 + n_classes * with_offsets), tol=1e-10)
+    best = minimize(loss, np.zeros(2 + n_classes), tol=1e-10)
     theta = [np.log(found.scale), np.log(found.floor), *found.offsets]
     assert_allclose(loss(np.array(theta)), best.fun, rtol=1e-10)
     assert_allclose(theta, best.x, atol=1e-3)
-    assert len(found.offsets) == n_classes * with_offsets
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_calibration_keeps_the_decision(n_classes, rng):
+    """Values that are wrong about one class half of the time."""
+    F = rng.uniform(size=(400, n_classes))
+    F /= F.sum(axis=1, keepdims=True)
+    top = F.argmax(axis=1)
+    codes = np.where((top == 1) & (rng.uniform(size=400) < 0.8), 0, top)
+    free = calibrate(F, codes, np.ones(400), keeps_decision=False)
+    kept = calibrate(F, codes, np.ones(400))
+    assert kept == replace(free, keeps_decision=True)
+    before, after = free.scores(F), kept.scores(F)
+    agrees = before.argmax(axis=1) == top
+    assert 0.1 < np.mean(~agrees) < 0.5
+    assert_array_equal(after.argmax(axis=1), top)
+    assert_array_equal(after[agrees], before[agrees])
+    # Lowered to just below that of the largest value, and no further.
+    lowered = after < before
+    of_top = np.take_along_axis(before, top[:, None], axis=1)
+    assert_allclose(after[lowered], (of_top + 0 * F)[lowered], atol=1e-3)
+    if n_classes == 2:
+        order = np.argsort(F[:, 1])
+        assert np.all(np.diff(after[order, 1] - after[order, 0]) > 0)
+
+
+def test_equal_values_are_decided_alike():
+    F = np.full((3, 3), 1 / 3)
+    found = Calibration(1.0, 0.1, (0.0, 2.0, 0.0))
+    assert_array_equal(found.scores(F).argmax(axis=1), 0)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -270,7 +316,7 @@ def test_scores_keep_the_order_of_the_values(rng):
     F = rng.standard_normal((100, 4)) - 0.5
     assert (F.max(axis=1) < 0).any()
     for scale, floor in ((0.01, 0.1), (100.0, 1e-4), (1.0, 100.0)):
-        scores = Calibration(scale, floor).scores(F)
+        scores = Calibration(scale, floor, (0.0,) * F.shape[1]).scores(F)
         assert_array_equal(scores.argsort(axis=1), F.argsort(axis=1))
 
 
