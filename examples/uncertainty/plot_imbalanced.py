@@ -53,7 +53,9 @@ plt.show()
 # ``TunedThresholdClassifierCV`` moves it to the best score, here F1, on folds of the
 # training rows.
 model = make_pipeline(StandardScaler(), models["EigenPro"])
-tuned = TunedThresholdClassifierCV(model, scoring="f1", cv=3).fit(X, y)
+tuned = TunedThresholdClassifierCV(
+    model, scoring="f1", cv=3, response_method="decision_function"
+).fit(X, y)
 cuts = {
     "threshold 0": tuned.estimator_.predict(X_test),
     f"threshold {tuned.best_threshold_:.2f}": tuned.predict(X_test),
