@@ -67,11 +67,9 @@ class Calibration:
             return scores
         classes = xp.arange(F.shape[1], device=device)
         is_top = classes == xp.argmax(F, axis=1, keepdims=True)
-        top, of_top = (
-            xp.sum(xp.where(is_top, part, 0.0), axis=1, keepdims=True)
-            for part in (F, scores)
-        )
-        return xp.minimum(scores, of_top - _SLOPE * (top - F))
+        of_top = xp.sum(xp.where(is_top, scores, 0.0), axis=1, keepdims=True)
+        distance = xp.max(F, axis=1, keepdims=True) - F
+        return xp.minimum(scores, of_top - _SLOPE * distance)
 
 
 def _logarithms(xp, F, floor):
@@ -145,10 +143,11 @@ class _LogLoss:
         fit = self._weights @ (np.log(total) - np.einsum("ij,ij->i", self._T, z))
         away = np.concatenate([theta[:2] - _LOG_START, theta[2:]])
         P /= total[:, None]
-        return fit + self._penalty @ away**2, partial(self._derivatives, theta, x, P)
+        derivatives = partial(self._derivatives, theta, x, P, away)
+        return fit + self._penalty @ away**2, derivatives
 
-    def _derivatives(self, theta, x, P):
-        """Return gradient and Hessian, from x and the probabilities."""
+    def _derivatives(self, theta, x, P, away):
+        """Return gradient and Hessian from what `at` computed."""
         (a, d), w, k = np.exp(theta[:2]), self._weights[:, None], P.shape[1]
         residual, w_P = w * (P - self._T), w * P
         # The derivatives of z in log a, log d and the offsets are a x, a s and 1.
@@ -167,7 +166,6 @@ class _LogLoss:
         H[2:, 2:] = np.diag(w_P.sum(axis=0)) - w_P.T @ P
         H += 2 * np.diag(self._penalty)
         gradient = np.array([a * by_x, a * by_s, *residual.sum(axis=0)])
-        away = np.concatenate([theta[:2] - _LOG_START, theta[2:]])
         return gradient + 2 * self._penalty * away, H
 
 
@@ -196,8 +194,7 @@ def _newton_step(gradient, H, damping):
     eigenvalues of the other 2 x 2 block are replaced by their absolute values.
     """
     C = H[2:, 2:] + damping * np.eye(len(H) - 2)
-    right = np.column_stack([H[2:, :2], gradient[2:]])
-    right = np.linalg.solve(C, right)
+    right = np.linalg.solve(C, np.column_stack([H[2:, :2], gradient[2:]]))
     S = H[:2, :2] - H[:2, 2:] @ right[:, :2]
     values, vectors = np.linalg.eigh(S)
     g = gradient[:2] - H[:2, 2:] @ right[:, 2]

@@ -17,10 +17,9 @@ class Problem:
     """A training problem with its arrays on the device that computes.
 
     It is complete once constructed, and holds the training rows and targets, the rows
-    to score, and the operators between them. A solver gets its operators and
-    targets; the training loop uses only the methods below. Coefficients are in
-    the solver's order; only `fitted_attributes` returns them in the order of X, where X
-    lives.
+    to score, and the operators between them. A solver gets its operators and targets;
+    the training loop uses only the methods below. Coefficients are in the solver's
+    order; only `fitted_attributes` returns them in the order of X, where X lives.
 
     Parameters
     ----------

@@ -26,9 +26,9 @@ SINGLE_RANGE = 1e-30, 1e30
 # rows changed by fractions of up to 2e-5, 2e-5 and 6e-4. With at most 1, 2 and 20
 # refinements they changed by 8e-4, 4e-4 and 0.
 _SOLVED, _MOST_REFINEMENTS = 1000, 5
-# The same for normal equations, by the bytes of a number. Such a residual can
-# mean an error sqrt(lambda_1 / c) times as large as one of the rows. Limits of 0.1 and
-# of 100 times these values change no error of the models above by 1e-6.
+# The same for normal equations, by the bytes of a number. Such a residual can mean an
+# error sqrt(lambda_1 / c) times as large as one of the rows. Limits of 0.1 and of 100
+# times these values change no error of the models above by 1e-6.
 _SOLVED_OF_FEATURES = {4: 1e-5, 8: 1e-12}
 # Relative residual above which solving has failed: A is not symmetric, or not finite.
 _NO_SOLUTION = 1e-2

@@ -28,8 +28,8 @@ Other differences from the papers:
   would limit the step.
 - They change one block per step. But a step with few frequencies also changes f, at
   random, where there are no training rows, and no later gradient corrects that. The
-  first gradients are the largest, so step t spreads its change evenly
-  over n_1 / t blocks (`BlockRule.n_first`).
+  first gradients are the largest, so step t spreads its change evenly over n_1 / t
+  blocks (`BlockRule.n_first`).
 - They have no largest number of blocks. Here, once there are `max_blocks`, a random old
   block takes the place of a new one; in CDSG without a check.
 - They sample the rows of every step. Here batches are slices of the given order of

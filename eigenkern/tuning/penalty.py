@@ -47,14 +47,14 @@ _CENTERED = 1e-3
 # to 1.35); from 6 or 10, the same.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PLACE = -3.0, 0.5, 15, 3
 # If the best penalty rose by x places from an eighth of the rows to a quarter, `_DRIFT`
-# x places are added, and `_FOR_LABELS` places for labels. On 2000
-# and 8000 rows of a9a, covtype, california_housing, fashion_mnist and ijcnn1, clean and
-# noisy, three draws each, the error on new rows is then 1.008 times the smallest of all
-# penalties of the sequence, and within 2 % of it in 91 % of the cases; 1.015 times and
-# 81 % without `_FOR_LABELS`, 1.022 times and 82 % with neither. The most probable label
-# tolerates more variance than a squared error: labels prefer a penalty of about half
-# the size. (If rows are left out one by one, with 100 and 280 rows, `_FOR_LABELS` gave
-# 1.5 % fewer to 3 % more errors.)
+# x places are added, and `_FOR_LABELS` places for labels. On 2000 and 8000 rows of a9a,
+# covtype, california_housing, fashion_mnist and ijcnn1, clean and noisy, three draws
+# each, the error on new rows is then 1.008 times the smallest of all penalties of the
+# sequence, and within 2 % of it in 91 % of the cases; 1.015 times and 81 % without
+# `_FOR_LABELS`, 1.022 times and 82 % with neither. The most probable label tolerates
+# more variance than a squared error: labels prefer a penalty of about half the size.
+# (If rows are left out one by one, with 100 and 280 rows, `_FOR_LABELS` gave 1.5 %
+# fewer to 3 % more errors.)
 _DRIFT, _FOR_LABELS = 1.0, -0.5
 # Fraction by which a larger penalty must lower the error, and fraction that may be
 # rounding. In the cases above 0 is as good as 0.001; with 0.01 and 0.03 the errors are

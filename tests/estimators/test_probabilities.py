@@ -251,11 +251,12 @@ def test_calibration_has_the_least_log_loss(n_classes, rng):
     theta = [np.log(found.scale), np.log(found.floor), *found.offsets]
     assert_allclose(loss(np.array(theta)), best.fun, rtol=1e-10)
     assert_allclose(theta, best.x, atol=1e-3)
+    assert len(found.offsets) == n_classes
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_calibration_keeps_the_decision(n_classes, rng):
-    """Values that are wrong about one class half of the time."""
+    """Most rows whose largest value is that of class 1 are of class 0."""
     F = rng.uniform(size=(400, n_classes))
     F /= F.sum(axis=1, keepdims=True)
     top = F.argmax(axis=1)
