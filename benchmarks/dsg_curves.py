@@ -1,6 +1,6 @@
 """DSG, UDSG and CDSG against time and features, as in the figures of their paper.
 
-Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: 80 minutes on two
+Run ``python benchmarks/dsg_curves.py [PART ...] [--write]``: 90 minutes on two
 cores, with these parts:
 
 log_loss, squared_error
@@ -16,6 +16,8 @@ log_loss_auto, squared_error_auto
 svc      hinge loss against ``SVC(C=1)`` on 20000 rows, at the time when that has
          converged (table 3).
 errors   test errors on Adult and MNIST (PCA to 100).
+features errors, sizes and times with old and new blocks in turn, and with the rule of
+         ``n_old="auto"``.
 auto     all automatic on every data set (5000 rows), every loss: does it diverge?
 memory   peak of memory of 10^5 and of 10^6 rows streamed by `partial_fit`.
 
@@ -39,9 +41,10 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
+import datasets
 import numpy as np
 from callbacks import Timed
-from datasets import load
+from datasets import IMAGES, load
 from kernel_product import processor
 from sklearn.decomposition import PCA
 from sklearn.kernel_approximation import RBFSampler
@@ -55,7 +58,6 @@ from eigenkern.losses import LogLoss, SquaredError
 
 RESULTS = Path(__file__).parent / "results"
 DATA = ("cifar10_gray", "mnist", "a9a", "ijcnn1", "covtype_sub93k")
-IMAGES = ("cifar10_gray", "mnist")
 ALGORITHMS = ("dsg", "udsg", "cdsg")
 LOSSES = ("log_loss", "squared_error")
 SECONDS = 20.0
@@ -164,6 +166,7 @@ def curve(data, algorithm, loss, seed, turns, options):
     model = DSGClassifier(
         "gaussian",
         algorithm=algorithm,
+        n_old=1,
         loss=loss,
         max_iter=100_000,
         n_iter_no_change=100_000,
@@ -302,6 +305,7 @@ def against_svc():
             model = DSGClassifier(
                 "gaussian",
                 algorithm=algorithm,
+                n_old=1,
                 loss="hinge",
                 alpha=1 / 20000,  # the penalty of SVC: alpha = 1 / (C n)
                 max_iter=100_000,
@@ -338,6 +342,36 @@ def test_errors():
             f"{name:>8} {options}: {error:.2f} % (bar {bar}) in {seconds:.1f} s, "
             f"{model.n_iter_} epochs, {model.n_features_used_} features"
         )
+
+
+def features():
+    """Yield lines: errors and frequencies with blocks in turn, and with `auto`."""
+    yield "\nError on at most 10 000 new rows (%, or 1 - R^2), frequencies, seconds to"
+    yield "fit 5000 rows and to predict 3700, means of two draws of the training rows"
+    yield f"{'data':>20}{'n_old=1':>32}{'n_old=auto':>34}"
+    for name in (*IMAGES, *datasets.TARGETS, *datasets.CLASSES):
+        data, line = datasets.parts(name), f"{name:>20}"
+        for n_old in (1, "auto"):
+            found = [_fit_features(data, n_old, seed) for seed in range(2)]
+            loss, n_used, fit, predict = np.mean(found, axis=0)
+            error = f"{loss:.4f}" if name in datasets.TARGETS else f"{100 * loss:.2f}"
+            line += f"{error:>10}{n_used:>9.0f}{fit:>8.1f}{predict:>7.2f}"
+        yield line
+
+
+def _fit_features(data, n_old, seed):
+    """Return the loss on new rows, the frequencies, and the seconds of fit, predict."""
+    rows = np.random.RandomState(seed).permutation(len(data.X_train))[:5000]
+    y, X_test = data.y_train[rows], data.X_test
+    made = DSGClassifier if len(np.unique(data.y_train)) <= 20 else DSGRegressor
+    model = made(n_old=n_old, random_state=seed)
+    start = time.perf_counter()
+    model.fit(data.X_train[rows], y)
+    fitted = time.perf_counter()
+    model.predict(X_test[np.arange(3700) % len(X_test)])
+    end = time.perf_counter()
+    loss = 1 - model.score(X_test[:10000], data.y_test[:10000])
+    return loss, model.n_features_used_, fitted - start, end - fitted
 
 
 def automatic():
@@ -403,7 +437,7 @@ def main():
         parts[f"{loss}_auto"] = partial(curves, loss, False)
     drawn = tuple(parts)
     parts |= {"svc": against_svc, "errors": test_errors}
-    parts |= {"auto": automatic, "memory": memory}
+    parts |= {"features": features, "auto": automatic, "memory": memory}
     parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
     parser.add_argument("--write", action="store_true", help="write results/dsg_*")
     parser.add_argument("--report", action="store_true", help="draw, and run nothing")

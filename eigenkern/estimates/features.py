@@ -84,7 +84,7 @@ def estimate_dsg(fit):
     total = passes_of_epoch(n, m) * -(-n // m) * e.max_iter
     most = (e.max_features or np.inf) // F
     blocks = min(n / m, most) if kept else min(total / 2, most)
-    first = min(first_blocks(n, F), most)
+    first = min(first_blocks(F), most)
     values = m * F * (total * (1 + blocks) + first * np.log(first))
     fit.products(values * (d + 2 * k), size)
     fit.seconds += values * CPU.function * size / 4 / fit.n_threads

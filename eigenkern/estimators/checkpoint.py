@@ -39,7 +39,7 @@ from ..solvers.step_search import StepTrials
 from .validation import check_flag, check_number, is_auto, warn_user
 
 # Version of the layout of both files, and of the state of solvers and rules.
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "manifest.json"
 # Parameters that do not change the model.
 _FREE_PARAMETERS = ("verbose",)

@@ -19,7 +19,8 @@ from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
 from ..problems.parameters import check_spectral_law
-from ..solvers.doubly_stochastic import BlockRule, doubly_stochastic
+from ..solvers.block_choice import BlockRule
+from ..solvers.doubly_stochastic import doubly_stochastic
 from ..tuning.doubly_stochastic import (
     ALPHA,
     choose_sizes,
@@ -102,7 +103,8 @@ class _DoublyStochastic(Streaming, Model):
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
         check_number("n_new", self.n_new, 1, integer=True)
-        check_number("n_old", self.n_old, 0, integer=True)
+        if not is_auto(self.n_old):
+            check_number("n_old", self.n_old, 0, integer=True)
         self._check_step_size()
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
@@ -150,7 +152,8 @@ class _DoublyStochastic(Streaming, Model):
             problem.initial_coef(),
             chosen,
             keep_values=kept > 0,
-            n_first=first_blocks(n, block_size),
+            n_first=first_blocks(block_size),
+            auto_n_old=None,
             n_passes=passes_of_epoch(n, batch_size),
         )
         calibrated = self.loss == "pinball" and held_out is not None
@@ -218,11 +221,14 @@ class _DoublyStochastic(Streaming, Model):
                 "1 and 2 or a positive integer"
             )
 
-    def _solver(self, problem, expansion, chosen, *, n_first=1.0, **options):
+    def _solver(
+        self, problem, expansion, chosen, *, n_first=1.0, auto_n_old=1, **options
+    ):
         longest, decay = chosen["step_size_"], chosen["step_decay_"]
         max_blocks = None
         if self.max_features is not None:
             max_blocks = self.max_features // problem.features.block_size
+        n_old = auto_n_old if is_auto(self.n_old) else self.n_old
         return doubly_stochastic(
             problem.features,
             problem.rows,
@@ -231,9 +237,7 @@ class _DoublyStochastic(Streaming, Model):
             alpha=chosen["alpha_"],
             batch_size=chosen["batch_size_"],
             steps=make_steps(self.step_size, longest, decay),
-            blocks=BlockRule(
-                self.algorithm, self.n_new, self.n_old, max_blocks, n_first
-            ),
+            blocks=BlockRule(self.algorithm, self.n_new, n_old, max_blocks, n_first),
             rng=problem.rng,
             **options,
         )
@@ -314,10 +318,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
-        new ones, then `n_old` old ones drawn at random, in turn: by default half as
-        many features. "cdsg": an old one if the paper's check finds one that allows a
-        longer step than a new one, which is rare if a batch holds all rows.
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     loss : {"squared_error", "huber", "epsilon_insensitive", "pinball"}, \
             default="squared_error"
         Loss to minimize: "squared_error" predicts means, "huber" and
@@ -342,15 +346,19 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` up to 16 000 frequencies; larger
+        changes one block, but the first steps of `fit` up to 8192 frequencies; larger
         blocks make better but slower steps. "auto": 32 to 128, depending on the number
         of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer need less memory. "auto": all rows, as long as their
         features for one block fit in 128 MB; 4096 if no running values are kept.
-    n_new, n_old : int, default=1
-        How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
-        in the paper.
+    n_new : int, default=1
+        How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
+    n_old : int or "auto", default="auto"
+        How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
+        old ones make smaller models and faster predictions, but larger errors. "auto":
+        the fewest features for the same error: new blocks in proportion to the change
+        that a step makes (`n_new` times as many). In `partial_fit` "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
@@ -505,7 +513,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
-        n_old: int = 1,
+        n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
         max_iter: int = 100,
@@ -714,10 +722,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         good within noise, the nearest to the median. "scale": as
         ``SVC(gamma="scale")``, (n_features X.var() / 2)^1/2 for radial kernels.
     algorithm : {"dsg", "udsg", "cdsg"}, default="udsg"
-        Which block of features a step changes. "dsg": always a new one. "udsg": `n_new`
-        new ones, then `n_old` old ones drawn at random, in turn: by default half as
-        many features. "cdsg": an old one if the paper's check finds one that allows a
-        longer step than a new one, which is rare if a batch holds all rows.
+        Which block of features a step changes. "dsg": always a new one. "udsg": new or
+        old ones, as `n_old` says, which makes smaller models. "cdsg": an old one if the
+        paper's check finds one that allows a longer step than a new one, which is rare
+        if a batch holds all rows.
     loss : {"log_loss", "hinge", "squared_error"}, default="log_loss"
         Loss to minimize. "log_loss": logistic regression, multinomial for more than two
         classes; gives `predict_proba`. "hinge": a support vector machine, one class
@@ -731,15 +739,19 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         rows are held out or ``early_stopping=False``.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
-        changes one block, but the first steps of `fit` up to 16 000 frequencies; larger
+        changes one block, but the first steps of `fit` up to 8192 frequencies; larger
         blocks make better but slower steps. "auto": 32 to 128, depending on the number
         of rows; 256 if no running values are kept.
     batch_size : int or "auto", default="auto"
         Rows per step, B; fewer need less memory. "auto": all rows, as long as their
         features for one block fit in 128 MB; 4096 if no running values are kept.
-    n_new, n_old : int, default=1
-        How many new blocks, and then how many old ones, "udsg" changes in turn; G and U
-        in the paper.
+    n_new : int, default=1
+        How many new blocks "udsg" changes before `n_old` old ones; G in the paper.
+    n_old : int or "auto", default="auto"
+        How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
+        old ones make smaller models and faster predictions, but larger errors. "auto":
+        the fewest features for the same error: new blocks in proportion to the change
+        that a step makes (`n_new` times as many). In `partial_fit` "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
@@ -882,7 +894,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         block_size: int | str = "auto",
         batch_size: int | str = "auto",
         n_new: int = 1,
-        n_old: int = 1,
+        n_old: int | str = "auto",
         step_size: float | str | tuple[str, float] = "auto",
         max_features: int | None = None,
         max_iter: int = 100,

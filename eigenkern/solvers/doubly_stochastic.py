@@ -29,7 +29,8 @@ Other differences from the papers:
 - They change one block per step. But a step with few frequencies also changes f, at
   random, where there are no training rows, and no later gradient corrects that. The
   first gradients are the largest, so step t spreads its change evenly over n_1 / t
-  blocks (`BlockRule.n_first`).
+  blocks (`BlockRule.n_first`). By default the number of new blocks falls with the size
+  of the steps, faster than in UDSG (`BlockRule.record`).
 - They have no largest number of blocks. Here, once there are `max_blocks`, a random old
   block takes the place of a new one; in CDSG without a check.
 - They sample the rows of every step. Here batches are slices of the given order of
@@ -49,6 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, to_numpy
+from .block_choice import BlockRule
 from .guard import Epoch, Guard, Guarded
 
 # `Expansion.scale` below which it is multiplied into the coefficients.
@@ -96,6 +98,10 @@ class Expansion:
         Common factor of all A_k and beta_k: when these shrink, only it changes.
     n_steps : int
         Steps made.
+    n_due : float
+        New blocks that the steps so far call for, less those taken.
+    first_size : float
+        Size of the first step; 0.0 before there is one. `BlockRule.record` sets both.
     """
 
     constant: Any
@@ -104,6 +110,8 @@ class Expansion:
     betas: list = field(default_factory=list)
     scale: float = 1.0
     n_steps: int = 0
+    n_due: float = 0.0
+    first_size: float = 0.0
 
     @property
     def intercept(self):
@@ -240,94 +248,6 @@ class Steps:
     def at(self, t):
         """Return the step of iteration t."""
         return min(self.gamma(t), self.longest)
-
-
-@dataclass(frozen=True)
-class BlockRule:
-    """Which blocks of features a step changes.
-
-    Attributes
-    ----------
-    algorithm : {"dsg", "udsg", "cdsg"}
-    n_new, n_old : int
-        G and U of "udsg".
-    max_blocks : int or None
-        Once there are this many blocks, old ones are drawn at random.
-    n_first : float
-        Step t changes ``n_first / t`` blocks, rounded, but at least one.
-    """
-
-    algorithm: str
-    n_new: int = 1
-    n_old: int = 1
-    max_blocks: int | None = None
-    n_first: float = 1.0
-
-    def choose(self, expansion, mean_gradient, noise, gamma, longest, rng):
-        """Return the blocks of a step, and the step: gamma, or eta of an old block.
-
-        The index of a new block is the number of blocks before it. The parameters are
-        those of `checked_step`, and the longest step: unlike in the paper, eta is never
-        longer than that.
-        """
-        n_blocks = len(expansion.coef)
-        if self.algorithm == "cdsg":
-            betas = expansion.block_sums()
-            k, eta = checked_step(betas, _host(mean_gradient), noise, gamma)  # 5
-            if eta > gamma:  # 12, the else of 6
-                return [k], min(eta, longest)
-        n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
-        room = n if self.max_blocks is None else self.max_blocks - n_blocks
-        turn = expansion.n_steps % (self.n_new + self.n_old)
-        old = self.algorithm == "udsg" and turn >= self.n_new
-        if room <= 0 or (old and n_blocks):
-            if n == 1:
-                return [rng.randint(n_blocks)], gamma
-            return rng.permutation(n_blocks)[:n].tolist(), gamma
-        return list(range(n_blocks, n_blocks + min(n, room))), gamma
-
-
-def checked_step(betas, mean_gradient, noise, gamma):
-    """Return the old block that allows the longest step, and that step.
-
-    By equation 9 of the paper, whose eta is our -eta, a step eta on block k has at most
-    the error of a step gamma on a new block if ::
-
-        2 |beta_k - eta g|^2 + 2 eta^2 v <= |beta_k|^2 + gamma^2 |g|^2
-
-    with the batch's mean gradient g and v = (M sigma)^2 / B, the error that arises
-    because the earlier batches had other rows. (Equation 9 divides by B^2; the variance
-    in the text before it is divided by B. In algorithm 4, which subtracts eta_k as we
-    do, the condition "|eta_j| <= gamma_t" must be "|eta_k| <= gamma_i", and in the last
-    line, "beta_k = alpha_k - ...", alpha_k must be beta_k.)
-
-    Parameters
-    ----------
-    betas : ndarray of shape (n_blocks, l)
-        beta_k.
-    mean_gradient : ndarray of shape (l,)
-        g.
-    noise : float
-        v. `Iteration.step` takes the mean of |g_i|^2 over the batch instead of its
-        bound M^2, and 1 / (8 F) for sigma^2.
-    gamma : float
-
-    Returns
-    -------
-    k : int
-    eta : float
-        0.0 if no step on an old block meets the condition.
-    """
-    square = mean_gradient @ mean_gradient
-    a = 2.0 * (square + noise)
-    if not len(betas) or not a > 0:
-        return 0, 0.0
-    b = 2.0 * (betas @ mean_gradient)
-    c = (betas * betas).sum(axis=1) - gamma**2 * square
-    root = b * b - a * c
-    steps = np.where(root >= 0, (b + np.sqrt(np.maximum(root, 0.0))) / a, 0.0)
-    k = int(np.argmax(steps))
-    return k, float(max(steps[k], 0.0))
 
 
 class TrainingRows(NamedTuple):
@@ -486,12 +406,13 @@ class Iteration:
             return
         factor *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
         gamma = factor * self.steps.at(expansion.n_steps + 1)
+        host_gradient = _host(mean_gradient)
         # v of `checked_step`. M^2 is squares / m, and sigma^2 is 1 / (8 F): the mean of
         # F cosines has at most the variance 1 / (2 F), which the paper divides by 4.
         noise = squares / (8.0 * self.features.block_size * m**2)
         blocks, eta = self.blocks.choose(  # 5, 6
             expansion,
-            mean_gradient,
+            host_gradient,
             noise,
             gamma,
             factor * self.steps.longest,
@@ -499,19 +420,23 @@ class Iteration:
         )
         expansion.scale *= 1.0 - eta * self.alpha  # 7, 9 (13, 15)
         minus_step = -eta / expansion.scale / len(blocks)
+        n_before, size = len(expansion.coef), 0.0
         for k in blocks:  # 8, 10, 11 (14, 16)
             tiles, products = self.features.adjoint(self.rows.X[b, :], k, G)
             mu = products[:, -1] / total_weight
             change = minus_step * (products[:, :-1] / m - mu[:, None] * mean_gradient)
-            beta_change = minus_step * _host(mean_gradient)
-            expansion.add(k, change, mu @ change, beta_change)
+            size += float(xp.sum(change * change)) ** 0.5
+            expansion.add(k, change, mu @ change, minus_step * host_gradient)
             self.values.record(k, change, b.start, tiles, V)
         least = min(_FEWEST_OF_CLASS / m, self.loss.curvature)
+        curvature = np.maximum(curvatures / total_weight, least)
+        size *= expansion.scale * float(curvature.mean()) ** 0.5
+        self.blocks.record(expansion, len(expansion.coef) - n_before, size)
         # While the constant lags behind, old blocks fail the check. That matters only
         # if old blocks save time: if values are kept, new ones cost no more.
         quick = self.loss.moves_constant and not self.values.keep
         rate = constant_rate(self.batch_size, quick) * eta / self.steps.longest
-        rate = rate / np.maximum(curvatures / total_weight, least) * m / total_weight
+        rate = rate / curvature * m / total_weight
         rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
         expansion.constant = expansion.constant - rate * mean_gradient
         expansion.n_steps += 1

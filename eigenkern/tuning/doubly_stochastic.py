@@ -19,13 +19,12 @@ _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's
 # calls is as large.
 _STEP_WORK = 2e6
-# Rows times frequencies of the first step of a fit; fewer rows count as 2000. Errors on
-# new rows (squared loss, laplacian) with 2000 rows and 0.25e6 (one block), 8e6, 16e6,
-# 32e6, 64e6: ijcnn1 4.3, 4.3, 4.2, 4.1, 3.9 %, fashion_mnist 17.3, 16.7, 16.7, 16.3,
-# 16.3 %, california_housing 0.262 with all; with 10 000 rows and 1.28e6 (one block),
-# 32e6, 160e6: ijcnn1 1.89, 1.67, 1.58 %, california_housing 0.2364, 0.2353, 0.2349. A
-# fit with 64e6 takes up to 1.4 times as long as with 32e6.
-_FIRST_STEP_WORK, _LEAST_FIRST_ROWS = 32e6, 2000
+# Frequencies of the first step of a fit; all later ones are in proportion. 1 - R2 on
+# new rows with 2048, 4096, 8192 and 16384: kin8nm, 6500 rows, 0.133, 0.116, 0.104,
+# 0.097; cpusmall, 6500 rows, 0.048, 0.046, 0.044, 0.043; california_housing, 14 000
+# rows, 0.226, 0.222, 0.218, 0.218. The number of features grows nearly in proportion:
+# for kin8nm 35 000, 63 000, 107 000, 183 000.
+_FIRST_FREQUENCIES = 8192
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
 # Rows on which the largest eigenvalue of the kernel is measured. Its standard deviation
@@ -62,10 +61,9 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
     return block_size, min(batch_size, n)
 
 
-def first_blocks(n, block_size):
+def first_blocks(block_size):
     """Return how many blocks of F frequencies the first step changes."""
-    n = max(n, _LEAST_FIRST_ROWS)
-    return max(_FIRST_STEP_WORK / (n * block_size), 1.0)
+    return max(_FIRST_FREQUENCIES / block_size, 1.0)
 
 
 def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):

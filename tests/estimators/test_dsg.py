@@ -66,9 +66,10 @@ def test_model_is_the_sum_over_blocks(regression):
     shape = (model.n_blocks_, 2 * model.block_size_, 1)
     assert model.coef_.shape == shape
     assert model.n_features_used_ == model.n_blocks_ * model.block_size_
-    n_first = 32e6 / (2000 * model.block_size_)  # 2000, but there are fewer rows
+    in_turn = clone(model).set_params(n_old=1).fit(X, y)
+    n_first = 8192 / model.block_size_
     new = np.maximum(np.round(n_first / np.arange(1, 160, 2)), 1).sum()
-    assert (model.n_iter_, model.t_, model.n_blocks_) == (5, 160, new)
+    assert (in_turn.n_iter_, in_turn.t_, in_turn.n_blocks_) == (5, 160, new)
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_error"])

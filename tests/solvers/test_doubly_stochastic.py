@@ -10,12 +10,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from eigenkern.kernels import Gaussian
 from eigenkern.losses import Hinge, LogLoss, SquaredError
 from eigenkern.operators.fourier import FourierBlocks
+from eigenkern.solvers.block_choice import BlockRule, checked_step
 from eigenkern.solvers.doubly_stochastic import (
-    BlockRule,
     Expansion,
     Steps,
     TrainingRows,
-    checked_step,
     constant_rate,
     doubly_stochastic,
 )
@@ -108,20 +107,23 @@ def test_no_old_block_without_gradient_or_blocks():
 
 @pytest.mark.parametrize("n_first", [1.0, 7.3])
 @pytest.mark.parametrize("keep_values", [False, True])
-@pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
+@pytest.mark.parametrize("algorithm", ["dsg", "udsg", "udsg auto", "cdsg"])
 def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, rng):
     # The batches have different means, so that gradients change sign.
     X, Y = data[0], data[1] + np.repeat([[3.0, 1.0], [0.0, 0.0], [-3.0, 0.0]], 30, 0)
     w = rng.integers(0, 4, len(X)) / 2.0
     alpha, longest = 0.02, 1.9
     gamma = {"gamma": lambda t: 2.0 / (1 + 0.1 * t), "longest": longest}
+    choice = {"algorithm": algorithm, "n_new": 2}
+    if algorithm == "udsg auto":
+        choice = {"algorithm": "udsg", "n_old": None}
+        n_first = min(n_first, 3.3)  # or no block would be used again
     features, expansion, states = solver(
         X,
         Y,
-        algorithm=algorithm,
+        **choice,
         alpha=alpha,
         weights=w,
-        n_new=2,
         n_first=n_first,
         keep_values=keep_values,
         rng=np.random.RandomState(7),
@@ -130,8 +132,9 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, 
     state = next(islice(states, 3, None))
     rng, starts = np.random.RandomState(7), np.arange(0, 90, 30)
     A, M, sums, t, b = [], [], [], 0, np.zeros(2)
+    first = due = 0.0
     phi = [features.features(X, k) for k in range(40)]
-    n_of_step = [1] * 12 if n_first == 1.0 else [7, 4, 2, 2] + [1] * 8
+    n_of_step = [max(round(n_first / t), 1) for t in range(1, 13)]
     for _ in range(4):
         total = 0.0
         for start in rng.permutation(starts):
@@ -152,6 +155,9 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, 
                 old, eta = checked_step(np.array(sums), G.mean(axis=0), noise, step)
                 if eta > step:
                     blocks, step = [old], min(eta, longest)
+            if algorithm == "udsg auto" and A:
+                blocks = blocks[: int(due)] if due >= 1 else [rng.randint(len(A))]
+            n_before, size = len(A), 0.0
             A, M, sums = (
                 [(1 - step * alpha) * part for part in parts] for parts in (A, M, sums)
             )
@@ -162,9 +168,13 @@ def test_steps_are_those_of_a_naive_loop(algorithm, keep_values, n_first, data, 
                     sums.append(np.zeros(2))
                 mu = np.average(phi[k][rows], axis=0, weights=w[rows])
                 change = -step / len(blocks) * (phi[k][rows] - mu).T @ G / 30
+                size += np.linalg.norm(change)
                 A[k] = A[k] + change
                 M[k] = M[k] + mu @ change
                 sums[k] = sums[k] - step / len(blocks) * G.mean(axis=0)
+            first = first or size
+            due = min(max(due - (len(A) - n_before), 0), 1)
+            due += min(n_first * size / first, max(n_first / (t + 1), 0.5))
             b = b - 0.2 * step / longest * G.sum(axis=0) / w[rows].sum()
     assert_allclose(np.array(expansion.coef) * expansion.scale, A, atol=1e-12)
     assert_allclose(expansion.intercept, b - np.sum(M, axis=0), atol=1e-12)
