@@ -357,8 +357,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     n_old : int or "auto", default="auto"
         How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
         old ones make smaller models and faster predictions, but larger errors. "auto":
-        the fewest features for the same error: new blocks in proportion to the change
-        that a step makes (`n_new` times as many). In `partial_fit` "auto" is 1.
+        new blocks in proportion to the change that a step makes (times `n_new`), so
+        that few features make small errors. In `partial_fit` "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):
@@ -750,8 +750,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     n_old : int or "auto", default="auto"
         How many old blocks, drawn at random, "udsg" then changes; U in the paper. More
         old ones make smaller models and faster predictions, but larger errors. "auto":
-        the fewest features for the same error: new blocks in proportion to the change
-        that a step makes (`n_new` times as many). In `partial_fit` "auto" is 1.
+        new blocks in proportion to the change that a step makes (times `n_new`), so
+        that few features make small errors. In `partial_fit` "auto" is 1.
     step_size : float, "auto" or tuple, default="auto"
         Step gamma of an update; pass a number to repeat an experiment. "auto": 0.8 of
         the longest stable step, measured on up to 2000 rows, decaying as 1 / (1 + c t):

@@ -193,6 +193,36 @@ def test_udsg_without_old_blocks_is_dsg(data):
     assert runs[0].scale == runs[1].scale
 
 
+def test_new_blocks_are_due_in_proportion_to_the_size_of_a_step():
+    rule = BlockRule("udsg", n_old=None, n_first=16.0)
+    expansion = Expansion(np.zeros(1), np.zeros(1), coef=[np.zeros((2, 1))])
+    rule.record(expansion, 16, 0.0)
+    assert (expansion.first_size, expansion.n_due) == (0.0, 0.0)
+    rule.record(expansion, 16, 4.0)  # 16 are called for, but 8 in step 2 at most
+    assert (expansion.first_size, expansion.n_due) == (4.0, 8.0)
+    expansion.n_steps = 6
+    rule.record(expansion, 8, 0.4)  # 16 / 10, of at most 16 / 8
+    assert expansion.n_due == pytest.approx(1.6)
+    expansion.n_steps = 998
+    rule.record(expansion, 1, 4.0)  # every other step
+    assert expansion.n_due == pytest.approx(0.6 + 0.5)
+    expansion.n_due = np.nan  # diverged: the guard goes back
+    chosen = rule.choose(expansion, None, 0.0, 1.0, 1.0, np.random.RandomState(0))
+    assert chosen == ([1], 1.0)
+
+
+@pytest.mark.parametrize("n_columns", [1, 3])
+def test_log_loss_calls_for_new_blocks_by_its_curvature(n_columns, data):
+    X = data[0]
+    Y = np.eye(3)[np.arange(90) % 3] if n_columns == 3 else np.sign(X[:, :1])
+    options = {"n_old": None, "n_first": 1.0, "algorithm": "udsg", "batch_size": 90}
+    _, expansion, states = solver(X, Y, LogLoss(n_columns), alpha=0.0, **options)
+    next(states)  # one step of all rows: the first block, from f = 0
+    p = 0.5 if n_columns == 1 else 1 / 3
+    size = np.linalg.norm(expansion.coef[0]) * np.sqrt(p * (1 - p))
+    assert expansion.first_size == pytest.approx(size, rel=1e-9)
+
+
 def test_udsg_uses_half_of_the_features(data):
     state = next(islice(solver(*data, algorithm="udsg")[2], 9, None))
     assert (state.coef.n_steps, len(state.coef.coef)) == (30, 15)
