@@ -333,7 +333,8 @@ def test_errors():
     ]
     for name, options, bar in cases:
         data = prepare(name)
-        model = DSGClassifier(early_stopping=False, random_state=0, **options)
+        options = {"early_stopping": False, "random_state": 0} | options
+        model = DSGClassifier(**options)
         start = time.perf_counter()
         model.fit(data.X_train, data.y_train)
         seconds = time.perf_counter() - start
