@@ -333,8 +333,8 @@ def test_errors():
     ]
     for name, options, bar in cases:
         data = prepare(name)
-        options = {"early_stopping": False, "random_state": 0} | options
-        model = DSGClassifier(**options)
+        options = {"early_stopping": False} | options
+        model = DSGClassifier(random_state=0, **options)
         start = time.perf_counter()
         model.fit(data.X_train, data.y_train)
         seconds = time.perf_counter() - start

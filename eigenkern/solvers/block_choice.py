@@ -1,4 +1,8 @@
-"""Which blocks of random features a step of doubly stochastic gradients changes."""
+"""Which blocks of random features a step of doubly stochastic gradients changes.
+
+Symbols, and the lines of algorithm 4 that comments name, are those of the module
+`doubly_stochastic`.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +22,8 @@ class BlockRule:
     max_blocks : int or None
         Once there are this many blocks, old ones are drawn at random.
     n_first : float
-        Step t changes ``n_first / t`` blocks, rounded, but at least one.
+        Step t changes ``n_first / t`` blocks, rounded, but at least one; fewer new ones
+        if fewer are due.
     """
 
     algorithm: str
