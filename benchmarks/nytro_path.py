@@ -3,7 +3,7 @@
 For each data set the error on test rows (1 - R2, or the fraction of wrong labels) and
 the seconds of `NytroRegressor`, ``NystromRegressor(alpha="path")`` and
 ``NystromRegressor(alpha=1e-6)`` or their classifiers, with their defaults, the best of
-three in turns; the chosen t and alpha; and how NYTRO compares with the path, and the
+five in turns; the chosen t and alpha; and how NYTRO compares with the path, and the
 path with one penalty.
 
 Run ``python benchmarks/nytro_path.py [--rows 6000 2000] [--write]``: some minutes.
@@ -59,7 +59,7 @@ def part(X, y, n, rng):
     return X[rows], y[rows]
 
 
-def measure(name, n, n_runs=3):
+def measure(name, n, n_runs=5):
     """Return a line about one data set, `n` rows to fit."""
     data = load(name, standardize=True)
     rng = np.random.default_rng(0)

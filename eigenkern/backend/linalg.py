@@ -18,6 +18,7 @@ from .array import (
     take,
     to_numpy,
 )
+from .cholesky import SHARED_ORDER, factor_in_place
 from .machine import CPU, SHARED_SECONDS
 from .threads import (
     Team,
@@ -27,13 +28,6 @@ from .threads import (
     single_threaded_blas,
 )
 
-# OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
-# are safe. Larger matrices are factorized in panels of this many columns, which need as
-# many columns of extra memory. The factor of 10000 rows takes 6.1 to 6.6, 5.5 to 5.7,
-# 5.1 and 5.1 s with 512, 1024, 2048 and 4096 columns (single precision: 3.5, 3.1, 2.7
-# and 2.6 s).
-_LARGEST_POTRF = 8192
-_PANEL = 2048
 # Rows of a panel of `inverse_squares`: fewer skip more zeros but make products slow.
 # With 6000 rows and 2000 columns, panels of 64, 128, 256, 512 and 1024 rows take 0.86,
 # 0.73, 1.15, 1.02 and 0.86 s.
@@ -47,9 +41,6 @@ _DIAGONAL_ROWS = 1024
 # Ratio of the least to the largest diagonal entry from which a Cholesky factor in
 # float64 makes columns orthonormal: up to 1e-4, and up to rounding if done twice.
 _SMALLEST_PIVOT = 1e-6
-# Order from which LAPACK gets all idle cores: below it, a factorization takes less than
-# 50 ms on one core, and two cores gain a quarter.
-_SHARED_ORDER = 750
 # Fewest rows of a piece of a product: BLAS is slow with few.
 _PIECE_ROWS = 64
 
@@ -114,7 +105,7 @@ def reflect_rows(K, rows):
 
 def _lapack_threads(order):
     """Return a context for a factorization: a large one gets the idle cores."""
-    n_threads = idle_threads() if order >= _SHARED_ORDER else 1
+    n_threads = idle_threads() if order >= SHARED_ORDER else 1
     return single_threaded_blas.lifted(n_threads)
 
 
@@ -338,9 +329,7 @@ def cholesky(K):
     """
     xp = namespace(K)
     if is_numpy(xp):
-        factor = _blocked_cholesky if K.shape[0] > _LARGEST_POTRF else _potrf_in_place
-        with _lapack_threads(K.shape[0]):
-            L = factor(K)
+        L = factor_in_place(K)
     else:
         L = _library_cholesky(K)
     # Some libraries do not report NaN.
@@ -397,11 +386,10 @@ def shifted_cholesky(K, shift):
     product : callable or None
         ``product(V)`` returns K V. None if K is not kept.
     """
-    if not is_numpy(namespace(K)) or K.shape[0] > _LARGEST_POTRF:
+    if not is_numpy(namespace(K)):
         return cholesky(plus_diagonal(K, shift)), None
     diagonal = K.diagonal().copy()
-    with _lapack_threads(K.shape[0]):
-        L = _potrf_in_place(plus_diagonal(K, shift), clean=False)
+    L = factor_in_place(plus_diagonal(K, shift), clean=False)
     if L is None or not np.all(np.isfinite(L.diagonal())):
         return None, None
     return L, partial(_other_triangle_product, L, diagonal)
@@ -419,35 +407,6 @@ def _other_triangle_product(L, diagonal, V):
             product[i] += tile @ V[j]
             product[j] += tile.T @ V[i]
     return product
-
-
-def _potrf_in_place(K, clean=True):
-    """Return the lower factor of K, in its place; None if it fails.
-
-    Its upper triangle is zero if `clean`, and that of K otherwise.
-    """
-    potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
-    # The transpose is in LAPACK's order: no copy, and half the memory.
-    L, failed = potrf(K.T, lower=0, clean=clean, overwrite_a=1)
-    return None if failed else L.T
-
-
-def _blocked_cholesky(K):
-    """Return the lower factor of K, in its place, by panels; None if it fails."""
-    potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
-    for rows in slices(K.shape[0], _PANEL):
-        start = rows.start
-        K[start:, rows] -= K[start:, :start] @ K[rows, :start].T
-        L, failed = potrf(K[rows, rows].T, lower=0, clean=1)
-        if failed:
-            return None
-        K[rows, rows] = L.T
-        below = K[rows.stop :, rows]
-        below[...] = scipy.linalg.solve_triangular(
-            L, below.T, trans=1, check_finite=False
-        ).T
-        K[:start, rows] = 0.0
-    return K
 
 
 def solve_triangular(L, B, *, transposed=False):

@@ -3,8 +3,8 @@
 A fit or a prediction limits BLAS to one thread (`single_threaded_blas`) and divides its
 large products between threads itself (`run_on_threads`). The threads of BLAS would wait
 for each other by spinning, many times per product, and if another process has a core,
-every wait lasts until the scheduler gives it back. Factorizations, which only LAPACK
-can divide, run on the idle cores (`idle_threads`).
+every wait lasts until the scheduler gives it back. Factorizations by LAPACK run on the
+idle cores (`idle_threads`).
 """
 
 import os
@@ -205,11 +205,8 @@ def idle_threads():
     """Return how many threads LAPACK should use: one per idle core, at least 1.
 
     At most as many as BLAS may use. LAPACK's threads wait for each other thousands of
-    times: if another process has one of the cores, a factorization on all of them takes
-    up to ten times as long as on one (benchmarks/busy.py). Blocks shared by threads of
-    this module do not help: 6000 rows in float32 took 0.71 s next to two loops in the
-    same session and 1.20 s next to two in sessions of their own; LAPACK on one thread
-    took 0.74 s next to either.
+    times: if another process has one of the cores, a factorization on all of them may
+    take ten times as long as on one.
     """
     n_threads = n_blas_threads()
     if n_threads == 1 or single_threaded_blas.is_shared:

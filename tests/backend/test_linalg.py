@@ -129,20 +129,6 @@ def test_first_cholesky_takes_the_first_shift_that_has_a_factor(other_xp, rng):
     assert linalg.first_cholesky(K, shifts[:2]) is None
 
 
-@pytest.mark.parametrize("size", [50, 64, 70])
-def test_cholesky_in_panels(size, monkeypatch, rng):
-    monkeypatch.setattr(linalg, "_LARGEST_POTRF", 40)
-    monkeypatch.setattr(linalg, "_PANEL", 16)
-    A = rng.standard_normal((size, size))
-    K = A @ A.T + np.eye(size)
-    assert_allclose(cholesky(K.copy()), np.linalg.cholesky(K), atol=1e-12)
-    for place in (3, size - 1):
-        wrong = K.copy()
-        wrong[place, place] = -1.0
-        assert cholesky(wrong) is None
-    assert cholesky(np.full((size, size), np.nan)) is None
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 def test_solve_triangular(transposed, any_xp, rng):
     L, B = np.tril(rng.random((9, 9))) + np.eye(9), rng.random((9, 2))

@@ -1,0 +1,93 @@
+"""Cholesky factors in tiles against NumPy's."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from eigenkern.backend import cholesky, linalg
+from eigenkern.backend.cholesky import factor_in_place
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """Factors in small tiles on a number of threads, as on a busy machine."""
+
+    def on_threads(n_threads):
+        monkeypatch.setattr(cholesky, "SHARED_ORDER", 0)
+        monkeypatch.setattr(cholesky, "_WIDEST", 16)
+        monkeypatch.setattr(cholesky, "_NARROWEST", 8)
+        monkeypatch.setattr(cholesky, "idle_threads", lambda: n_threads // 2)
+        monkeypatch.setattr(cholesky, "n_blas_threads", lambda: n_threads)
+        monkeypatch.delattr(cholesky, "_potrf")
+
+    return on_threads
+
+
+def positive(size, rng, dtype=np.float64):
+    A = rng.standard_normal((size, size))
+    return (A @ A.T + np.eye(size)).astype(dtype)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [1, 9, 64, 70, 300])
+def test_tiles(size, n_threads, clean, tiles, rng):
+    tiles(n_threads)
+    K = positive(size, rng)
+    L = K.copy()
+    assert factor_in_place(L, clean) is L
+    assert_allclose(np.tril(L), np.linalg.cholesky(K), rtol=1e-9, atol=1e-12)
+    above = np.zeros_like(K) if clean else K
+    assert np.array_equal(np.triu(L, 1), np.triu(above, 1))
+
+
+def test_tiles_in_single_precision(tiles, rng):
+    tiles(2)
+    K = positive(100, rng, np.float32)
+    L = factor_in_place(K.copy())
+    assert L.dtype == np.float32
+    assert_allclose(L @ L.T, K, atol=1e-5 * K.max())
+
+
+@pytest.mark.parametrize("place", [0, 3, 40, 69])
+def test_there_is_no_factor(place, tiles, rng):
+    tiles(2)
+    K = positive(70, rng)
+    K[place, place] = -1.0
+    assert factor_in_place(K) is None
+    for value in (np.nan, np.inf):
+        assert linalg.cholesky(np.full((70, 70), value)) is None
+
+
+def test_large_matrices_are_factorized_in_tiles(monkeypatch, rng):
+    monkeypatch.setattr(cholesky, "_LARGEST_POTRF", 40)
+    K = positive(50, rng)
+    expected = np.linalg.cholesky(K)
+    monkeypatch.delattr(cholesky, "_potrf")
+    assert_allclose(factor_in_place(K), expected, atol=1e-12)
+
+
+def test_an_idle_machine_is_left_to_lapack(monkeypatch, rng):
+    K = positive(20, rng)
+    expected = np.linalg.cholesky(K)
+    monkeypatch.setattr(cholesky, "SHARED_ORDER", 10)
+    monkeypatch.setattr(cholesky, "n_blas_threads", lambda: 4)
+    monkeypatch.setattr(cholesky, "idle_threads", lambda: 3)
+    monkeypatch.delattr(cholesky, "_Tiles")
+    assert_allclose(factor_in_place(K), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_error_ends_all_threads(error, monkeypatch, tiles, rng):
+    """No thread waits for the tile that was not computed."""
+    tiles(3)
+    compute = cholesky._Tiles._compute
+
+    def fail(self, i, j):
+        if (i, j) == (4, 2):
+            raise error
+        compute(self, i, j)
+
+    monkeypatch.setattr(cholesky._Tiles, "_compute", fail)
+    with pytest.raises(error):
+        factor_in_place(positive(150, rng))
