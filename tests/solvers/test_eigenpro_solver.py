@@ -504,8 +504,20 @@ def test_what_decides_a_race():
     # Then the model on some rows, unless the residual is much above the least one.
     assert winner(search, losses, late, scores) == 1
     assert winner(search, losses, late, scores, zero_loss=0.0) == 1
-    assert winner(search, [1, 1.4, 1, 1, 1, 1], late, scores) == 1
-    assert winner(search, [1, 1.6, 1, 1, 1, 1], late, scores) == 3
+    assert winner(search, [1, 1.1, 1, 1, 1, 1], late, scores) == 1
+    assert winner(search, [1, 1.3, 1, 1, 1, 1], late, scores) == 3
+
+
+def test_a_side_whose_residual_grows_while_the_least_one_falls_is_not_chosen():
+    search, scores = StepSearch(1, 8), [0.9, 0.3, 0.8, 0.4, 2.0, 2.5]
+    assert winner(search, [1.0] * 6, scores, scores) == 1
+    search.update(np.ones(1))
+    assert winner(search, [0.99, 1.1, 1, 1, 1, 1], scores, scores) == 3
+    search.update(np.ones(1))
+    # Not if it falls again, or if the least one grows too.
+    assert winner(search, [0.98, 1.05, 1, 1, 1, 1], scores, scores) == 1
+    search.update(np.ones(1))
+    assert winner(search, [0.99, 1.1, 1, 1, 1, 1], scores, scores) == 1
 
 
 def test_without_trials_there_is_one_side():
@@ -557,7 +569,7 @@ def test_half_the_step_is_kept_where_it_lowers_the_noise():
 
 
 def test_the_step_is_doubled_again_where_the_problem_is_flat():
-    flat = 0.99 ** np.arange(12)
+    flat = 0.995 ** np.arange(12)
     # A trial, back, one epoch's wait, a trial, back, two epochs' wait.
     expected = [1, 0.5, 1, 1, 0.5, 1, 1, 1, 0.5, 1, 1, 1]
     assert losses_to_factors(flat) == expected
@@ -604,12 +616,12 @@ def test_outputs_have_trials_of_their_own(rng):
 
 def test_a_trial_ends_with_the_guard_going_back():
     trials = StepTrials()
-    for loss in (1.0, 0.99):
+    for loss in (1.0, 0.995):
         trials.update(loss)
     assert trials.factor == 0.5
     trials.forget()
     assert trials.factor == 1.0
-    trials.update(0.99)
+    trials.update(0.995)
     assert trials.factor == 1.0
 
 
