@@ -75,6 +75,7 @@ def reached(module, seen=()):
 def test_the_graph_is_read():
     assert own_imports("backend.linalg", MODULES["backend.linalg"]) == {
         "backend.array",
+        "backend.cholesky",
         "backend.machine",
         "backend.threads",
     }

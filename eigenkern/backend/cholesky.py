@@ -55,9 +55,13 @@ def factor_in_place(K, clean=True):
 def _potrf(K, clean):
     """Return the lower factor by LAPACK, in the place of K; None if it fails."""
     potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
-    # The transpose is in LAPACK's order: no copy, and half the memory.
-    L, failed = potrf(K.T, lower=0, clean=clean, overwrite_a=1)
-    return None if failed else L.T
+    # The array, or its transpose, is in LAPACK's order: no copy, and half the memory.
+    if K.flags.f_contiguous:
+        L, failed = potrf(K, lower=1, clean=clean, overwrite_a=1)
+    else:
+        L, failed = potrf(K.T, lower=0, clean=clean, overwrite_a=1)
+        L = L.T
+    return None if failed else L
 
 
 class _Tiles:

@@ -78,18 +78,21 @@ def add_normal_equations(fit, kind, K, plan, holds_out=False):
     """Add factors, and sums over all rows, with the matrix K of the training rows."""
     # Sums over the rows pass through a buffer, while L of the centers and the sums are
     # in memory. Freed tiles stay with their threads. While the models are computed, the
-    # plan has room for one matrix more than was seen in use.
+    # plan has room for one matrix more than was seen in use, and for one more yet where
+    # a path on held-out rows takes factors in place.
     p, n_block = K.shape[1], K.gram_rows()
     square = 8 * p * p
     fit.holds("tiles", fit.tiles(K, n_block))
     fit.uses(8 * p * n_block + 2 * square)
+    by_factors = kind == "path" and krylov_pays(p, fit.n_outputs)
     squares = NystromPlan.SQUARES[kind] - 1 + 2 * holds_out
+    squares -= by_factors and holds_out
     fit.uses(squares * square)
     fit.holds("preconditioner", square)
     n_evaluations, before = NystromPlan.SUMS.get(kind, 1), fit.seconds
     fit.entries(n_evaluations * fit.n * p + p * p / 2)
     fit.products(plan.work)
-    if kind == "path" and not krylov_pays(p, fit.n_outputs):
+    if kind == "path" and not by_factors:
         fit.products((ALL_EIGENVECTORS - 1) * NystromPlan.CUBES[kind] * p**3)
     add_pivoted_factor(fit, p)
     fit.seconds = before + NORMAL_EQUATIONS * (fit.seconds - before)

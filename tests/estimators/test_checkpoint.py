@@ -313,7 +313,7 @@ def test_sizes_stay_where_the_machine_would_choose_others(
 ):
     X, y, _ = data
     model = EigenProRegressor(
-        algorithm="eigenpro4", n_centers=40, max_iter=4, random_state=0
+        algorithm="eigenpro4", n_centers=40, max_iter=8, random_state=0
     )
     monkeypatch.setattr(sizes, "MIN_ROWS", 1)
     monkeypatch.setattr(sizes, "filling_work", lambda *_: 1e3)
