@@ -32,7 +32,9 @@ SHARED_ORDER = 750
 # OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
 # are safe.
 _LARGEST_POTRF = 8192
-# Most and fewest rows of a tile, and rows of tiles per thread.
+# Most and fewest rows of a tile, and rows of tiles per thread. With tiles of 256, 512
+# and 1024 rows 6000 rows take 0.47, 0.44 and 0.49 s, and 2000 rows take 0.028 and
+# 0.031 s with the first two.
 _WIDEST, _NARROWEST, _PER_THREAD = 512, 128, 4
 
 
@@ -69,7 +71,8 @@ class _Tiles:
 
     Tile (i, j) becomes ``(K_ij - sum_k L_ik L_jk') L_jj^-T``, with k < j; on the
     diagonal it becomes the factor of the bracket. Tiles are taken column by column:
-    each waits only for some that were taken before.
+    each waits only for some that were taken before. They have a queue of their own,
+    because an error must also end the waits, wherever it comes.
     """
 
     def __init__(self, K, clean, n_threads):

@@ -205,8 +205,8 @@ def idle_threads():
     """Return how many threads LAPACK should use: one per idle core, at least 1.
 
     At most as many as BLAS may use. LAPACK's threads wait for each other thousands of
-    times: if another process has one of the cores, a factorization on all of them may
-    take ten times as long as on one.
+    times: if another process has one of the cores, a factorization on all of them took
+    up to ten times as long as on one (on another machine as long, see `cholesky`).
     """
     n_threads = n_blas_threads()
     if n_threads == 1 or single_threaded_blas.is_shared:

@@ -67,14 +67,20 @@ def test_large_matrices_are_factorized_in_tiles(monkeypatch, rng):
     assert_allclose(factor_in_place(K), expected, atol=1e-12)
 
 
-def test_an_idle_machine_is_left_to_lapack(monkeypatch, rng):
-    K = positive(20, rng)
-    expected = np.linalg.cholesky(K)
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_idle_machine_is_left_to_lapack(order, clean, monkeypatch, rng):
+    K = np.asarray(positive(20, rng), order=order)
+    kept, expected = K.copy(), np.linalg.cholesky(K)
     monkeypatch.setattr(cholesky, "SHARED_ORDER", 10)
     monkeypatch.setattr(cholesky, "n_blas_threads", lambda: 4)
     monkeypatch.setattr(cholesky, "idle_threads", lambda: 3)
     monkeypatch.delattr(cholesky, "_Tiles")
-    assert_allclose(factor_in_place(K), expected, atol=1e-12)
+    L = factor_in_place(K, clean)
+    assert np.shares_memory(L, K)
+    assert_allclose(np.tril(L), expected, atol=1e-12)
+    above = np.zeros_like(K) if clean else kept
+    assert np.array_equal(np.triu(L, 1), np.triu(above, 1))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
