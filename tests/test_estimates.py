@@ -95,10 +95,19 @@ def test_sizes_are_those_that_a_fit_chooses(model, rng):
         EigenProRegressor(algorithm="eigenpro4", n_centers=800, max_iter=1),
         NystromRegressor(n_centers=1000),
         NystromRegressor(n_centers=1000, alpha="path"),
+        NystromRegressor(n_centers=1000, alpha="path", selection="gcv"),
+        NystromRegressor(n_centers=1000, alpha="path", selection="loo"),
+        NystromRegressor(n_centers=1000, alpha="path", selection="loo", cache_size=100),
         NystromRegressor(n_centers=None),
+        NystromRegressor(n_centers=None, alpha="path"),
+        NystromRegressor(n_centers=None, alpha="path", selection="loo"),
+        NystromRegressor("gaussian", n_centers=None, alpha=0.0),
+        NytroRegressor(n_centers=None),
+        FalkonLikeRegressor(n_centers=3000),
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_memory_is_what_a_fit_allocates(model, rng):
     X, y = data(rng, 3000, 6)
     told = estimate(model, *X.shape).memory

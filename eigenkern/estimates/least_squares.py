@@ -9,7 +9,7 @@ from ..estimators.least_squares import (
     given_centers,
     what_is_solved,
 )
-from ..estimators.nystrom import NystromRegressor
+from ..estimators.nystrom import NystromRegressor, check_alphas
 from ..estimators.nytro import (
     NytroClassifier,
     NytroRegressor,
@@ -18,7 +18,7 @@ from ..estimators.nytro import (
 )
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
-from ..nystrom.plan import NystromPlan
+from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import n_left_out
 from ..operators.cached import cached_bytes
 from ..tuning.sizes import FALKON_ITERATIONS
@@ -51,14 +51,14 @@ def estimate_centers(fit):
         return estimate_centers(replace(fit, dtype="float64"))
     fit.finds_equal_rows()
     if every_row and not logistic:
-        return _estimate_rows(fit, kind)
+        return _estimate_rows(fit, kind, holds_out)
     _add_rows(fit, p, holds_out)
     if logistic:
         return estimate_logistic(fit, kind, n_train, p, every_row)
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
 
-def _estimate_rows(fit, kind):
+def _estimate_rows(fit, kind, holds_out):
     """Return the estimate for the full kernel of all rows."""
     e, n, k = fit.estimator, fit.n, fit.n_outputs
     path = kind == "path" or (kind == "falkon" and e.alpha == 0)
@@ -67,13 +67,16 @@ def _estimate_rows(fit, kind):
     fit.holds("data copy", n * fit.d * fit.itemsize)
     fit.holds("kernel matrix", 8 * n * n)
     fit.holds("centers", n * K.row_width * fit.itemsize)
-    # Eigenvectors, or the part of the inverse for the rows that are left out: with 1000
-    # to 5000 rows a fit allocates 4 to 15 MB in addition to K.
-    values = 2 * n * n if path else n_left_out(n, 1 / 4) ** 2
+    # All eigenvectors, of which alpha=0 may need none; the factors of a path, 0.34 to
+    # 0.4 n^2 numbers with 2000 to 5000 rows; or the part of the inverse for the rows
+    # that are left out, 4 to 15 MB with 1000 to 5000 rows.
+    all_vectors = path and not (holds_out and krylov_pays(n, k))
+    values = 3 * n * n if all_vectors else 0.4 * n * n
+    if not path:
+        values = n_left_out(n, 1 / 4) ** 2
     fit.uses(8 * values + fit.tiles(K) + 40 * n * k)
     fit.entries((2 if path else 1) * n * n / 2)
     fit.touches(8 * n * n)
-    all_vectors = path and not krylov_pays(n, k)
     fit.products(plan.work * (ALL_EIGENVECTORS if all_vectors else 1))
     return fit.result("path" if path else "factor", n_centers=n)
 
@@ -102,6 +105,8 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     iterates = isinstance(e, NYTRO) and not uses_factors(e, fit, plan, sizes, size)
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
+        if kind == "path" and e.selection == "loo":
+            _add_leave_one_out(fit, K)
         if isinstance(e, NystromRegressor):
             # For variances: kernel values of left-out rows, whitened by L, then by the
             # factor, and squared.
@@ -127,3 +132,23 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     fit.uses(2 * square + block)
     add_pivoted_factor(fit, p)
     return fit.result("iterations", n_centers=p, n_epochs=n_epochs)
+
+
+def _add_leave_one_out(fit, K):
+    """Add the exact leave-one-out errors of a path: the second pass over the rows.
+
+    While a block of the kernel matrix is multiplied, the product before is in memory;
+    then one product is, with three numbers for each row, output and penalty.
+    """
+    (n, p), e = K.shape, fit.estimator
+    (kept,) = cached_bytes([K], e.cache_size, 2, fit.d)
+    if kept:
+        fit.holds("kernel matrix", kept)
+        fit.touches(kept)
+    else:
+        fit.entries(n * p)
+    width = 3 * (fit.n_outputs + 1) * len(check_alphas(e.alphas))
+    b = next(blocks(n, p + width)).stop
+    n_products = 2 if b == n else 3
+    fit.uses(8 * (3 * p * p + b * max(n_products * p, p + width)))
+    fit.products(n * p * p + n * p * width)

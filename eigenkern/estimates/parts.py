@@ -84,8 +84,8 @@ def add_normal_equations(fit, kind, K, plan, holds_out=False):
     square = 8 * p * p
     fit.holds("tiles", fit.tiles(K, n_block))
     fit.uses(8 * p * n_block + 2 * square)
-    by_factors = kind == "path" and krylov_pays(p, fit.n_outputs)
-    fewer = 2 if by_factors and holds_out else 1
+    by_factors = kind == "path" and holds_out and krylov_pays(p, fit.n_outputs)
+    fewer = 2 if by_factors else 1
     squares = NystromPlan.SQUARES[kind] - fewer + 2 * holds_out
     fit.uses(squares * square)
     fit.holds("preconditioner", square)

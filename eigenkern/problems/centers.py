@@ -187,8 +187,9 @@ class CenterProblem(LeastSquares):
         scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
         scale = xp.where(inside, scale, xp.zeros_like(scale))
         R_V = self.expand(spectrum.vectors * scale)
-        for block, F in products(self._training_matrix, R_V, width):
-            yield block, xp.sqrt(rows.weights[block])[:, None] * F
+        for block, U in products(self._training_matrix, R_V, width):
+            U *= xp.sqrt(rows.weights[block])[:, None]
+            yield block, U
 
     def without(self, sets, L, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]

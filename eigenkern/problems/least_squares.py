@@ -71,7 +71,9 @@ def products(matrix, coefs, width):
     """
     for block in blocks(matrix.shape[0], matrix.shape[1] + width):
         K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
-        yield block, large_product(K, coefs)
+        F = large_product(K, coefs)
+        del K  # not needed while the caller computes
+        yield block, F
 
 
 class Rows(NamedTuple):

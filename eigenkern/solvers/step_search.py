@@ -60,9 +60,9 @@ class StepSearch:
     For every output, the model after an epoch is that of the best step, and in the end
     only the best step continues. Sides that diverge or fall far behind are dropped. The
     race is over when the same side leads in two epochs after the first, its step is not
-    longer than the measured one, and the shorter ones fall further behind: longer steps
-    may turn out to be unstable later, and shorter ones may catch up. After the race,
-    half the step is tried for an output whose residual stalls.
+    longer than the measured one, and no other such step catches up. Steps longer than
+    the measured one may turn out to be unstable later. After the race, half the step is
+    tried for an output whose residual stalls.
 
     Parameters
     ----------
@@ -157,11 +157,11 @@ class StepSearch:
         behind, before, leader = logs - logs.min(), self._behind, np.argmin(logs)
         self._stays = behind <= np.log(_HOPELESS)
         self._stays[self._best] = True
-        shorter = self._stays & (self._race < self._race[leader])
+        rivals = self._stays & (self._race <= 1)
         self._behind, self._decided = behind, False
         if self._epoch > 1 and self._race[leader] <= 1:
             led_before = before[leader] == 0.0
-            self._decided = led_before and (behind >= before)[shorter].all()
+            self._decided = led_before and (behind >= before)[rivals].all()
 
     def chosen(self, losses):
         """Return the losses of the best sides, (l,), from all losses (k, l)."""

@@ -459,13 +459,22 @@ def test_a_race_goes_on_while_the_best_side_changes():
     assert_array_equal(search.factors, [[1.0]])
 
 
-def test_a_race_goes_on_while_a_shorter_step_catches_up():
-    """The measured step leads all the time."""
+@pytest.mark.parametrize(
+    "leader, rival, goes_on",
+    # The steps are 1, sqrt(2), 1/sqrt(2), 2, 1/2 and 4 times the measured one.
+    [(0, 2, True), (2, 4, True), (2, 0, True), (4, 0, True), (2, 1, False)],
+)
+def test_a_race_goes_on_while_a_step_up_to_the_measured_one_catches_up(
+    leader, rival, goes_on
+):
     search = StepSearch(1, 8)
-    for epoch, shorter in enumerate((3.0, 3.0, 2.0, 1.5, 1.5)):
-        scores = np.array([[1.0], [2], [shorter], [4], [5], [6]])
+    for epoch, behind in enumerate((4.0, 4.0, 3.0, 2.0, 2.0)):
+        scores = np.full((6, 1), 5.0)
+        scores[leader], scores[rival] = 1.0, behind
         search.choose(np.ones((6, 1)), scores, lambda scores=scores: (scores, np.inf))
-        assert search.update(np.ones(1)) == (epoch == 4)
+        assert search.update(np.ones(1)) == (epoch == (4 if goes_on else 2))
+        if search.n_sides == 1:
+            break
 
 
 def test_sides_that_fall_behind_are_dropped():
