@@ -490,9 +490,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
-        run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and continues with the best. If the residual
-        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        run on up to 4000 rows, and less for rows more extreme than these. A kernel
+        machine first races up to six steps of 0.5 to 4 times that, fewer for many
+        outputs, and continues with the best. If the residual of an output stalls, half
+        the step is tried for an epoch and kept if it helps.
         "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
         times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0
@@ -755,9 +756,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
     step_size : float, "auto" or "bound", default="auto"
         Step eta of the update ``a_b -= eta / m * (f(X_b) - y_b)``; pass a number to
         repeat an experiment. "auto": 0.8 of the largest step that is stable in a trial
-        run on up to 4000 rows. A kernel machine first races up to six steps of 0.5 to 4
-        times that, fewer for many outputs, and continues with the best. If the residual
-        of an output stalls, half the step is tried for an epoch and kept if it helps.
+        run on up to 4000 rows, and less for rows more extreme than these. A kernel
+        machine first races up to six steps of 0.5 to 4 times that, fewer for many
+        outputs, and continues with the best. If the residual of an output stalls, half
+        the step is tried for an epoch and kept if it helps.
         "bound": from theorem 4 of EigenPro 1, which assumes exact eigenvectors; several
         times shorter. Any step is halved if the iteration diverges.
     damping : float in (0, 1], default=1.0

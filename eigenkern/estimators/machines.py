@@ -6,6 +6,7 @@ from ..problems.kernel import KernelProblem
 from ..problems.problem import weighted_mean_square
 from ..solvers.direct import solve_directly
 from ..solvers.eigenpro import eigenpro, gone_on, step_on_all_rows, step_on_rows
+from ..solvers.row_steps import RowSteps
 from ..tuning.sizes import check_sizes, direct_pays, tuning_bytes
 from .base import epoch_rule
 from .tuned import (
@@ -66,16 +67,21 @@ def prepare_machine(model, data, train, predicted, spared):
     tuning = tuned(model, problem, problem.operator, q, of_all_rows=is_eigenpro1)
     if not first:
         problem = problem.cached(*cache)
+    P, row_steps = tuning.preconditioner, None
+    if tuning.largest_entry is not None:
+        largest = tuning.largest_entry
+        row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
     make_solver = partial(
         eigenpro,
         problem.operator,
         problem.targets,
-        tuning.preconditioner,
+        P,
         weights=problem.weights,
         batch_size=tuning.batch_size,
         step_size=tuning.step_size,
         rng=problem.rng,
         step=step_on_all_rows if is_eigenpro1 else step_on_rows,
+        row_steps=row_steps,
     )
     start = first_coef(model, problem)
     solver = make_solver(

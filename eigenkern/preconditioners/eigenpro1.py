@@ -117,6 +117,10 @@ class GlobalSpectral(TopEigenvectors):
         """Return p(x) of some rows, shape (m, q)."""
         return self.images[start:stop, :]
 
+    def features_of_batch(self, b, _K_bs):
+        """Return p(x) of a batch of rows b."""
+        return self.images[b, :]
+
     def correction(self, b, G):
         """Return V D V' K(X, X_b) G = V D p(X_b)' G of a batch of rows."""
         image = self.images[b, :].T @ G

@@ -75,4 +75,8 @@ class Spectral(TopEigenvectors):
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
         block = operator.block(start, stop, 0, self.subsample_size)
-        return large_product(block, self.vectors)
+        return self.features_of_batch(slice(start, stop), block)
+
+    def features_of_batch(self, _b, K_bs):
+        """Return p(x) of a batch of rows b, from K(X_b, X_s)."""
+        return large_product(K_bs, self.vectors)

@@ -94,6 +94,15 @@ class KernelProblem(Problem):
             (other.validation,) = scored
         return other
 
+    def diagonal(self, rows):
+        """Return the diagonal of the operator in a range of the rows, (m,)."""
+        if self.kernel is None:
+            block = self.operator.block(rows.start, rows.stop, rows.start, rows.stop)
+            return self.xp.linalg.diagonal(block)
+        X = self.to_compute(take(self._X, self._train[rows]))
+        entries = self.xp.astype(self.kernel.diagonal(X), self.dtype)
+        return entries if self._added is None else entries + self._added[rows]
+
     def can_be_cached_beside(self, n_bytes):
         """Whether free memory can hold the kernel matrices and `n_bytes` more."""
         scored = [] if self.validation is None else [self.validation]

@@ -59,6 +59,7 @@ def eigenpro(
     may_restart=True,
     accepts=lambda model: True,
     rows=None,
+    row_steps=None,
 ):
     """Minimize mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
 
@@ -130,6 +131,8 @@ def eigenpro(
         epoch counts as diverged.
     rows : slice, default=None
         The rows that an epoch visits. None: all.
+    row_steps : RowSteps, default=None
+        Factors of the steps on single rows.
 
     Returns
     -------
@@ -163,9 +166,8 @@ def eigenpro(
         batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
-            mean = eigenpro_steps(
-                A, y, w, P, sides, rates, batches, zero_losses, step, watch, alpha
-            )
+            state = sides, rates, batches, zero_losses
+            mean = eigenpro_steps(A, y, w, P, *state, step, watch, alpha, row_steps)
             judge = partial(_judge, A, y, w, zero_losses, mean, rows.stop)
             search.choose(watch.losses, watch.late, judge)
             coef[...] = search.chosen_columns(sides)
@@ -205,7 +207,9 @@ def gone_on(make_solver, state):
     return make_solver(coef=state.coef, try_steps=False, n_halvings=n)
 
 
-def eigenpro_steps(A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha):
+def eigenpro_steps(
+    A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha, row_steps=None
+):
     """Step on every batch; return the mean of the iterates a of the second half.
 
     The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place.
@@ -225,7 +229,8 @@ def eigenpro_steps(A, y, w, P, a, rates, batches, zero_losses, step, watch, alph
         # An iterate that diverged stays at zero, where it cannot overflow.
         for columns in watch.lost_columns():
             a[:, columns], rates[columns] = 0.0, 0.0
-        g = rates * weighted
+        factors = None if row_steps is None else row_steps.of(b, K_bs)
+        g = rates * (weighted if factors is None else factors * weighted)
         step(A, P, a, b, K_bs, g)  # 3, 5
         if alpha > 0:
             a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)

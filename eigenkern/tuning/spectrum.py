@@ -176,6 +176,12 @@ class HeldOutSpectrum:
             v = v / norm
         return max(float(xp.mean(w * w) - xp.sum(G * G)) / norm, 1.0)
 
+    def largest_entry(self, q):
+        """Return the maximum of w_h k_P(h, h), with the weights w of the rows."""
+        P, D, xp = self._rows.P[:, :q], self._preconditioner.scales_of(q), self._xp
+        entries = self._diagonal - xp.sum(P * P * D, axis=1)
+        return float(xp.max(self._root * self._root * entries))
+
     def measure(self, numbers):
         """Return a pair (beta, lambda) for each of several numbers q of eigenvectors.
 

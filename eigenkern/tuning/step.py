@@ -7,7 +7,7 @@ lambda stops growing; `spectrum.HeldOutSpectrum` measures beta, lambda and the s
 itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..preconditioners.centers import CenterSpectral
@@ -69,6 +69,9 @@ class Tuning:
         The measurement of that preconditioner.
     candidates : tuple of Measured
         All measurements, by increasing q; q = 0 is the kernel itself.
+    largest_entry : float or None
+        The largest w_h k_P(h, h) of the rows that the step was measured on; None if
+        these are all rows, or if the step was not measured.
     """
 
     preconditioner: Any
@@ -78,6 +81,7 @@ class Tuning:
     step_size: float
     adapted: Measured
     candidates: tuple
+    largest_entry: float | None = None
 
     @property
     def plain(self):
@@ -148,9 +152,13 @@ def tune(
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
     spectrum = _spectrum(operator, n, s, full, weights, n_measured)
     sizes = s, m, largest_batch
-    return _choose_step(
+    tuning = _choose_step(
         spectrum, full, n, n_measured, sizes, n_components, step_size, cost
     )
+    if step_size == "auto" and n_measured < n and tuning.adapted.top_eigenvalue > 0:
+        largest = spectrum.largest_entry(tuning.preconditioner.n_components)
+        tuning = replace(tuning, largest_entry=largest)
+    return tuning
 
 
 def tune_on_centers(

@@ -287,3 +287,16 @@ def test_without_rows_held_out(rows):
     for make in CASES:
         case = make(*rows[:4], None)
         assert np.isfinite(case.problem.loss(case.coef))
+
+
+@pytest.mark.parametrize("make", [kernel, precomputed])
+def test_diagonal_of_the_operator(make, rng):
+    X, Y = rng.standard_normal((N, 3)), rng.standard_normal((N, L))
+    train, weights = rng.permutation(N)[:50], rng.uniform(0.5, 2.0, size=N)
+    problem = make(X, Y, weights, train, None).problem
+    expected = np.ones(24)
+    assert_allclose(problem.diagonal(slice(7, 31)), expected, rtol=1e-12)
+    w = weights[train] / weights[train].mean()
+    problem = problem.penalized(3.0).cached(1000, 20)
+    expected += 3.0 / w[7:31]
+    assert_allclose(problem.diagonal(slice(7, 31)), expected, rtol=1e-12)
