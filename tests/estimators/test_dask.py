@@ -415,12 +415,20 @@ def test_a_worker_that_dies_costs_its_chunks(
 
 
 @pytest.mark.parametrize("name", ["falkon", "nytro"])
-def test_kernel_matrices_are_cached_on_workers(name, client, iterates, made):
+def test_kernel_matrices_are_cached_on_workers(
+    name, client, iterates, made, monkeypatch
+):
+    def on_workers():
+        return [key for key in client.cluster.scheduler.tasks if "_block" in str(key)]
+
+    def count(self):
+        seen.append(len(on_workers()))
+
+    seen = []
+    monkeypatch.setattr(CachedDaskMatrix, "__del__", count, raising=False)
     D = da.from_array(X, chunks=(170, 4))
     again = iterated(name, D, cache_size=0)
     assert made == []
-    gc.collect()
-    n_before = len(client.cluster.scheduler.tasks)
     kept = iterated(name, D)
     # 480 training rows and 120 held out, or all rows. With 480 rows it is refitted.
     rows = {"falkon": [600], "nytro": [480, 120, 600]}[name]
@@ -428,11 +436,13 @@ def test_kernel_matrices_are_cached_on_workers(name, client, iterates, made):
     assert_allclose(kept.dual_coef_, again.dual_coef_, rtol=0, atol=1e-10)
     if name == "falkon":
         assert kept.cache_size_ == made[0]
-    for _ in range(100):  # cached matrices are freed without the garbage collector
-        if len(client.cluster.scheduler.tasks) <= n_before:
+    # They are freed without the garbage collector.
+    assert len(seen) == len(made) and min(seen) >= 4
+    for _ in range(100):
+        if not on_workers():
             break
         time.sleep(0.02)
-    assert len(client.cluster.scheduler.tasks) <= n_before
+    assert on_workers() == []
 
 
 def test_cache_size_is_for_all_workers(iterates, made):
