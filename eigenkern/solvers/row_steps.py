@@ -14,10 +14,13 @@ class RowSteps:
 
         r_i = min(1, max_{h in H} w_h k_P(h, h) / (w_i k_P(x_i, x_i)))
 
-    The solution of K a = y stays as it is: r_i multiplies one equation. The factors are
-    computed when a batch is visited for the first time, from the same K(X_b, X_s) as
-    its step, in m s q multiply-adds: on mnist, 60 000 rows and s = 2000, that takes 0.6
-    of the 29 seconds of a fit of one epoch.
+    The solution of K a = y stays as it is: r_i multiplies one equation. (EigenPro 2's
+    beta is the largest k_P(x, x) of all rows, but the paper estimates it on a
+    subsample, which may lack such rows as well.)
+
+    The factors are computed when a batch is visited for the first time, from the same
+    K(X_b, X_s) as its step, in m s q multiply-adds: on mnist, 60 000 rows and s = 2000,
+    that takes 0.6 of the 29 seconds of a fit of one epoch.
 
     Of 113 problems of 5000 rows, 4000 of them measured, 49 had such rows, at most three
     (problems like those at `step_search._STALL`). In these 49 the epochs to the target
