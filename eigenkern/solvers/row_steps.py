@@ -46,9 +46,11 @@ class RowSteps:
 
     def of(self, b, K_bs):
         """Return the factors of a batch of rows, (m, 1), or None if all are 1."""
-        if b.start not in self._factors:
-            self._factors[b.start] = self._compute(b, K_bs)
-        return self._factors[b.start]
+        # Epochs on all rows have other batches than those without the spared ones.
+        key = b.start, b.stop
+        if key not in self._factors:
+            self._factors[key] = self._compute(b, K_bs)
+        return self._factors[key]
 
     def _compute(self, b, K_bs):
         entries = self._diagonal(b)

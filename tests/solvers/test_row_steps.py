@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern import EigenProRegressor
+from eigenkern import EigenProClassifier, EigenProRegressor
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Polynomial
 from eigenkern.operators.given import GivenMatrix
@@ -64,6 +64,15 @@ def test_factors_are_those_of_the_definition(make, q, weighted, matrix, rng):
     assert np.sum(found < 1) == 4
     steps = RowSteps(P, lambda b: np.diag(matrix)[b], w, float(size.max()) * (1 + 1e-9))
     assert steps.of(slice(0, M), matrix[:M, : P.n_columns]) is None
+
+
+def test_factors_of_batches_with_equal_starts(matrix):
+    P = Spectral.of(GivenMatrix(matrix), S, Q)
+    size = entries(matrix, P)
+    steps = RowSteps(P, lambda b: np.diag(matrix)[b], None, float(np.median(size)))
+    for b in (slice(0, M), slice(0, 2 * M), slice(M, N), slice(M, N - 5)):
+        found = steps.of(b, matrix[b, : P.n_columns])[:, 0]
+        assert_allclose(found, np.minimum(1.0, np.median(size) / size[b]), rtol=1e-8)
 
 
 def test_factors_in_other_libraries(other_xp, matrix):
@@ -138,6 +147,37 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
     monkeypatch.setattr(RowSteps, "of", lambda *_: None)
     assert error() > 0.01
     assert model.n_step_halvings_ > 1
+
+
+@pytest.mark.parametrize("make", [EigenProRegressor, EigenProClassifier])
+@pytest.mark.parametrize(
+    "place",
+    [0, 449, 530, 539, 540, 570, 599],
+    ids=["first", "batch", "last visited batch", "visited", "spared", "in", "last"],
+)
+def test_an_outlier_at_any_place(make, place, monkeypatch, rng):
+    """A classifier spares the rows from 540 on, whose batches then change."""
+    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 200)
+    monkeypatch.setattr("eigenkern.problems.data.Data.shuffled", lambda _, rows: rows)
+    X = rng.standard_normal((600, 2))
+    y = np.sin(X[:, 0]) + X[:, 1]
+    X[place] = 40.0
+    model = make(
+        "gaussian",
+        bandwidth=6.0,
+        algorithm="eigenpro2",
+        subsample_size=100,
+        batch_size=64,
+        random_state=0,
+    )
+    is_regressor = make is EigenProRegressor
+    model.fit(X, y if is_regressor else y > 0)
+    assert model.n_step_halvings_ == 0
+    others = np.arange(600) != place
+    if is_regressor:
+        assert np.mean((model.predict(X) - y)[others] ** 2) < 0.01 * np.var(y)
+    else:
+        assert model.score(X[others], y[others] > 0) > 0.95
 
 
 def test_no_factors_if_all_rows_are_measured_or_the_step_is_given(monkeypatch, rng):
