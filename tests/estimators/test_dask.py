@@ -63,11 +63,17 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 N = 600
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, 4))
-X[7] = X[3]  # a copy, in the same chunk
-X[500] = X[5]  # and one in another
-Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
+
+
+def rows_with_copies():
+    """Return rows, two of them equal within a chunk and two in different ones."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    X[7], X[500] = X[3], X[5]
+    return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.normal(size=N)
+
+
+X, Y = rows_with_copies()
 LABELS = np.array(["a", "b", "c"])[np.digitize(Y, [-0.4, 0.4])]
 BATCHES = {"n_centers": 60, "batch_size": 100, "max_iter": 3}
 
@@ -212,8 +218,8 @@ def test_any_chunks(chunks):
     assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
 
 
-def test_weights(client):
-    weights = RNG.uniform(size=N)
+def test_weights(client, rng):
+    weights = rng.uniform(size=N)
     weights[::9] = 0
     D = da.from_array(X, chunks=(170, 4))
     for name in ("nystrom", "eigenpro4", "linear"):
@@ -310,9 +316,9 @@ def test_parquet(tmp_path):
     assert_allclose(model.predict(lazy).compute(), expected.predict(frame), atol=1e-9)
 
 
-def test_rows_in_any_order():
+def test_rows_in_any_order(rng):
     rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
-    index = RNG.permutation(N)[:77]
+    index = rng.permutation(N)[:77]
     taken = rows.take(index)
     assert taken.shape == (77, 4)
     assert_array_equal(in_memory(taken), X[index])
@@ -486,9 +492,9 @@ def test_room_of_workers(client):
         assert 0 < free < limits[place] / 2 - 2e7  # for a process with NumPy
 
 
-def test_rows_made_of_others(client):
+def test_rows_made_of_others(client, rng):
     rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
-    index = RNG.permutation(N)[:77]
+    index = rng.permutation(N)[:77]
     for source, expected in ((rows, X), (rows.take(index), X[index])):
         K = DaskMatrix(TiledKernel(Gaussian(1.0), X[:9]), source)
         cached, expected = CachedDaskMatrix(K), Gaussian(1.0)(expected, X[:9])
