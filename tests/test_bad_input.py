@@ -1,11 +1,22 @@
 """Bad input: errors name the parameter, its value and what would be right."""
 
+import re
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+import eigenkern
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    NystromRegressor,
+    RFMClassifier,
+    RFMRegressor,
+)
 from eigenkern.backend import memory
+from eigenkern.kernels import Gaussian
 
 
 @pytest.fixture
@@ -89,6 +100,54 @@ def test_parameters(cls, parameters, message, three_classes, no_work):
     model = cls(**parameters)
     with pytest.raises(ValueError, match=message):
         model.fit(*three_classes)
+
+
+# Every family as constructed, with centers of its own, and inside a learned metric.
+FAMILIES = [
+    cls()
+    for name in eigenkern.__all__
+    if hasattr(cls := getattr(eigenkern, name), "get_params")
+    and "bandwidth" in cls().get_params()
+]
+FAMILIES += [
+    clone(model).set_params(n_centers=20)
+    for model in FAMILIES
+    if "n_centers" in model.get_params()
+]
+FAMILIES += [
+    RFMRegressor(NystromRegressor()),
+    RFMRegressor(EigenProRegressor()),
+    RFMClassifier(EigenProClassifier()),
+]
+BAD_IN_EVERY_FAMILY = [
+    *[("kernel", value) for value in ("rbff", None, 1.0, Gaussian, ["gaussian"])],
+    *[("bandwidth", value) for value in (0, -1.0, np.nan, np.inf, 1e-170, 1e170)],
+    *[("bandwidth", value) for value in ("mean", True, None, [1.0])],
+    *[("cache_size", value) for value in (-1, np.nan, np.inf, "all", None, True)],
+]
+
+
+@pytest.mark.parametrize(
+    "name, value", BAD_IN_EVERY_FAMILY, ids=lambda value: repr(value)
+)
+@pytest.mark.parametrize("model", FAMILIES, ids=lambda model: type(model).__name__)
+def test_kernel_bandwidth_and_cache_size(model, name, value, three_classes):
+    inner, model = "", clone(model)
+    if "estimator" in model.get_params():
+        inner = "estimator__"
+    if inner + name not in model.get_params():
+        pytest.skip(f"it has no {name}")
+    model.set_params(**{inner + name: value})
+    before = dict(vars(model))
+    got = re.escape(repr(value))
+    message = f"^{name} must be .*; got {got}|^estimator must .*; got {name}={got}"
+    with pytest.raises(ValueError, match=message):
+        model.fit(*three_classes)
+    if hasattr(model, "partial_fit"):
+        classes = {"classes": [0, 1, 2]} if "Classifier" in repr(model) else {}
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(*three_classes, **classes)
+    assert vars(model) == before
 
 
 @pytest.mark.parametrize(

@@ -307,6 +307,28 @@ def test_a_stream_that_breaks_off_keeps_what_was_learned(data):
     assert model.predict(X[:3]).shape == (3,)
 
 
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_stream_that_breaks_off_before_the_first_step(fitted, rng):
+    X = rng.standard_normal((8000, 2))
+    labels = X[:, 0] > 0
+
+    def stream():  # the first batch needs more rows
+        yield X, labels
+        raise KeyboardInterrupt
+
+    model = EigenProClassifier(n_centers=20, random_state=0)
+    if fitted:
+        model.fit(X[:300], np.where(labels[:300], "yes", "no"))
+    expected = model.predict(X) if fitted else None
+    before = dict(vars(model.set_params(batch_size=8001)))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit_batches(stream())
+    assert vars(model).keys() == before.keys()
+    assert all(value is before[name] for name, value in vars(model).items())
+    if fitted:
+        assert_array_equal(model.predict(X), expected)
+
+
 def test_classes_that_grow_after_the_first_rows(data):
     X, y = data
     labels = (y > 0).astype(int)
