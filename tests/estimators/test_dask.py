@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from functools import partial
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -505,6 +507,136 @@ def test_rows_made_of_others(client, rng):
             assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
             part._rows.forget()  # computed again
         assert cached.rows(X[:3]).shape == (3, 9)
+
+
+def matrix_of(kind, local, rows):
+    """Return K of rows in a Dask array: computed, cached, or with split centers."""
+    if kind == "shards":
+        return DaskShards(local, rows)
+    K = DaskMatrix(local, rows)
+    return CachedDaskMatrix(K) if kind == "cached" else K
+
+
+@pytest.mark.parametrize("kind", ["rows", "cached", "shards"])
+@pytest.mark.parametrize(
+    "start, stop", [(0, 1), (169, 170), (599, 600), (5, 5), (0, 0), (168, 172)]
+)
+def test_blocks_of_few_rows(kind, start, stop):
+    local = TiledKernel(Gaussian(1.0), X[:9])
+    K = matrix_of(kind, local, lazy_rows(da.from_array(X, chunks=(170, 4))))
+    expected = Gaussian(1.0)(X[start:stop], X[:9]) if stop > start else np.ones((0, 9))
+    out = np.full((9, 9), np.nan)
+    assert_allclose(K.block(start, stop), expected, rtol=1e-12)
+    for first, last in ((0, 1), (2, 7), (8, None)):
+        found = K.block(start, stop, first, last, dtype=np.float32)
+        assert found.dtype == np.float32
+        assert_allclose(found, expected[:, first:last], rtol=1e-6)
+    K.block(start, stop, out=out)
+    assert_allclose(out[: stop - start], expected, rtol=1e-12)
+    assert np.isnan(out[stop - start :]).all()
+    if stop > start:
+        F, leading = K.product(X[:9], start, stop, n_columns=2)
+        assert_allclose(F, expected @ X[:9], rtol=0, atol=1e-12)
+        assert_allclose(leading, expected[:, :2], rtol=1e-12)
+
+
+class Handle:
+    """The handle of a value that may be lost, or of one computed from others."""
+
+    def __init__(self, value, sources=()):
+        self.value, self._sources, self.is_gone = value, sources, False
+
+    @property
+    def is_lost(self):
+        return self.is_gone or any(source.is_lost for source in self._sources)
+
+
+class Unsteady(Here):
+    """A cluster that loses what was sent, and so what was computed from that.
+
+    Chunks are not lost, as the scheduler computes them again.
+    """
+
+    attempt, _client = Workers.attempt, SimpleNamespace(status="running")
+
+    def __init__(self):
+        self._sent, self.n_refused = [], 0
+
+    def lose(self):
+        for handle in self._sent:
+            handle.is_gone = True
+
+    def compute_chunks(self, X):
+        return [Handle(chunk) for chunk in super().compute_chunks(X)]
+
+    def places(self, chunks):
+        return [("one", "other")[i % 2] for i in range(len(chunks))]
+
+    def threads(self):
+        return ["one", "other"]
+
+    def send(self, value):
+        self._sent.append(Handle(value))
+        return self._sent[-1]
+
+    def send_to(self, place, value):
+        return self.send(value)
+
+    def submit(self, function, *args):
+        sources = [arg for arg in args if isinstance(arg, Handle)]
+        values = [arg.value if isinstance(arg, Handle) else arg for arg in args]
+        return Handle(function(*values), sources)
+
+    def submit_to(self, place, function, *args):
+        return self.submit(function, *args)
+
+    def gather(self, handles):
+        if any(handle.is_lost for handle in handles):
+            self.n_refused += 1
+            raise CancelledError
+        return [handle.value for handle in handles]
+
+
+@pytest.mark.parametrize("kind", ["rows", "cached", "shards"])
+def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
+    cluster = Unsteady()
+    monkeypatch.setattr("eigenkern.backend.dask.cluster", lambda: cluster)
+    monkeypatch.setattr("eigenkern.backend.dask._PAUSE", 0.0)
+    index, Z = rng.permutation(N)[:500], X[:9]
+    A, targets, weights = rng.normal(size=(9, 2)), X[:500, :2], rng.random(500)
+    lazy = DaskRows(da.from_array(X, chunks=(170, 4)), X.dtype)
+    K = matrix_of(kind, TiledKernel(Gaussian(1.0), Z), lazy.take(index))
+    part, dense = K.part(7, 450), Gaussian(1.0)(X[index], Z)
+    calls = ["product", "block", "gradient"]
+    if kind != "shards":
+        calls += ["adjoint", "gram", "normal_product"]
+    for some, rows in ((K, slice(500)), (part, slice(7, 450)), (K, slice(500))):
+        D, Y, w = dense[rows], targets[rows], weights[rows]
+        error = D @ A - Y
+        expected = {
+            "product": [D @ A, D[:, :3]],
+            "block": [D],
+            "gradient": [error, D.T @ (w[:, None] * error)],
+            "adjoint": [D.T @ Y],
+            "gram": [D.T @ (w[:, None] * D), D.T @ (w[:, None] * Y)],
+            "normal_product": [D.T @ (w[:, None] * error)],
+        }
+        for name in calls:
+            args = {
+                "product": (A, 0, None, 3),
+                "gradient": (A, Y, w, np.ones(2)),
+                "adjoint": (Y,),
+                "gram": (Y, w),
+                "normal_product": (A, Y, w),
+            }.get(name, ())
+            getattr(some, name)(*args)
+            cluster.lose()
+            n_refused = cluster.n_refused
+            found = getattr(some, name)(*args)
+            assert cluster.n_refused > n_refused
+            found = found if isinstance(found, tuple) else (found,)
+            for values, right in zip(found, expected[name], strict=True):
+                assert_allclose(values, right, rtol=0, atol=1e-11)
 
 
 SCHEDULER = """
