@@ -138,6 +138,7 @@ class _DoublyStochastic(Streaming, Model):
     def _prepare(self, data):
         holds_out = holds_rows_out(self, len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
+        data, train = data.without_copies(train)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         block_size, batch_size, kept = chosen_sizes(self, n, n_columns, cache)

@@ -44,6 +44,7 @@ from .tuned import (
     chosen_algorithm,
     gives_centers,
     has_own_centers,
+    largest_size,
 )
 from .validation import (
     advises_on_memory,
@@ -241,12 +242,12 @@ class _EigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
+        merged = data.merged(train, fewest=max(largest_size(self), 2))
         if self.algorithm == "eigenpro3-exact":
-            return prepare_exact(self, data, train, held_out)
-        spared = spare(self, data, train, at_start=has_own_centers(self))
-        predicted = held_out if spared is None else spared.rows
+            return prepare_exact(self, merged, held_out)
+        spared = spare(self, merged, at_start=has_own_centers(self))
         prepare = prepare_on_centers if has_own_centers(self) else prepare_machine
-        return prepare(self, data, train, predicted, spared)
+        return prepare(self, merged, held_out, spared)
 
     def _check_stream(self):
         super()._check_stream()

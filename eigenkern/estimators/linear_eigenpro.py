@@ -28,7 +28,7 @@ from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
     check_tuning,
-    left_out_values,
+    largest_size,
     may_be_direct,
     prepared_solution,
     tuned_attributes,
@@ -147,7 +147,10 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
-        spared = spare(self, data, train)
+        fewest = max(largest_size(self), data.X.shape[1])
+        merged = data.merged(train, fewest=fewest)
+        data, train = merged.data, merged.rows
+        spared = spare(self, merged)
         predicted = held_out if spared is None else spared.rows
         chooses = is_auto(self.early_stopping)
         problem = self._problem(
@@ -157,13 +160,16 @@ class _LinearEigenPro(Streaming, Model):
             self.fit_intercept,
             needs_normal=partial(is_solved_directly, self) if chooses else None,
         )
+        problem.within = merged.within
         ridge, begun = 0.0, None
         if chooses:
             X, y = problem.operator, problem.targets
-            ridge, begun = auto_ridge_of_features(X, y, problem.weights)
+            ridge, begun = auto_ridge_of_features(
+                X, y, problem.weights, replicates=merged.replicates
+            )
         alpha = ridge / len(train)
         if alpha > 0 and is_solved_directly(self, problem.operator):
-            prepared = self._prepare_direct(problem, alpha, begun, data, train)
+            prepared = self._prepare_direct(problem, alpha, begun, merged)
             if prepared is not None:
                 return prepared
         begun = problem.normal = None  # free d x d numbers
@@ -184,11 +190,11 @@ class _LinearEigenPro(Streaming, Model):
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = epoch_rule(self, problem, data, predicted, start=start, spared=spared)
+        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
-    def _prepare_direct(self, problem, alpha, begun, data, train):
+    def _prepare_direct(self, problem, alpha, begun, merged):
         """Return the same for a direct solution, or None if it fails.
 
         It is one step of EigenPro with all eigenvectors.
@@ -197,7 +203,7 @@ class _LinearEigenPro(Streaming, Model):
             problem.operator,
             problem.targets,
             problem.weights,
-            alpha * len(train),
+            alpha * len(merged.rows),
             has_mean=self.fit_intercept,
             begun=begun,
             normal=problem.normal,
@@ -213,8 +219,9 @@ class _LinearEigenPro(Streaming, Model):
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
-        rows = train[: found.left_out.shape[0]]
-        out_of_sample = left_out_values(data, rows, found.left_out)
+        places = np.arange(found.kept.shape[0])
+        residual, kept = to_numpy(found.residual), to_numpy(found.kept)
+        out_of_sample = merged.left_out(places, residual, kept)
         return prepared_solution(problem, found.coef, found.loss, chosen, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):

@@ -80,6 +80,7 @@ def test_eigenpro_1_classifies_as_eigenpro_2(svd_solver, three_classes):
     assert_allclose(F, other.decision_function(X[:50] + 0.1), atol=0.03)
 
 
+@pytest.mark.usefixtures("in_given_order")
 def test_eigenpro_1_of_a_kernel_matrix(regression):
     X, y, *_ = regression
     kernel = Laplacian(1.0)
@@ -499,6 +500,7 @@ def test_coefficients_follow_the_rows(regression, rng):
     ids=["object", "callable"],
 )
 @pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.usefixtures("in_given_order")
 def test_a_kernel_in_other_words(kernel, early_stopping, regression):
     X, y, X_test, _ = regression
     options = {"random_state": 0, "early_stopping": early_stopping}
@@ -680,6 +682,7 @@ def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
 
 
 @pytest.mark.parametrize("good", [True, False])
+@pytest.mark.usefixtures("in_given_order")
 def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
     """The loss of an epoch is measured during it and does not show how it ends."""
     X, y, *_ = regression
