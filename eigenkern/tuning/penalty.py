@@ -1,4 +1,4 @@
-"""The penalty that new rows prefer: what ``early_stopping="auto"`` means."""
+"""The penalty that new rows prefer: what ``alpha="auto"`` means."""
 
 from functools import cache, partial
 
