@@ -256,7 +256,7 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are valid."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
+    check_flag("early_stopping", estimator.early_stopping)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
@@ -265,7 +265,24 @@ def check_epochs(estimator):
 
 def stops_early(estimator):
     """Whether rows are held out for early stopping."""
-    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
+    return bool(estimator.early_stopping)
+
+
+def chooses_penalty(estimator):
+    """Whether a fit chooses the penalty: early stopping does without one."""
+    return is_auto(estimator.alpha) and not stops_early(estimator)
+
+
+def given_penalty(estimator):
+    """Return `alpha`, or 0 if that is "auto"."""
+    return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
+
+
+def has_penalty(estimator):
+    """Whether a fit has a penalty, or chooses one, which may be 0."""
+    if is_auto(estimator.alpha):
+        return chooses_penalty(estimator)
+    return estimator.alpha != 0
 
 
 def split(data, early_stopping, fraction):
@@ -289,8 +306,9 @@ def split(data, early_stopping, fraction):
 
 
 def may_spare(model):
-    """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
-    return is_auto(model.early_stopping) and model.max_iter > 1 and not model.warm_start
+    """Whether a fit with a penalty first spares rows, to calibrate on."""
+    enough = model.max_iter > 1 and not model.warm_start
+    return enough and has_penalty(model) and not stops_early(model)
 
 
 def spare(model, merged, *, at_start=False):

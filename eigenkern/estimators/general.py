@@ -11,7 +11,7 @@ from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
-from .base import epoch_rule
+from .base import epoch_rule, given_penalty
 from .learner import Learner, ProjectedRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -135,7 +135,7 @@ def _prepare_direct_on_centers(model, problem, ridge, merged):
     ):
         return None
     least, size = problem.least_ridge(), problem.entry_size()
-    if not 0 < size < np.inf or (model.alpha > 0 and ridge <= least):
+    if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
         return None
     if ridge:
         ridge = max(ridge, least)
@@ -218,7 +218,7 @@ def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
-    return Learner.make(model, problem, float(model.alpha), batch_size=m)
+    return Learner.make(model, problem, given_penalty(model), batch_size=m)
 
 
 def learner_of_fitted(model, data):
@@ -234,7 +234,7 @@ def learner_of_fitted(model, data):
         weight_scale=model.weight_scale_,
     )
     coef = problem.coef_of(model.dual_coef_)
-    learner = Learner.make(model, problem, float(model.alpha), coef)
+    learner = Learner.make(model, problem, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_
     return learner
 

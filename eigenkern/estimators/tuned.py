@@ -11,13 +11,13 @@ from ..preconditioners.eigenpro2 import Spectral
 from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import max_batch_size
 from ..tuning.step import tune
-from .base import check_epochs, stops_early
+from .base import check_epochs, chooses_penalty, given_penalty, stops_early
 from .training import SolutionRule
 from .validation import check_flag, check_number, is_auto
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
-# (200 to 7000 rows, early_stopping=False); a penalty five times as large costs up to
+# (200 to 7000 rows, alpha=0); a penalty five times as large costs up to
 # 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
 
@@ -82,13 +82,13 @@ def largest_size(model):
 
 
 def chosen_ridge(model, problem, K, merged, in_double):
-    """Return alpha n, which ``early_stopping="auto"`` chooses if alpha is 0.
+    """Return alpha n, which a fit may choose.
 
     The choice uses K, the kernel matrix of the training rows or a sample of them;
     `merged` are the training rows, and `in_double` as in `auto_ridge`.
     """
-    if model.alpha > 0 or not is_auto(model.early_stopping):
-        return float(model.alpha) * problem.targets.shape[0]
+    if not chooses_penalty(model):
+        return given_penalty(model) * problem.targets.shape[0]
     return auto_ridge(
         K,
         problem.targets,

@@ -36,7 +36,7 @@ NEWTON = {
     "max_iter": 100,
     "tol": 0.0,
     "n_iter_no_change": 100,
-    "early_stopping": False,
+    "alpha": 0.0,
     "random_state": 0,
 }
 
@@ -199,7 +199,7 @@ def test_a_direct_solution_from_sums(
 @pytest.mark.parametrize(
     "options",
     [
-        {"early_stopping": False},
+        {"alpha": 0.0},
         {"early_stopping": True},
         {"batch_size": 100},
         {"n_components": 3},
@@ -277,7 +277,7 @@ def test_float32_learns_features_with_a_wide_spectrum(n_features, rng):
 
 def test_more_features_than_rows_are_interpolated(rng):
     X, y = rng.standard_normal((60, 300)), rng.standard_normal(60)
-    model = LinearEigenProRegressor(max_iter=100, tol=0.0, early_stopping=False)
+    model = LinearEigenProRegressor(max_iter=100, tol=0.0, alpha=0.0)
     model.set_params(random_state=0).fit(X, y)
     assert model.batch_size_ == 60 // 8
     assert np.mean((model.predict(X) - y) ** 2) < 1e-4
@@ -729,7 +729,10 @@ def test_features_out_of_range(dtype, data):
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1}, "tol must be a number >= 0; got -1"),
-        ({"early_stopping": 1}, "early_stopping must be 'auto', True or False; got 1"),
+        ({"early_stopping": 1}, "early_stopping must be True or False; got 1"),
+        ({"alpha": -1}, "alpha must be 'auto' or a number >= 0; got -1"),
+        ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
+        ({"alpha": np.inf}, "alpha must be 'auto' or a number >= 0; got inf"),
         ({"device": "gpu"}, "device must be 'auto', .*; got 'gpu'"),
     ],
 )

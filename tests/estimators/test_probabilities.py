@@ -421,8 +421,8 @@ def test_class_weights_move_the_decision_alone(n_classes, rng):
 @pytest.mark.parametrize(
     "model",
     [
-        EigenProClassifier(algorithm="sgd", early_stopping=False, max_iter=2),
-        LinearEigenProClassifier(early_stopping=False, max_iter=2),
+        EigenProClassifier(algorithm="sgd", alpha=0.0, max_iter=2),
+        LinearEigenProClassifier(alpha=0.0, max_iter=2),
         DSGClassifier(loss="hinge", max_iter=2),
         NytroClassifier(selection=None, max_iter=5),
     ],
@@ -452,7 +452,7 @@ def test_a_calibration_goes_with_its_model(model, rng):
     X, y, _ = rows(rng, 200)
     model.fit(X, y)
     assert isinstance(model.calibration_, Calibration)
-    model.set_params(early_stopping=False)
+    model.set_params(early_stopping=False, alpha=0.0)
     assert hasattr(model, "predict_proba")
     before = model.predict_proba(X)
     with pytest.raises(ValueError, match="features"):
@@ -544,7 +544,7 @@ def test_rows_are_spared_by_the_first_epochs(model, rng, found):
     # The values are of rows unknown to the model, which then learns from them.
     residual = np.mean((model.decision_function(X) - (2 * y - 1)) ** 2)
     assert residual < 1.5 * np.mean((values[:, 0] - (2 * codes - 1)) ** 2)
-    model.set_params(early_stopping=False).fit(X, y)
+    model.set_params(alpha=0.0).fit(X, y)
     assert not hasattr(model, "predict_proba") and len(found) == 1
 
 

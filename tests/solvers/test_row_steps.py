@@ -136,7 +136,7 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
         bandwidth=6.0,
         algorithm=algorithm,
         subsample_size=100,
-        early_stopping=False,
+        alpha=0.0,
         batch_size=60,
         random_state=2,
     )
