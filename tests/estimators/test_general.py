@@ -98,7 +98,9 @@ def test_auto_is_eigenpro_4_where_there_are_centers(data, quick):
 def test_all_rows_as_centers_give_the_solution_of_eigenpro_2(data):
     X, y = (part[:300] for part in data)
     general, machine = (
-        EigenProRegressor(algorithm=name, max_iter=200, tol=0, **OPTIONS).fit(X, y)
+        EigenProRegressor(
+            algorithm=name, alpha=0.0, max_iter=200, tol=0, **OPTIONS
+        ).fit(X, y)
         for name in ("eigenpro4", "eigenpro2")
     )
     rows = data[0][300:400]
@@ -259,6 +261,7 @@ def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
     order = np.random.RandomState(0).permutation(800)
     options = {**STREAM, "n_centers": None, "centers": data[0][1000:1080]}
     options |= {"step_size": 10.0, "n_components": 0, "batch_size": 800, "max_iter": 1}
+    options["alpha"] = 0.0
     fitted = EigenProRegressor(**options).fit(X, y)
     stream = EigenProRegressor(**options).fit_batches([(X[order], y[order])])
     assert_allclose(fitted.dual_coef_, stream.dual_coef_, rtol=1e-9)

@@ -67,7 +67,9 @@ def test_what_has_no_solution_is_left_to_the_epochs(flaw, data, rng):
 def test_few_rows_are_solved_directly(data):
     """It is kernel ridge regression with the penalty that corresponds to the epochs."""
     X, y = data
-    model = EigenProRegressor(bandwidth=2.0, max_iter=10, random_state=0).fit(X, y)
+    model = EigenProRegressor(
+        bandwidth=2.0, alpha=0.0, max_iter=10, random_state=0
+    ).fit(X, y)
     assert model.algorithm_ == "direct" and model.n_iter_ == 1
     assert model.step_size_ is None and model.eigenvalues_ is None
     K, mean = Laplacian(2.0)(X, X), y.mean(axis=0)
@@ -79,7 +81,7 @@ def test_few_rows_are_solved_directly(data):
 
 def test_it_agrees_with_the_epochs(data):
     X, y = data
-    options = {"bandwidth": 2.0, "random_state": 0}
+    options = {"bandwidth": 2.0, "alpha": 0.0, "random_state": 0}
     direct = EigenProRegressor(**options).fit(X, y)
     epochs = EigenProRegressor(algorithm="eigenpro2", **options).fit(X, y)
     assert epochs.algorithm_ == "eigenpro2" and epochs.n_iter_ > 1

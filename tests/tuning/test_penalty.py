@@ -138,12 +138,14 @@ def test_features_are_the_linear_kernel(n, d, rng, monkeypatch):
     mean = rng.standard_normal(d)
     F, K = CenteredFeatures(X + mean, mean), GivenMatrix(X @ X.T)
     expected = auto_ridge(K, y)
-    assert_allclose(auto_ridge_of_features(F, y)[0], expected, rtol=1e-6)
+    # Features that are fewer than the rows are summed in single precision.
+    rtol = 1e-5 if d < n // 4 else 1e-6
+    assert_allclose(auto_ridge_of_features(F, y)[0], expected, rtol=rtol)
     sparse = CenteredFeatures(scipy.sparse.csr_array(X + mean), mean)
-    assert_allclose(auto_ridge_of_features(sparse, y)[0], expected, rtol=1e-6)
+    assert_allclose(auto_ridge_of_features(sparse, y)[0], expected, rtol=rtol)
     w = rng.uniform(0.2, 2.0, n)
     expected = auto_ridge(K, y, w)
-    assert_allclose(auto_ridge_of_features(F, y, w)[0], expected, rtol=1e-6)
+    assert_allclose(auto_ridge_of_features(F, y, w)[0], expected, rtol=rtol)
 
 
 @pytest.mark.parametrize("d", [30, 300])
@@ -192,7 +194,7 @@ def test_the_mean_is_left_out_as_well(d, rng):
     F, Y = CenteredFeatures(X, w @ X / 40), (y - w @ y / 40)[:, None]
     found = auto_ridge_of_features(F, Y, w)[0]
     errors = [error(found * f) for f in (0.5, 1.0, 2.0)]
-    assert errors[1] == min(errors)
+    assert errors[1] <= (1 + 1e-3) * min(errors)  # of equal errors the largest c
 
 
 def test_a_kernel_is_computed_for_a_part_of_the_rows_only(rng):
@@ -317,7 +319,12 @@ def test_linear_models_solve_ridge_regression(n_components, shape, rng):
     y += 3 * rng.standard_normal(y.shape)
     w = rng.uniform(0.5, 2.0, shape[0])
     model = LinearEigenProRegressor(
-        n_components, max_iter=400, tol=0.0, n_iter_no_change=400, random_state=0
+        n_components,
+        alpha=0.3,
+        max_iter=400,
+        tol=0.0,
+        n_iter_no_change=400,
+        random_state=0,
     ).fit(X, y, sample_weight=w)
     ridge = Ridge(model.alpha_ * w.sum()).fit(X, y, sample_weight=w)
     assert_allclose(model.coef_, ridge.coef_, atol=1e-6)
