@@ -767,6 +767,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     ) -> None:
         super().__init__(
             n_components,
+            alpha=alpha,
             subsample_size=subsample_size,
             batch_size=batch_size,
             step_size=step_size,

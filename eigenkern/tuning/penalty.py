@@ -189,7 +189,7 @@ def _ridge_of_eigenvectors(U, values, y, w, size, replicates):
         kept = c / (values + c)
         residual = rest + U @ (kept[:, None] * projected)
         left = left_of_rest + U**2 @ kept
-        left = 1.0 - (1.0 - left) / n_observations
+        left = (left + (n_observations - 1.0)) / n_observations
         squares = xp.sum(residual**2, axis=1) + w * variance
         return float(xp.sum(squares / left**2))
 

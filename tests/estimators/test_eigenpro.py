@@ -669,6 +669,7 @@ def test_never_worse_than_the_mean_on_noise(dtype, rng):
         assert np.mean((model.predict(X) - y) ** 2) <= 1.001 * np.var(y)
 
 
+@pytest.mark.usefixtures("in_given_order")
 def test_early_stopping_falls_back_to_the_mean(rng):
     X = rng.standard_normal((300, 4))
     y = rng.standard_normal(300)
