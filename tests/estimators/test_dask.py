@@ -325,7 +325,9 @@ def test_rows_in_any_order(rng):
     assert taken.shape == (77, 4)
     assert_array_equal(in_memory(taken), X[index])
     assert_array_equal(in_memory(taken.take([3, 1])), X[index[[3, 1]]])
-    assert_array_equal(taken[5:9, :], X[index[5:9]])
+    for start, stop in ((5, 9), (5, 6), (76, 99), (5, 5)):
+        assert_array_equal(taken[start:stop, :], X[index[start:stop]])
+        assert_array_equal(taken[start:stop, 1:3], X[index[start:stop], 1:3])
     assert rows.extremes() == (X.min(), X.max())
 
 
