@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -48,6 +48,7 @@ from eigenkern.backend.dask import (
 from eigenkern.backend.lazy import in_memory
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 from eigenkern.kernels import Gaussian, Laplacian, Linear
 from eigenkern.operators.dask import (
     CachedDaskMatrix,
@@ -282,6 +283,25 @@ def test_features(client):
         found = features.fit(D).transform(D)
         assert found.shape == (N, 20)
         assert_allclose(found.compute(), features.fit(X).transform(X), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromRegressor(n_centers=40),
+        NystromRegressor("manhattan", n_centers=40),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="full", max_rounds=1),
+    ],
+    ids=["centers", "signs", "rfm"],
+)
+def test_gradients(model):
+    model = clone(model).set_params(random_state=0).fit(X, Y)
+    D = da.from_array(X, chunks=(170, 4))
+    assert_allclose(gradient(model, D), gradient(model, X), atol=1e-10)
+    for options in ({}, {"max_rows": 300, "random_state": 1}):
+        expected = average_gradient_outer_product(model, X, **options)
+        found = average_gradient_outer_product(model, D, **options)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_pipeline():
