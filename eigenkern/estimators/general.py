@@ -144,8 +144,6 @@ def _prepare_direct_on_centers(model, problem, ridge, merged):
     if coef is None:
         return None
     loss = problem.loss(coef)
-    if not loss <= problem.loss(problem.initial_coef()):
-        return None
     chosen = {
         "cache_size_": 0.0,
         "alpha_": ridge / problem.n_rows,

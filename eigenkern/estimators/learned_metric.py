@@ -1,6 +1,7 @@
 """The metric of a recursive feature machine, learned in rounds."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 
 from ..backend.array import device_of, namespace, to_numpy
+from ..backend.lazy import MappedRows, is_lazy
 from ..backend.linalg import large_product
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
@@ -399,7 +401,8 @@ def mapped(X, root):
 
 def mapped_gradients(model, X, root):
     """Return the gradients in x of a fitted model of x R, at the rows of X."""
-    return MappedGradient(model._gradients(mapped(X, root)), root)
+    X_R = MappedRows(X, partial(mapped, root=root)) if is_lazy(X) else mapped(X, root)
+    return MappedGradient(model._gradients(X_R), root)
 
 
 def _of_eigenvalues(matrix, function):

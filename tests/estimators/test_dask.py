@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -48,6 +48,7 @@ from eigenkern.backend.dask import (
 from eigenkern.backend.lazy import in_memory
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 from eigenkern.kernels import Gaussian, Laplacian, Linear
 from eigenkern.operators.dask import (
     CachedDaskMatrix,
@@ -284,6 +285,25 @@ def test_features(client):
         assert_allclose(found.compute(), features.fit(X).transform(X), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromRegressor(n_centers=40),
+        NystromRegressor("manhattan", n_centers=40),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="full", max_rounds=1),
+    ],
+    ids=["centers", "signs", "rfm"],
+)
+def test_gradients(model):
+    model = clone(model).set_params(random_state=0).fit(X, Y)
+    D = da.from_array(X, chunks=(170, 4))
+    assert_allclose(gradient(model, D), gradient(model, X), atol=1e-10)
+    for options in ({}, {"max_rows": 300, "random_state": 1}):
+        expected = average_gradient_outer_product(model, X, **options)
+        found = average_gradient_outer_product(model, D, **options)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_pipeline():
     D = da.from_array(X, chunks=(170, 4))
     model = make_pipeline(
@@ -325,7 +345,9 @@ def test_rows_in_any_order(rng):
     assert taken.shape == (77, 4)
     assert_array_equal(in_memory(taken), X[index])
     assert_array_equal(in_memory(taken.take([3, 1])), X[index[[3, 1]]])
-    assert_array_equal(taken[5:9, :], X[index[5:9]])
+    for start, stop in ((5, 9), (5, 6), (76, 99), (5, 5)):
+        assert_array_equal(taken[start:stop, :], X[index[start:stop]])
+        assert_array_equal(taken[start:stop, 1:3], X[index[start:stop], 1:3])
     assert rows.extremes() == (X.min(), X.max())
 
 

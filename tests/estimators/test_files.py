@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from eigenkern import (
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
@@ -25,6 +26,7 @@ from eigenkern import (
 from eigenkern.backend import lazy, memory
 from eigenkern.backend.lazy import StoredRows, in_memory
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -262,6 +264,35 @@ def test_predictions_of_learned_metrics(tmp_path):
         assert_allclose(getattr(model, method)(file), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(n_centers=40),
+        NystromClassifier("manhattan", n_centers=40),
+        DSGRegressor("gaussian", max_iter=2),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="diagonal", max_rounds=1),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="full", max_rounds=1),
+    ],
+    ids=["eigenpro", "signs", "dsg", "rfm", "rfm-full"],
+)
+def test_gradients(model, store, tmp_path, rng):
+    model = clone(model).set_params(random_state=0)
+    model.fit(X[::10], LABELS[::10] if "Classifier" in repr(model) else Y[::10])
+    rows, weights = X[::3].copy(), rng.uniform(size=1000)
+    file = store(rows, tmp_path)  # of several blocks
+    assert_allclose(gradient(model, file), gradient(model, rows), atol=1e-10)
+    for options in ({}, {"kind": "diagonal"}, {"max_rows": 600, "random_state": 1}):
+        options["sample_weight"] = weights
+        expected = average_gradient_outer_product(model, rows, **options)
+        found = average_gradient_outer_product(model, file, **options)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    h = np.array([1e-5, 0, 0, 0])  # along the first feature
+    values = getattr(model, "decision_function", model.predict)
+    slope = (values(rows[:50] + h) - values(rows[:50] - h)) / 2e-5
+    assert_allclose(gradient(model, file)[:50, 0, 0], slope, atol=1e-4)
+
+
 @pytest.mark.parametrize("n_centers", [80, None])
 def test_the_spread_of_new_targets(n_centers, tmp_path):
     model = NystromRegressor(n_centers=n_centers).fit(X[::10], Y[::10])
@@ -309,6 +340,7 @@ import h5py, numpy as np
 from eigenkern import NystromRegressor
 from eigenkern.backend.lazy import StoredRows
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 used = 4096 * int(open("/proc/self/statm").read().split()[5])  # data and stack
 limit = used + 700_000_000  # the rows alone are 500
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

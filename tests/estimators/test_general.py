@@ -10,6 +10,7 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Laplacian
 
@@ -137,7 +138,7 @@ def test_coefficients_follow_the_centers_that_are_given(data):
     expected = K @ model.dual_coef_[:, 0] + model.intercept_
     assert_allclose(model.predict(X), expected, rtol=1e-9)
     other = EigenProRegressor(centers=X[:60][order], **options).fit(X, y)
-    assert_allclose(other.predict(X), model.predict(X), atol=0.1)
+    assert_allclose(other.predict(X), model.predict(X), atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -452,6 +453,44 @@ def test_a_stream_that_diverges_warns(data):
         EigenProRegressor(**STREAM).fit_batches(lambda: used_up)
 
 
+def test_a_stream_that_no_step_keeps_bounded(data):
+    X, y = data
+    model = EigenProRegressor(**{**STREAM, "step_size": 1e20, "max_iter": 9})
+    with pytest.warns(ConvergenceWarning) as warned:
+        model.fit_batches(list(pieces(data, 500)))
+    said = [str(warning.message) for warning in warned]
+    assert len(said) == 3 and all("learned nothing from a pass" in s for s in said[:2])
+    assert "found no step size that keeps the iteration bounded: halved 41" in said[2]
+    assert (model.n_iter_, model.loss_curve_, model.t_) == (0, [], 0)
+    assert_array_equal(model.dual_coef_, 0)
+    assert_allclose(model.predict(X), y.mean())
+    model.set_params(step_size="auto", max_iter=1).fit_batches(pieces(data, 500))
+    assert model.score(X, y) > 0.8
+
+
+def test_what_was_learned_before_a_pass_failed_is_kept(data):
+    X, units = data[0], []
+
+    def kernel(A, B):
+        return (1e30 if len(units) > 2 else 1.0) * KERNEL(A, B)
+
+    def batches():  # the third pass fails, whatever the step
+        units.append(None)
+        return pieces(data, 500)
+
+    options = {**STREAM, "kernel": kernel}
+    expected = EigenProRegressor(**options, max_iter=1).fit_batches(batches)
+    units.clear()
+    model = EigenProRegressor(**options, max_iter=9)
+    with pytest.warns(ConvergenceWarning) as warned:
+        model.fit_batches(batches)
+    assert "what was learned before that is kept" in str(warned[-1].message)
+    assert model.n_iter_ == 2 and model.loss_curve_[0] == expected.loss_curve_[0]
+    units.clear()
+    # It goes back to the start of the pass with the least loss, the second one.
+    assert_array_equal(model.predict(X), expected.predict(X))
+
+
 def test_projections_that_end_too_soon_warn(data, monkeypatch):
     X, y = data
     monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 1)
@@ -522,6 +561,24 @@ def test_wrong_parameters(options, message, data):
     y = y[: len(X)]
     with pytest.raises(ValueError, match=message):
         EigenProRegressor(**{**OPTIONS, **options}).fit(X, y)
+
+
+@pytest.mark.parametrize("p", [20, 60])
+def test_exact_projections_need_memory(p, data, monkeypatch):
+    """For K(X, Z), and two matrices of the centers in double precision."""
+    X, y = data[0][:300], data[1][:300]
+    model = EigenProRegressor(
+        algorithm="eigenpro3-exact", n_centers=p, max_iter=2, **OPTIONS
+    )
+    expected = model.fit(X, y).predict(X)
+    needed = 8 * 300 * p + 16 * p**2
+    monkeypatch.setattr(memory, "available", lambda *_: needed - 1)
+    message = f"eigenpro3-exact' with {p} centers of 300 rows needs 0 MB, but 0 MB .*"
+    with pytest.raises(ValueError, match=message + "pass a smaller n_centers or algor"):
+        model.fit(X, y)
+    assert_array_equal(model.predict(X), expected)
+    monkeypatch.setattr(memory, "available", lambda *_: needed)
+    model.fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -219,8 +219,11 @@ def test_pieces_of_one_row(family):
     shuffled, _ = learned(REGRESSORS[family], X, y, 2)
     rows = np.r_[np.arange(SIZE), SIZE + np.argsort(y[SIZE:])]
     model = fresh(REGRESSORS[family]).partial_fit(X[:SIZE], y[:SIZE])
-    model, warned = learned(model, X[rows], y[rows], 2, size=1)
-    assert warned or model.score(X, y) > shuffled.score(X, y) - 0.05
+    in_order, said = learned(model, X, y, 2, size=1)
+    assert not said and in_order.score(X, y) > shuffled.score(X, y) - 0.02
+    ordered, said = learned(model, X[rows], y[rows], 2, size=1)
+    assert len(said) == 1 and "the last one in the target;" in said[0]
+    assert ordered.score(X, y) > shuffled.score(X, y) - 0.03
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
