@@ -300,7 +300,8 @@ def test_a_penalty_that_is_given_stays(cls, options, early_stopping, rng):
     model.set_params(early_stopping=early_stopping)
     assert model.fit(X, y).alpha_ == pytest.approx(0.02, rel=1e-12)
     if hasattr(model, "partial_fit") and not early_stopping:
-        assert clone(model).partial_fit(X, y).alpha_ == 0.02
+        labels = {"classes": [0, 1]} if is_classifier(model) else {}
+        assert clone(model).partial_fit(X, y, **labels).alpha_ == 0.02
 
 
 def test_exact_projections_take_auto_for_zero(rng):
