@@ -11,6 +11,7 @@ from sklearn.base import is_regressor
 from ..backend.array import location_of, move, slices, to_numpy
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, RandomState
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
@@ -289,7 +290,7 @@ class _DoublyStochastic(Streaming, Model):
         n_blocks, _, n_columns = coef.shape
         coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
         for tile in slices(n, n_sent):
-            piece = xp.astype(rows[tile, :], coef.dtype, copy=False)
+            piece = cast(rows[tile, :], coef.dtype)
             values.append(features.product(piece, range(n_blocks), coefs, n_columns))
         return xp.concat(values)
 
@@ -409,7 +410,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -806,7 +807,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float

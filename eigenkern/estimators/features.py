@@ -13,12 +13,12 @@ from sklearn.utils import check_random_state
 from ..backend.array import device_of, location_of, move, namespace, slices
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, KernelLike, RandomState
-from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
+from ..backend.lazy import check_in_memory, in_memory, rows_at
+from ..backend.robust import cast, medians, sampled
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..kernels import Kernel
 from ..operators.fourier import fourier_features
-from ..operators.linear import features_of
 from ..operators.tiled import TiledKernel
 from ..problems.parameters import (
     check_bandwidth,
@@ -189,8 +189,8 @@ class RandomFourierFeatures(FeatureMap):
     frequencies_ : array of shape (n_features, n_frequencies)
         Frequencies, half as many as features, rounded up; in the data type of X.
     offset_ : array of shape (n_features,)
-        Mean of the training rows, subtracted from all rows: k(x, z) stays the same, and
-        a large mean would cost accuracy.
+        Median of the training rows (1000 of them), subtracted from all rows: k(x, z)
+        stays the same, and a large offset would cost accuracy.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -270,14 +270,15 @@ class RandomFourierFeatures(FeatureMap):
         return {
             "kernel_": kernel,
             "bandwidth_": kernel.bandwidth,
-            "offset_": _mean(X),
+            "offset_": medians(sampled(X)),
             "frequencies_": xp.astype(W, X.dtype, copy=False),
             "n_components_": self.n_components,
         }
 
     def _features(self, X):
         W, offset = (_like(X, values) for values in (self.frequencies_, self.offset_))
-        return fourier_features(X, W, offset, self.n_components_)
+        given = offset, self.bandwidth_, self.n_components_
+        return fourier_features(X, W, *given)
 
     @property
     def _n_features_out(self):
@@ -428,17 +429,7 @@ class RBFNetworkFeatures(FeatureMap):
         return self.centers_.shape[0]
 
 
-def _mean(X):
-    """Return the mean of the rows."""
-    xp, (n, d) = namespace(X), X.shape
-    if not is_lazy(X):
-        return xp.mean(X, axis=0)
-    like_X = {"dtype": X.dtype, "device": device_of(X)}
-    each = xp.full((n, 1), 1 / n, **like_X)
-    return features_of(X, xp.zeros(d, **like_X)).adjoint(each)[:, 0]
-
-
 def _like(X, values):
     """Return `values` in the library and data type of X, on its device."""
     xp = namespace(X)
-    return xp.astype(move(values, xp, device_of(X)), X.dtype, copy=False)
+    return cast(move(values, xp, device_of(X)), X.dtype)

@@ -8,6 +8,7 @@ from scipy.spatial.distance import pdist
 from ..backend.array import as_random_state, floating, namespace, slices, to_numpy
 from ..backend.hints import AnyGenerator, ArrayLike
 from ..backend.lazy import in_memory, is_lazy, rows_at
+from ..backend.robust import medians, usual_size
 
 # Distances by name, and what SciPy calls them.
 _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
@@ -15,6 +16,8 @@ _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
 # standard deviation is at most 1.8 % (with 200 rows at most 5.3 %): a bandwidth need
 # not be more accurate.
 MEDIAN_ROWS = 600
+# Usual sizes at which entries are cut off: sums of their squares are finite.
+_MOST_SIZES = 1e150
 # Numbers of X that `scale_gamma` reads at a time: 8 MB.
 _BLOCK = 2**20
 
@@ -78,11 +81,14 @@ def median_distance(
     if X.shape[0] > n_rows:
         rng = as_random_state(random_state)
         X = rows_at(X, np.sort(rng.choice(X.shape[0], n_rows, replace=False)))
-    # Scaled, so that squares of very large or small values stay finite.
+    # In units of their usual size, so that squares of it are finite, and those of fill
+    # values at most infinite.
     rows = to_numpy(in_memory(X)).astype(np.float64)
-    rows -= rows.mean(axis=0)
-    scale = np.abs(rows).max()
-    distances = pdist(rows / (scale or 1.0), _METRICS[metric]) * scale
+    with np.errstate(over="ignore"):
+        rows -= medians(rows)
+        scale = usual_size(rows)
+        np.clip(rows / scale, -_MOST_SIZES, _MOST_SIZES, out=rows)
+        distances = pdist(rows, _METRICS[metric]) * scale
     distances = distances[distances > 0]
     if distances.size == 0:
         raise ValueError(
