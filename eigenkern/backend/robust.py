@@ -108,6 +108,19 @@ def frame_of_distances(X, unit=None):
     return offset, cutoffs(medians(xp.abs(some)), far, most)
 
 
+def without_far_values(X, offset, limits):
+    """Return the rows of X with entries far from the offset cut off.
+
+    This is X itself if it has none.
+    """
+    xp = namespace(X)
+    with np.errstate(over="ignore"):
+        high, low = xp.max(X, axis=0) - offset, offset - xp.min(X, axis=0)
+        if bool(xp.all(xp.maximum(high, low) <= limits)):
+            return X
+        return cut(xp, xp.asarray(X, copy=True), limits, offset)
+
+
 @np.errstate(over="ignore")
 def cast(X, dtype):
     """Return X in a data type; what is too large for it becomes infinite."""

@@ -15,7 +15,7 @@ from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
-from ..operators.fourier import FourierBlocks
+from ..operators.fourier import FourierBlocks, limits_of_phases
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
@@ -31,6 +31,7 @@ from ..tuning.doubly_stochastic import (
 from .base import Model, check_epochs, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .epochs import EpochRule
+from .far_values import warn_of_cutoffs
 from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
@@ -280,6 +281,10 @@ class _DoublyStochastic(Streaming, Model):
     def _gradients(self, X):
         location = compute_device(self.device, X)
         return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
+
+    def _warn_of_far_values(self, X):
+        limits = limits_of_phases(self.offset_, self.kernel_.bandwidth)
+        warn_of_cutoffs(self, X, self.offset_, limits)
 
     def _expand(self, X):
         xp, _ = location = compute_device(self.device, X)

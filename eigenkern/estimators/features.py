@@ -18,7 +18,7 @@ from ..backend.robust import cast, medians, sampled
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..kernels import Kernel
-from ..operators.fourier import fourier_features
+from ..operators.fourier import fourier_features, limits_of_phases
 from ..operators.tiled import TiledKernel
 from ..problems.parameters import (
     check_bandwidth,
@@ -27,6 +27,7 @@ from ..problems.parameters import (
     make_kernel,
 )
 from .documentation import link_to_documentation
+from .far_values import check_values, warn_of_cutoffs, warn_of_far_values
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
 from .validation import (
@@ -111,6 +112,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
         publish(self, self._fitted(X, check_random_state(self.random_state)))
+        self._warn_of_far_values(X)
         return self
 
     @on_its_device
@@ -130,7 +132,11 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X = in_memory(check_rows(self, X))
         source, compute = location_of(X), compute_device(self.device, X)
         check_same_location(self, source, "transform")
-        return self._features(X) if compute == source else self._in_slabs(X, compute)
+        with np.errstate(over="ignore", invalid="ignore"):
+            here = compute == source
+            phi = self._features(X) if here else self._in_slabs(X, compute)
+        check_values(phi, X)
+        return phi
 
     def _in_slabs(self, X, compute):
         """Return the features of rows, computed on another device."""
@@ -274,6 +280,10 @@ class RandomFourierFeatures(FeatureMap):
             "frequencies_": xp.astype(W, X.dtype, copy=False),
             "n_components_": self.n_components,
         }
+
+    def _warn_of_far_values(self, X):
+        limits = limits_of_phases(self.offset_, self.bandwidth_)
+        warn_of_cutoffs(self, X, self.offset_, limits)
 
     def _features(self, X):
         W, offset = (_like(X, values) for values in (self.frequencies_, self.offset_))
@@ -420,6 +430,9 @@ class RBFNetworkFeatures(FeatureMap):
         warn_of_few_rows(self.n_centers, len(first))
         indices = first[uniform_indices(len(first), self.n_centers, rng)]
         return rows_at(X, indices), xp.asarray(indices, device=device)
+
+    def _warn_of_far_values(self, X):
+        warn_of_far_values(self, X, self.kernel_, self.centers_)
 
     def _features(self, X):
         return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()

@@ -175,6 +175,7 @@ class Streaming:
             self._waiting_ = None
             losses[-1] = self._learn(piece)
         self.n_iter_, self.loss_curve_ = len(losses), losses
+        self._warn_of_far_values(piece.X)
         return self
 
     def _start(self, piece):
@@ -189,6 +190,7 @@ class Streaming:
         publish(self, attributes)
         if state.failed:
             self._warn_of_piece()
+        self._warn_of_far_values(piece.X)
         return self
 
     def _learn(self, piece):

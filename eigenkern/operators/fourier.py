@@ -26,6 +26,13 @@ from ..backend.threads import SleepingTeam, n_blas_threads, run_on_threads
 _ROUNDING_OF_PHASES = 1e-2
 
 
+def limits_of_phases(offset, bandwidth):
+    """Return how far from the offset entries are cut off, (d,)."""
+    real = namespace(offset).finfo(offset.dtype)
+    far = _ROUNDING_OF_PHASES / float(real.eps) * bandwidth
+    return namespace(offset).full_like(offset, min(far, float(real.max) / 4))
+
+
 class _Waves:
     """Cosines and sines of rows, tile by tile on threads.
 
@@ -41,9 +48,7 @@ class _Waves:
 
     def __init__(self, like, offset, bandwidth):
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
-        self.offset, real = offset, self.xp.finfo(like.dtype)
-        far = _ROUNDING_OF_PHASES / float(real.eps) * bandwidth
-        self._limits = self.xp.full_like(offset, min(far, float(real.max) / 4))
+        self.offset, self._limits = offset, limits_of_phases(offset, bandwidth)
         threaded = is_numpy(self.xp)
         self.n_workers = n_blas_threads() if threaded else 1
         self._pool = SleepingTeam(self.n_workers) if threaded else None
