@@ -12,6 +12,7 @@ from ..backend.robust import medians, sampled
 from ..kernels import Kernel, Linear, Polynomial
 from .validation import warn_user
 
+_COSTS_DIGITS = "it costs the others digits"
 _has_warned = ContextVar("has_warned", default=False)
 
 
@@ -65,8 +66,10 @@ def warn_of_cutoffs(estimator, X, offset, limits):
     _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}")
 
 
-def warn_of_leverage(estimator, X, squared_norms):
+def warn_of_leverage(estimator, X, squared_norms, consequence=_COSTS_DIGITS):
     """Warn if rounding of a row's squared norm exceeds those of most rows.
+
+    Return for which rows it does, bool (n,), or None if it does for none.
 
     Parameters
     ----------
@@ -74,19 +77,28 @@ def warn_of_leverage(estimator, X, squared_norms):
     X : array or sparse matrix of shape (n, d), or LazyRows
     squared_norms : callable
         ``squared_norms(X)`` returns k(x, x) of every row, (n,).
+    consequence : str
+        For the message.
     """
     if _has_warned.get() or is_lazy(X):
-        return
+        return None
     with np.errstate(over="ignore"):
         norms = to_numpy(squared_norms(X)).astype(np.float64)
-    usual, row = norms[norms > 0], int(np.argmax(norms))
-    eps = float(np.finfo(str(X.dtype).rpartition(".")[2]).eps)
-    if not len(usual) or not eps * norms[row] > np.median(usual):
-        return
+    row, found = int(np.argmax(norms)), _have_leverage(norms, X.dtype)
+    if not found[row]:
+        return None
     entries = X[[row]].toarray() if scipy.sparse.issparse(X) else to_numpy(X[row, :])
     entries = np.ravel(entries)
     column = int(np.argmax(np.abs(entries)))
-    _warn(estimator, X, column, float(entries[column]), "it costs the others digits")
+    _warn(estimator, X, column, float(entries[column]), consequence)
+    return found
+
+
+def _have_leverage(squared_norms, dtype):
+    """Return for which rows rounding of |x|^2 exceeds that of most rows, bool (n,)."""
+    usual = squared_norms[squared_norms > 0]
+    eps = float(np.finfo(str(dtype).rpartition(".")[2]).eps)
+    return eps * squared_norms > (np.median(usual) if len(usual) else np.inf)
 
 
 def _warn(estimator, X, column, value, consequence):

@@ -360,6 +360,12 @@ class _LinearEigenPro(Streaming, Model):
     def _warn_of_far_values(self, X):
         warn_of_leverage(self, X, _squared_norms)
 
+    def _without_leverage(self, piece):
+        # A few steps on a piece can't fit such rows, which would only move the means.
+        given = self, piece.X, _squared_norms, "its row was left out"
+        found = warn_of_leverage(*given)
+        return piece if found is None else piece.take(np.flatnonzero(~found))
+
     def _expand(self, X):
         """Return f(X) without the intercept, on the device that computes."""
         shape = self.target_mean_.shape[0], X.shape[1]

@@ -163,6 +163,7 @@ class Streaming:
             self.classes_ = np.unique(classes)
         n_outputs = None if first else math.prod(self.intercept_.shape)
         piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
+        piece = self._without_leverage(piece)
         if first:
             return self._start(piece)
         vars(self).pop("calibration_", None)  # of an earlier fit
@@ -337,6 +338,10 @@ class Streaming:
     def _take_model(self, model):
         """Take the attributes of a model."""
         vars(self).update(model)
+
+    def _without_leverage(self, piece):
+        """Return a piece without rows that would undo what was learned, or as it is."""
+        return piece
 
     def _count_rows(self, piece):
         """Count the rows and update their means, in models that need them."""
