@@ -7,10 +7,11 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 
-from ..backend.array import location_of, move, namespace
+from ..backend.array import location_of, move
 from ..backend.devices import compute_devices
 from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
 from ..problems.data import Data, Spared, hold_out
@@ -18,6 +19,7 @@ from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import link_to_documentation
 from .epochs import EpochRule
+from .far_values import check_values, warn_of_far_values
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
 from .training import ProgressLine, Report, train
@@ -125,7 +127,16 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
+        rows = data.rows_with_weight()
+        self._warn_of_far_values(
+            data.X if len(rows) == len(data.targets) else data.take(rows).X
+        )
         return self
+
+    def _warn_of_far_values(self, X):
+        """Warn of entries of training rows that the fitted model cuts off."""
+        if getattr(self, "kernel_", None) is not None:
+            warn_of_far_values(self, X, self.kernel_, self.centers_)
 
     def _validate(
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
@@ -217,7 +228,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
         X = check_rows(self, X)
         location = location_of(X)
         check_same_location(self, location, method)
-        return move(self._expand(X), *location) + self.intercept_
+        with np.errstate(over="ignore", invalid="ignore"):
+            F = move(self._expand(X), *location) + self.intercept_
+        check_values(F, X)
+        return F
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -232,7 +246,7 @@ def kernel_values(model, X):
     coef = move(model.dual_coef_, *devices[0])
     if model.kernel_ is None:
         X = move(X, *devices[0])
-        return large_product(namespace(X).astype(X, coef.dtype, copy=False), coef)
+        return large_product(cast(X, coef.dtype), coef)
     return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
 
 

@@ -11,10 +11,11 @@ from sklearn.base import is_regressor
 from ..backend.array import location_of, move, slices, to_numpy
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, RandomState
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
-from ..operators.fourier import FourierBlocks
+from ..operators.fourier import FourierBlocks, limits_of_phases
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
@@ -30,6 +31,7 @@ from ..tuning.doubly_stochastic import (
 from .base import Model, check_epochs, chooses_penalty, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .epochs import EpochRule
+from .far_values import warn_of_cutoffs
 from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
@@ -280,6 +282,10 @@ class _DoublyStochastic(Streaming, Model):
         location = compute_device(self.device, X)
         return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
 
+    def _warn_of_far_values(self, X):
+        limits = limits_of_phases(self.offset_, self.kernel_.bandwidth)
+        warn_of_cutoffs(self, X, self.offset_, limits)
+
     def _expand(self, X):
         xp, _ = location = compute_device(self.device, X)
         n, rows = X.shape[0], StreamedRows(X, *location)
@@ -289,7 +295,7 @@ class _DoublyStochastic(Streaming, Model):
         n_blocks, _, n_columns = coef.shape
         coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
         for tile in slices(n, n_sent):
-            piece = xp.astype(rows[tile, :], coef.dtype, copy=False)
+            piece = cast(rows[tile, :], coef.dtype)
             values.append(features.product(piece, range(n_blocks), coefs, n_columns))
         return xp.concat(values)
 
@@ -410,7 +416,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -807,7 +813,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float

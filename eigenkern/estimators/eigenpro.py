@@ -356,6 +356,7 @@ class _EigenPro(Streaming, Model):
             raise
         watched.end()
         self._publish_learned(learner, rule.losses)
+        self._warn_of_far_values(self.centers_)
         return self
 
     def _publish_learned(self, learner, losses):

@@ -13,9 +13,11 @@ from sklearn.base import clone
 from ..backend.array import device_of, namespace, to_numpy
 from ..backend.lazy import MappedRows, is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast, frame_of_distances, without_far_values
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
 from ..problems.parameters import make_kernel
+from .far_values import no_warning_of_columns
 from .gradients import mean_outer_product
 from .training import Rule
 from .validation import warn_user
@@ -198,13 +200,20 @@ class MetricProblem:
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
         data, rows = data.without_copies(_trained_rows(data))
-        self._everything = data.take(np.sort(rows))
+        data = data.take(np.sort(rows))
+        # A metric adds columns up: a fill value would cost all of them their digits.
+        self._frame = frame_of_distances(data.X)
+        self._everything = replace(data, X=without_far_values(data.X, *self._frame))
         self._train, self._validation = draw(self._everything, n_rows), data.validation
         if self._validation is None:
             drawn = self._train
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
             self._train, scored = drawn.take(train), drawn.take(held_out)
             self._validation = scored.X, scored.targets, scored.weights
+        else:
+            X, *others = self._validation
+            X = cast(X, self._everything.X.dtype)
+            self._validation = without_far_values(X, *self._frame), *others
         if len(self._train.targets) < 2:
             raise ValueError(
                 f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
@@ -227,7 +236,8 @@ class MetricProblem:
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
-        return model.fit(X, data.labels, data.weights)
+        with no_warning_of_columns():
+            return model.fit(X, data.labels, data.weights)
 
     def fitted(self, kind, number, root):
         """Return the round of a metric, with its model and the error of the model."""
@@ -348,7 +358,10 @@ class MetricProblem:
         model = self._fit(chosen.root, chosen.kernel, self._everything)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
+        offset, limits = self._frame
         return {
+            "_offset": offset,
+            "_limits": limits,
             "metric_root_": chosen.root,
             "estimator_": model,
             "feature_importances_": self._as_features(importances),

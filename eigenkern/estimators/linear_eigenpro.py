@@ -13,6 +13,7 @@ from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
@@ -34,6 +35,7 @@ from .base import (
     stops_early,
 )
 from .checkpoint import Checkpoint
+from .far_values import warn_of_leverage
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
@@ -377,6 +379,15 @@ class _LinearEigenPro(Streaming, Model):
         made = LinearSpectral(vectors.T, values, self.damping_)
         return made.truncate(self.n_components_)
 
+    def _warn_of_far_values(self, X):
+        warn_of_leverage(self, X, _squared_norms)
+
+    def _without_leverage(self, piece):
+        # A few steps on a piece can't fit such rows, which would only move the means.
+        given = self, piece.X, _squared_norms, "its row was left out"
+        found = warn_of_leverage(*given)
+        return piece if found is None else piece.take(np.flatnonzero(~found))
+
     def _expand(self, X):
         """Return f(X) without the intercept, on the device that computes."""
         shape = self.target_mean_.shape[0], X.shape[1]
@@ -387,13 +398,20 @@ class _LinearEigenPro(Streaming, Model):
         if not scipy.sparse.issparse(X):
             device = compute_device(self.device, X)
             X, coef = move(X, *device), move(coef, *device)
-            X = namespace(coef).astype(X, coef.dtype, copy=False)
+            X = cast(X, coef.dtype)
         return large_product(X, coef.T)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _squared_norms(X):
+    """Return |x|^2 of every row, dense or sparse."""
+    if scipy.sparse.issparse(X):
+        return np.asarray(X.multiply(X).sum(axis=1))[:, 0]
+    return namespace(X).sum(X * X, axis=1)
 
 
 class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):

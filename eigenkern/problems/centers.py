@@ -125,8 +125,10 @@ class CenterProblem(LeastSquares):
             K = self.to_compute(take(K, self.center_indices, axis=1))
             K = xp.astype(K, xp.float64)
         else:
+            # What is cut off is the same as in the kernel values of other rows.
+            frame = self.kernel.frame(self._centers)
             centers = xp.astype(self._centers, xp.float64)
-            K = TiledKernel(self.kernel, centers).block()
+            K = TiledKernel(self.kernel, centers, frame=frame).block()
         check_finite(K)
         return Whitening.of(K, self.dtype)
 

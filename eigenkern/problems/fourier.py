@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
+from ..backend.robust import cast, medians, sampled
 from ..backend.transfer import move_what_fits
 from ..losses import SquaredError, weighted_median
 from ..operators.fourier import FourierBlocks
@@ -107,7 +108,7 @@ class FourierProblem(Problem):
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
         self._offset = move(start.offset, self.xp, self.device)
-        X = self.xp.astype(X, self._offset.dtype, copy=False)
+        X = cast(X, self._offset.dtype)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
         self._target_scale, constant = start.target_scale, start.constant
@@ -141,7 +142,7 @@ class FourierProblem(Problem):
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
         seed = int(self.rng.randint(2**31 - 1))
-        return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
+        return Start(kernel, seed, medians(sampled(X)), scale, constant)
 
     def initial_coef(self):
         """Return the constant model."""

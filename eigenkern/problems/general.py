@@ -9,6 +9,7 @@ from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
@@ -148,7 +149,7 @@ class GeneralProblem(Problem):
         """Return a slice of the training rows in the solver's order."""
         if self._rows is not None:
             return self._rows[rows, :]
-        return self.xp.astype(self._streamed[rows, :], self.dtype, copy=False)
+        return cast(self._streamed[rows, :], self.dtype)
 
     @property
     def n_rows(self):
@@ -192,7 +193,7 @@ class GeneralProblem(Problem):
 
     def batch(self, X, Y, weights):
         """Return a batch of new rows; `Y` and `weights` are on the host."""
-        rows = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
+        rows = cast(self.to_compute(X), self.dtype)
         return Batch(
             self.center_matrix.rows(rows),
             rows,

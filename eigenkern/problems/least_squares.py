@@ -8,6 +8,7 @@ from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
@@ -299,7 +300,7 @@ class LeastSquares(Problem):
         """Return validation rows that are not rows of X."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         if not is_lazy(X):
-            X = self.xp.astype(self.to_compute(X), self.dtype)
+            X = cast(self.to_compute(X), self.dtype)
         return self._rows(X, targets, weights, np.arange(0))
 
     def n_observations(self, rows):

@@ -7,6 +7,7 @@ import scipy.sparse
 
 from ..backend.array import namespace
 from ..backend.memory import n_bytes
+from ..backend.robust import cast
 from .data import Data, hold_out
 
 # Most rows to retain, most bytes, and the number of rows to retain even if they take
@@ -124,7 +125,7 @@ def _joined_rows(parts):
     if scipy.sparse.issparse(parts[0]):
         return scipy.sparse.vstack(parts, format="csr", dtype=parts[0].dtype)
     xp, dtype = namespace(parts[0]), parts[0].dtype
-    return xp.concat([xp.astype(X, dtype, copy=False) for X in parts])
+    return xp.concat([cast(X, dtype) for X in parts])
 
 
 def _n_bytes(X):
