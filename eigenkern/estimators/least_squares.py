@@ -107,8 +107,6 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # one Cholesky factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    alpha = getattr(estimator, "alpha", 0.0)
-    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
