@@ -13,6 +13,7 @@ from ..problems.problem import shuffled
 from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
+from .gaussian_process import most_centers
 from .validation import (
     check_centers,
     check_flag,
@@ -137,6 +138,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_stored):
         centers=estimator.centers,
         validated=validated,
         n_stored=n_stored,
+        most=most_centers(estimator),
     )
 
 

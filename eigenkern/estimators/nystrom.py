@@ -259,8 +259,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        rows up to 6000, then 6000, with which predictions still have standard
+        deviations; fewer if these take more than a minute or half the free memory; if
         `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
