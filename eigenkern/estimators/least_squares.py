@@ -13,6 +13,7 @@ from ..problems.problem import shuffled
 from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
+from .gaussian_process import most_centers
 from .validation import (
     check_centers,
     check_flag,
@@ -111,8 +112,6 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # one Cholesky factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    alpha = getattr(estimator, "alpha", 0.0)
-    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
     shared["merged"] = merged
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
@@ -144,6 +143,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_stored):
         centers=estimator.centers,
         validated=validated,
         n_stored=n_stored,
+        most=most_centers(estimator),
     )
 
 

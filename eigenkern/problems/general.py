@@ -252,7 +252,9 @@ class GeneralProblem(Problem):
             n_centers=None,
             centers=self._centers,
         )
-        alpha, equations = ridge / self.n_rows, squares.training
+        alpha = ridge / self.n_rows
+        squares.iterates(alpha)
+        equations = squares.training
         factor = equations.factor(alpha)
         if factor is None:
             return None, None

@@ -1,12 +1,13 @@
 """Least squares with a kernel: the base of models on centers and on all rows."""
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
-from ..backend.lazy import is_lazy
+from ..backend.lazy import is_lazy, rows_at
 from ..backend.linalg import large_product
 from ..backend.robust import cast
 from ..centers import distinct_rows
@@ -16,11 +17,12 @@ from ..nystrom.moments import nearest_factor
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
+from ..operators.sharded import kernel_operator
 from ..solvers.direct import N_DIAGONAL
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, parts_of_sets, sample_of_classes
 from .parameters import make_kernel
-from .problem import Problem, scatter, take
+from .problem import Problem, scatter, shuffled, take
 
 # Sets of equal rows that are left out one at a time: a tenth, within these limits. With
 # 500, 1000, 2000 and 4000 of 10 000 rows (three draws, alpha=1e-6) the log loss of new
@@ -31,6 +33,10 @@ _MIN_SETS, _MAX_SETS = 300, 1000
 _MAX_HELD_OUT = 2000
 # With fewer rows that are not centers, centers are left out too.
 _MIN_OTHER_ROWS = 50
+# Rows on which predictions in single precision are compared with those in double, and
+# the root mean squared difference, in standard deviations of the targets, that is
+# harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
+_N_COMPARED, _HARMLESS = 256, 1e-3
 
 
 def rounding(xp, dtype, n):
@@ -44,11 +50,6 @@ def rounding(xp, dtype, n):
     # precisions); above 10 only for the laplacian on california_housing. A multiple of
     # K does not count as an error.
     return 10 * float(xp.finfo(dtype).eps) / n**0.5
-
-
-def _double(X):
-    """Return rows in float64."""
-    return namespace(X).astype(X, namespace(X).float64)
 
 
 def weighted_mean(losses, weights):
@@ -149,6 +150,7 @@ class LeastSquares(Problem):
 
     - ``expand(b)``: the coefficients of the centers (or rows) themselves;
     - ``places(b)``: their rows in `dual_coef_`, and its number of rows;
+    - ``centers_of(b)``: the centers (or rows), in the data type of X;
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
     - ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` gives
       the values on the validation rows;
@@ -179,9 +181,6 @@ class LeastSquares(Problem):
     kernel : str, Kernel or callable
         Not used if the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
-    alpha : float, default=0.0
-        Penalty. If the rounding of float32 kernel values would drown it, rows and model
-        are in float64.
     n_columns : int, default=None
         Columns of the kernel matrix, one per center. None: all rows are centers.
     centered : bool, default=True
@@ -210,7 +209,9 @@ class LeastSquares(Problem):
         Weighted mean of all targets, or zero, on the host. It is subtracted from all
         targets, so that sums of squares are accurate.
     dtype : data type
-        Data type of the kernel's values.
+        That of the rows, and of the fitted model unless rounding would change it.
+    kernel_dtype : data type
+        That of the kernel's values: float64 for a closed form, see `iterates`.
     """
 
     n_centers = center_indices = None
@@ -224,7 +225,6 @@ class LeastSquares(Problem):
         *,
         kernel,
         bandwidth,
-        alpha=0.0,
         n_columns=None,
         centered=True,
         merged=None,
@@ -233,18 +233,15 @@ class LeastSquares(Problem):
         self._merged = merged
         self._data, self.rng, self.kernel = data, data.rng, None
         X = self.to_compute_if_small(data.X)
-        self.dtype = self.to_compute(X[:0, :]).dtype
+        self.dtype = self.kernel_dtype = self.to_compute(X[:0, :]).dtype
+        self._n_columns = n_columns or len(train)
         self.refits = held_out is not None
         order = np.concatenate([train, held_out]) if self.refits else train
         if not np.array_equal(order, np.arange(X.shape[0])):
             X = take(X, order)
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
-            n = len(train)
-            if alpha > 0 and self._drowns(alpha, X, n, n_columns or n):
-                self.dtype, same = self.xp.float64, X is self._X
-                X = _double(X)
-                self._X = X if same else _double(self._X)
+            self.kernel_dtype = self.xp.float64
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         targets, weights = data.targets[order], weights[order] / weights[order].mean()
         self.intercept = np.zeros(targets.shape[1])
@@ -282,13 +279,39 @@ class LeastSquares(Problem):
             X = take(X, first)
         return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
 
-    def _drowns(self, alpha, X, n_rows, n_columns):
-        """Whether rounding to float32 drowns the penalty, judged by the first rows."""
-        if self.dtype == self.xp.float64 or is_lazy(X):
-            return False
-        rows = self.to_compute(X[: min(N_DIAGONAL, n_rows), :])
-        size = float(self.xp.mean(self.kernel.diagonal(rows)))
-        return alpha <= rounding(self.xp, self.dtype, n_columns) * size
+    def iterates(self, alpha, *, to_its_end=True):
+        """Let kernel values have the data type of the rows, to iterate in less time.
+
+        They stay in float64 if rounding to float32 would drown the smallest penalty,
+        `alpha`; unless that is the end of a path, which seldom gets there.
+        """
+        if self.kernel is None or self.dtype == self.xp.float64:
+            return
+        least = rounding(self.xp, self.dtype, self._n_columns) * self.kernel_size
+        if alpha > least or not to_its_end:
+            self.kernel_dtype, self.least_alpha = self.dtype, alpha
+
+    def in_double(self):
+        """Compute kernel values in float64 from here on."""
+        if self.kernel is not None:
+            self.kernel_dtype = self.xp.float64
+
+    @cached_property
+    def kernel_size(self):
+        """The mean of k(x, x) over some training rows."""
+        X = self.train.X
+        first = np.arange(min(N_DIAGONAL, X.shape[0]))
+        rows = self.to_compute(rows_at(X, first))
+        if self.kernel is None:
+            rows = take(rows, self.train.index[first], axis=1)
+            return float(self.xp.mean(self.xp.linalg.diagonal(rows)))
+        return float(self.xp.mean(self.kernel.diagonal(rows)))
+
+    def in_kernel_dtype(self, centers):
+        """Return centers in the data type of the kernel's values, as rows will be."""
+        xp = namespace(centers)
+        dtype = xp.float64 if self.kernel_dtype == self.xp.float64 else centers.dtype
+        return xp.astype(centers, dtype, copy=False)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -584,6 +607,28 @@ class LeastSquares(Problem):
 
     # Models
 
+    @np.errstate(over="ignore", invalid="ignore")  # in single precision
+    def model_dtype(self, coef):
+        """Return the data type of a fitted model.
+
+        It is that of the rows, unless single precision would change its predictions.
+        """
+        xp, double = self.xp, self.xp.float64
+        if self.kernel_dtype == self.dtype:
+            return self.dtype
+        a, Z = self.expand(coef), self.centers_of(coef)
+        X = self.train.X
+        X = rows_at(X, np.sort(shuffled(X.shape[0])[:_N_COMPARED]))
+        kernels = (
+            kernel_operator(self.kernel, centers, self.devices, X)
+            for centers in (self.in_kernel_dtype(Z), Z)
+        )
+        F, rounded = (K @ xp.astype(a, K.dtype, copy=False) for K in kernels)
+        change = xp.mean((F - xp.astype(rounded, double)) ** 2, axis=0)
+        spread = xp.mean((self.targets - self.mean(self.train)) ** 2, axis=0)
+        harmless = xp.all(change <= _HARMLESS**2 * spread)
+        return self.dtype if bool(harmless) else double
+
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first training rows, or of all."""
         rows, matrix = self.train.part(0, n_rows), self.matrix_of(self.train)
@@ -595,10 +640,11 @@ class LeastSquares(Problem):
         F = self.values(self.matrix_of_validation(coef), coef)
         return to_numpy(F) + self.intercept
 
-    def dual_coef(self, coef):
-        """Return `dual_coef_`, on the device that computes, in the data type of X."""
+    def dual_coef(self, coef, dtype=None):
+        """Return `dual_coef_`, on the device that computes; in float64 for None."""
         index, n = self.places(coef)
-        coef = self.xp.astype(self.expand(coef), self.dtype, copy=False)
+        dtype = self.xp.float64 if dtype is None else dtype
+        coef = self.xp.astype(self.expand(coef), dtype, copy=False)
         if not bool(self.xp.all(self.xp.isfinite(coef))):
             raise ValueError(
                 "the coefficients are not finite: scale y, X or sample_weight, or pass "
@@ -610,7 +656,8 @@ class LeastSquares(Problem):
         """Return `dual_coef_` of the models of a path, (k, p, l), where X lives."""
         pieces = []
         for b in spectrum.coefs(path.filters(spectrum)):
-            coefs = self.dual_coef(self.xp.reshape(b, (b.shape[0], -1)))
+            b_all = self.xp.reshape(b, (b.shape[0], -1))
+            coefs = self.dual_coef(b_all, self.kernel_dtype)
             coefs = self.xp.reshape(coefs, (-1, *b.shape[1:]))
             pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
         return namespace(pieces[0]).concat(pieces)

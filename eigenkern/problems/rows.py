@@ -6,6 +6,7 @@ import numpy as np
 
 from ..backend.array import to_numpy
 from ..backend.linalg import inverse_squares
+from ..kernels import is_semidefinite
 from ..nystrom.moments import Factor, WeightedKernel
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import left_out_of_kernel, n_left_out
@@ -37,7 +38,11 @@ class RowProblem(LeastSquares):
             X = (rows if others is None else others).X
             return GivenMatrix(self.to_compute(take(X, rows.index, axis=1)))
         X = None if others is None else others.X
-        return kernel_operator(self.kernel, rows.X, self.devices, X)
+        centers = self.in_kernel_dtype(rows.X)
+        return kernel_operator(self.kernel, centers, self.devices, X)
+
+    def centers_of(self, coef):
+        return self._part(coef).X
 
     def matrix_of_validation(self, coef):
         """Return K of the validation rows and the rows that b belongs to."""
@@ -50,8 +55,9 @@ class RowProblem(LeastSquares):
             """Return K(X, X) in float64, in an array of its own."""
             return self.matrix_of(rows).block(dtype=self.xp.float64)
 
-        error = rounding(self.xp, self.dtype, self.n_coefs)
-        return WeightedKernel(matrix, rows.targets, rows.weights, error)
+        error = rounding(self.xp, self.kernel_dtype, self.n_coefs)
+        known = is_semidefinite(self.kernel)
+        return WeightedKernel(matrix, rows.targets, rows.weights, error, known)
 
     @cached_property
     def training(self):
@@ -135,6 +141,9 @@ class RowProblem(LeastSquares):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        dual_coef = self.dual_coef(coef)
-        attributes = self.kernel_attributes(dual_coef, self.intercept, self._X)
+        dtype, X = self.model_dtype(coef), self._X
+        if dtype != self.dtype:
+            X = self.in_kernel_dtype(X)
+        dual_coef = self.dual_coef(coef, dtype)
+        attributes = self.kernel_attributes(dual_coef, self.intercept, X)
         return attributes | {"center_indices_": None}
