@@ -11,7 +11,7 @@ from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
-from .base import epoch_rule
+from .base import epoch_rule, given_penalty
 from .learner import Learner, ProjectedRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -30,24 +30,26 @@ from .validation import check_centers, is_auto, warn_of_few_rows
 _LEAST_BATCHES = 8
 
 
-def prepare_on_centers(model, data, train, predicted, spared):
+def prepare_on_centers(model, merged, held_out, spared):
     """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
 
     Parameters
     ----------
     model : EigenProRegressor or EigenProClassifier
-    data : Data
-    train : ndarray of int
-        Training rows, in random order.
-    predicted : ndarray of int or None
-        Rows to predict: held out to score the epochs, or spared.
+    merged : Merged
+        The training rows.
+    held_out : ndarray of int or None
+        Rows to score the epochs.
     spared : Spared or None
         The spared training rows.
     """
-    problem = _chosen_problem(model, data, train, predicted)
-    ridge = chosen_ridge(model, problem, problem.sampled_kernel())
-    if may_be_direct(model) and not is_lazy(data.X):
-        prepared = _prepare_direct_on_centers(model, problem, ridge)
+    predicted = held_out if spared is None else spared.rows
+    problem = _chosen_problem(model, merged.data, merged.rows, predicted)
+    problem.within = merged.within
+    K = problem.sampled_kernel()
+    ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
+    if may_be_direct(model) and not is_lazy(merged.data.X):
+        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
     start = first_coef(model, problem)
@@ -72,8 +74,8 @@ def prepare_on_centers(model, data, train, predicted, spared):
     rule = epoch_rule(
         model,
         problem,
-        data,
-        predicted,
+        merged.data,
+        held_out,
         kind=ProjectedRule,
         start=start,
         spared=spared,
@@ -81,9 +83,11 @@ def prepare_on_centers(model, data, train, predicted, spared):
     return problem, solver, chosen, rule
 
 
-def prepare_exact(model, data, train, held_out):
+def prepare_exact(model, merged, held_out):
     """Return the same for EigenPro 3 with exact projections of full batches."""
-    problem = _chosen_problem(model, data, train, held_out)
+    data = merged.data
+    problem = _chosen_problem(model, data, merged.rows, held_out)
+    problem.within = merged.within
     n, start = problem.n_rows, first_coef(model, problem)
     if not is_auto(model.batch_size) and model.batch_size != n:
         raise ValueError(
@@ -119,7 +123,7 @@ def prepare_exact(model, data, train, held_out):
     return problem, solver, chosen, rule
 
 
-def _prepare_direct_on_centers(model, problem, ridge):
+def _prepare_direct_on_centers(model, problem, ridge, merged):
     """Return the same for a direct solution, or None if it would not pay or fails."""
     if not direct_pays_on_centers(
         problem.center_matrix,
@@ -131,12 +135,12 @@ def _prepare_direct_on_centers(model, problem, ridge):
     ):
         return None
     least, size = problem.least_ridge(), problem.entry_size()
-    if not 0 < size < np.inf or (model.alpha > 0 and ridge <= least):
+    if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
         return None
     if ridge:
         ridge = max(ridge, least)
     penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
-    coef, out_of_sample = problem.solved(ridge or penalty)
+    coef, out_of_sample = problem.solved(ridge or penalty, merged)
     if coef is None:
         return None
     loss = problem.loss(coef)
@@ -214,7 +218,7 @@ def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
-    return Learner.make(model, problem, float(model.alpha), batch_size=m)
+    return Learner.make(model, problem, given_penalty(model), batch_size=m)
 
 
 def learner_of_fitted(model, data):
@@ -230,7 +234,7 @@ def learner_of_fitted(model, data):
         weight_scale=model.weight_scale_,
     )
     coef = problem.coef_of(model.dual_coef_)
-    learner = Learner.make(model, problem, float(model.alpha), coef)
+    learner = Learner.make(model, problem, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_
     return learner
 

@@ -195,8 +195,8 @@ class MetricProblem:
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
-        rows = _trained_rows(data)
-        self._everything = data if len(rows) == len(data.targets) else data.take(rows)
+        data, rows = data.without_copies(_trained_rows(data))
+        self._everything = data.take(np.sort(rows))
         self._train, self._validation = draw(self._everything, n_rows), data.validation
         if self._validation is None:
             drawn = self._train

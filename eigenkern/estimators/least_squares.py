@@ -93,6 +93,10 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
+    merged = None
+    if kind == "path" and estimator.selection in ("gcv", "loo"):
+        merged = data.merged(train)
+        data, train = merged.data, np.sort(merged.rows)
     if n_centers is None and centers is None:
         check_in_memory(data.X, "n_centers")
     n_distinct = len(train)
@@ -109,6 +113,7 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
     alpha = getattr(estimator, "alpha", 0.0)
     shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
+    shared["merged"] = merged
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train

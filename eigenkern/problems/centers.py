@@ -191,7 +191,7 @@ class CenterProblem(LeastSquares):
             U *= xp.sqrt(rows.weights[block])[:, None]
             yield block, U
 
-    def without(self, sets, L, solutions):
+    def without(self, sets, factor, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
         matrix = self.matrix_of(self.all.part_at(one_of_each))
         F, h = [], []
@@ -201,12 +201,12 @@ class CenterProblem(LeastSquares):
                 Phi_T = solve_triangular(self.whitening.L, K.T)
             else:
                 Phi_T = large_product(K, self.whitening.R).T
-            V = solve_triangular(L, Phi_T)
+            V = solve_triangular(factor.L, Phi_T)
             F.append(to_numpy(Phi_T.T @ solutions))
             h.append(to_numpy(self.xp.sum(V * V, axis=0)))
         F, h = np.concatenate(F), np.concatenate(h) * sets.weights
-        left = np.maximum(1.0 - h, float(self.xp.finfo(self.dtype).eps) ** 0.5)
-        return (F[:, :-1] - sets.targets) / left[:, None], (1.0 - F[:, -1]) / left
+        kept = np.maximum(1.0 - h, float(self.xp.finfo(self.dtype).eps) ** 0.5)
+        return F[:, :-1] - sets.targets, 1.0 - F[:, -1], kept, 1.0
 
     def gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)

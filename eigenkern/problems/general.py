@@ -15,7 +15,7 @@ from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from ..solvers.direct import N_DIAGONAL
+from ..solvers.direct import N_DIAGONAL, usual_size
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
@@ -217,20 +217,22 @@ class GeneralProblem(Problem):
         return other
 
     def entry_size(self):
-        """Return the mean of w k(x, x) over some rows."""
+        """Return the usual size of w k(x, x)."""
         first = slice(0, min(self.n_rows, N_DIAGONAL))
-        entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
-        return float(self.xp.mean(entries))
+        return usual_size(
+            self.weights[first] * self.kernel.diagonal(self._gather(first))
+        )
 
     def least_ridge(self):
         """Return the c below which rounding of the kernel matrix drowns the penalty."""
         least = rounding(self.xp, self.dtype, self.n_coefficients)
         return least * self.n_rows * self.entry_size()
 
-    def solved(self, ridge):
+    def solved(self, ridge, merged):
         """Return the minimizer of ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``.
 
-        It solves the normal equations of the Nystrom method; c is `ridge`.
+        It solves the normal equations of the Nystrom method on all rows, of which this
+        problem has the `Merged`; c is `ridge`.
 
         Returns
         -------
@@ -241,8 +243,8 @@ class GeneralProblem(Problem):
         """
         squares = CenterProblem(
             self._device,
-            self._data,
-            np.sort(self._train),
+            merged.source,
+            np.sort(merged.members),
             None,
             kernel=self.kernel,
             bandwidth=None,
@@ -282,6 +284,11 @@ class GeneralProblem(Problem):
         """Return K(X, X) of a sample: the first training rows in the solver's order."""
         rows = slice(0, n_sampled_rows(self.n_rows))
         return TiledKernel(self.kernel, self._gather(rows))
+
+    def sampled_kernel_in_double(self, n):
+        """Return the same in double precision, of the first `n` rows."""
+        X = self.xp.astype(self._gather(slice(0, n)), self.xp.float64)
+        return TiledKernel(self.kernel, X)
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""

@@ -42,7 +42,12 @@ class Problem:
         With mean 1.
     n_features : int
     rng : numpy.random.RandomState
+    within : float
+        What is missing in the losses: the variance of targets of equal rows, if these
+        have become one (`Data.merged`).
     """
+
+    within = 0.0
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)

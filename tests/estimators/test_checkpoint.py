@@ -103,7 +103,7 @@ MODELS = {
     "eigenpro1": EigenProRegressor(algorithm="eigenpro1", batch_size=12),
     "eigenpro2, to the end of the race": EigenProRegressor(**MACHINE),
     "eigenpro2, float32": EigenProRegressor(**MACHINE),
-    "sgd": EigenProRegressor(algorithm="sgd", early_stopping=False),
+    "sgd": EigenProRegressor(algorithm="sgd", alpha=0.0),
     "eigenpro3": EigenProRegressor(algorithm="eigenpro3", n_centers=40, cache_size=0),
     "eigenpro3-exact": EigenProRegressor(algorithm="eigenpro3-exact", n_centers=40),
     "eigenpro4": EigenProRegressor(algorithm="eigenpro4", n_centers=40),
@@ -801,7 +801,7 @@ def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatc
     monkeypatch.undo()
     if hasattr(model, "predict_proba"):
         assert_array_equal(model.predict_proba(X).argmax(axis=1), model.predict(X))
-    if model.early_stopping is True:
+    if model.early_stopping:
         expected = clone(model).set_params(max_iter=n_epochs).fit(X, y)
         assert_array_equal(model.dual_coef_, expected.dual_coef_)
 

@@ -59,7 +59,7 @@ def test_the_penalty_is_that_of_least_squares(kernel, c, weighted, data):
 
 def test_without_a_penalty_it_is_that_of_the_epochs(data):
     X, Y, X_test, _ = data
-    kernel, options = Laplacian(2.0), {"early_stopping": False, "random_state": 0}
+    kernel, options = Laplacian(2.0), {"alpha": 0.0, "random_state": 0}
     model = EigenProRegressor(kernel, n_centers=P, max_iter=5, **options).fit(X, Y)
     assert model.algorithm_ == "direct" and model.alpha_ == 0
     expected = ridge(kernel, 0.02 / 5, model.centers_, X, Y, X_test)
@@ -147,7 +147,7 @@ def test_probabilities_are_of_rows_left_out_that_are_no_centers(monkeypatch):
     y = (X[:, 0] * X[:, 1] > 0).astype(int)
 
     def log_loss():
-        model = EigenProClassifier(n_centers=300, early_stopping=False, random_state=0)
+        model = EigenProClassifier(n_centers=300, alpha=0.0, random_state=0)
         model.fit(X[:600], y[:600])
         assert model.algorithm_ == "direct"
         found = model.predict_proba(X[600:])

@@ -22,7 +22,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 
 def made(**parameters):
-    options = {"loss": "pinball", "early_stopping": False, "random_state": 0}
+    options = {"loss": "pinball", "alpha": 1e-6, "random_state": 0}
     return DSGRegressor(**(options | parameters))
 
 
@@ -140,7 +140,7 @@ def test_rows_are_held_out_by_default(regression):
         (0.9, 99, False),
         (0.9, 100, True),
     ):
-        model = made(early_stopping="auto", quantile=quantile, max_iter=2)
+        model = made(alpha="auto", quantile=quantile, max_iter=2)
         model.fit(X[:n], y[:n])
         assert (model.validation_scores_ is not None) == expected
 

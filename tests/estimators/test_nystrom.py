@@ -833,7 +833,7 @@ def test_bad_validation_rows(regression, three_classes):
 
 def test_equal_rows_cannot_be_held_out():
     X, y = np.ones((10, 2)), np.zeros(10)
-    with pytest.raises(ValueError, match=r"validation_fraction.*1 distinct"):
+    with pytest.raises(ValueError, match=r"validation_fraction.*which 1 are distinct"):
         NytroRegressor("gaussian", bandwidth=1.0).fit(X, y)
 
 
