@@ -1,6 +1,7 @@
 """The base of all models: fitting, predicted values, tags."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 
-from ..backend.array import location_of, move, namespace
+from ..backend.array import location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
@@ -19,8 +20,10 @@ from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import link_to_documentation
 from .epochs import EpochRule
+from .kernel_check import check_given_kernel, is_own
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
+from .outcome import warn_of_outcome
 from .training import ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -64,6 +67,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    _tells_outcome = True
+    #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
+    _kernel_ends = None
     #: Whether first epochs spare rows, to calibrate on (`may_spare`).
     _spares = False
 
@@ -100,6 +107,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._validate(X, y, sample_weight, **validation)
+        data = self._with_checked_kernel(data)
         progress = self._progress()
         keeper = open_keeper(checkpoint, resume, self, data)
         prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
@@ -126,7 +134,17 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
+        if self._tells_outcome:
+            warn_of_outcome(self, data, has_warned=rule.has_warned)
         return self
+
+    def _with_checked_kernel(self, data):
+        """Return the data with what the check of a given kernel says."""
+        self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
+        if not is_own(kernel):
+            rows = data.rows_with_weight()
+            self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
+        return replace(data, indefinite=self._kernel_ends is not None)
 
     def _validate(
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
@@ -212,6 +230,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Print a line of progress if ``verbose``."""
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
+
+    def _fitted_values(self, X):
+        """Return f(X) of validated rows in float64 on the host, shape (m, l)."""
+        F = to_numpy(self._expand(X)).astype(np.float64)
+        return F + to_numpy(self.intercept_).astype(np.float64)
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""

@@ -209,6 +209,7 @@ class EpochRule(Rule):
         """Return the attributes of the model and of the epochs."""
         state = self._state
         if state.failed:
+            self.has_warned = True
             warn_user(
                 f"{self._name} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
@@ -250,6 +251,7 @@ class EpochRule(Rule):
         zero = problem.initial_coef()
         other = min((self._fallback, self._start), key=problem.model_loss)
         better = problem.model_loss(other) < problem.model_loss(zero)
+        self.has_warned = True
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "

@@ -18,6 +18,7 @@ from .tuned import (
     chosen_algorithm,
     chosen_ridge,
     first_coef,
+    given_ridge,
     may_be_direct,
     prepared_solution,
     tuned,
@@ -45,9 +46,15 @@ def prepare_on_centers(model, data, train, predicted, spared):
         The spared training rows.
     """
     problem = _chosen_problem(model, data, train, predicted)
+    if data.indefinite:  # no projection exists, and no penalty can be chosen
+        prepared = _prepare_direct_on_centers(model, problem, given_ridge(model, problem))
+        if prepared is not None:
+            return prepared
     ridge = chosen_ridge(model, problem, problem.sampled_kernel())
     if may_be_direct(model) and not is_lazy(data.X):
-        prepared = _prepare_direct_on_centers(model, problem, ridge)
+        prepared = None
+        if _direct_pays(model, problem):
+            prepared = _prepare_direct_on_centers(model, problem, ridge)
         if prepared is not None:
             return prepared
     start = first_coef(model, problem)
@@ -83,6 +90,8 @@ def prepare_on_centers(model, data, train, predicted, spared):
 
 def prepare_exact(model, data, train, held_out):
     """Return the same for EigenPro 3 with exact projections of full batches."""
+    if data.indefinite:
+        return prepare_on_centers(model, data, train, held_out, None)
     problem = _chosen_problem(model, data, train, held_out)
     n, start = problem.n_rows, first_coef(model, problem)
     if not is_auto(model.batch_size) and model.batch_size != n:
@@ -119,17 +128,19 @@ def prepare_exact(model, data, train, held_out):
     return problem, solver, chosen, rule
 
 
-def _prepare_direct_on_centers(model, problem, ridge):
-    """Return the same for a direct solution, or None if it would not pay or fails."""
-    if not direct_pays_on_centers(
+def _direct_pays(model, problem):
+    return direct_pays_on_centers(
         problem.center_matrix,
         problem.n_rows,
         problem.n_features,
         problem.targets.shape[1],
         model.max_iter,
         model.cache_size,
-    ):
-        return None
+    )
+
+
+def _prepare_direct_on_centers(model, problem, ridge):
+    """Return the same for a direct solution, or None if it fails."""
     least, size = problem.least_ridge(), problem.entry_size()
     if not 0 < size < np.inf or (model.alpha > 0 and ridge <= least):
         return None

@@ -225,7 +225,10 @@ class MetricProblem:
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
-        return model.fit(X, data.labels, data.weights)
+        model._tells_outcome = False  # the last fit speaks for all
+        model.fit(X, data.labels, data.weights)
+        del model._tells_outcome
+        return model
 
     def fitted(self, kind, number, root):
         """Return the round of a metric, with its model and the error of the model."""

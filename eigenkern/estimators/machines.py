@@ -45,6 +45,8 @@ def prepare_machine(model, data, train, predicted, spared):
         bandwidth=model.bandwidth,
         device=model.device,
     )
+    if data.indefinite and direct_pays(problem.operator, model.cache_size):
+        problem = problem.positive()
     K = problem.operator
     ridge = chosen_ridge(model, problem, K)
     if may_be_direct(model) and direct_pays(K, model.cache_size):

@@ -175,7 +175,8 @@ class _Nytro(Model):
         n, n_outputs = problem.all.targets.shape
         sizes = n, problem.n_centers, problem.n_features, n_outputs
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        if uses_factors(self, problem, plan, sizes, itemsize):
+        factors = uses_factors(self, problem, plan, sizes, itemsize)
+        if data.indefinite or factors:
             solver = self._closed_form(problem, plan)
             return problem, solver, {}, SolutionRule(problem)
         if problem.n_centers is not None:

@@ -209,6 +209,9 @@ class _RecursiveFeatureMachine(
             X, method, lambda X_R: self.estimator_._values(X_R, method)
         )
 
+    def _fitted_values(self, X):
+        return self.estimator_._fitted_values(mapped(X, self.metric_root_))
+
     def _of_mapped(self, X, method, function):
         """Return a function of the rows of X R."""
         X = check_rows(self, X)

@@ -133,6 +133,8 @@ class Rule:
     """
 
     losses = scores = ()
+    #: Whether a warning has said that the model is bad.
+    has_warned = False
     #: Whether the next epochs also visit the spared rows.
     on_all_rows = False
 

@@ -78,6 +78,12 @@ def may_be_direct(model, damping=1):
     return auto and not others
 
 
+def given_ridge(model, problem):
+    """Return alpha n, 0 unless alpha is a number."""
+    alpha = 0.0 if isinstance(model.alpha, str) else float(model.alpha)
+    return alpha * problem.targets.shape[0]
+
+
 def chosen_ridge(model, problem, K):
     """Return alpha n, which ``early_stopping="auto"`` chooses if alpha is 0.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..backend.array import device_of, in_place, is_numpy, matmul, namespace, slices
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 
 # Numbers of a tile in which the differences of all features are added up: few enough
@@ -44,6 +44,7 @@ class Manhattan(Kernel):
     feature_work = 12
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
 
     @classmethod

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..backend.array import device_of, namespace
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope
 
 
@@ -35,6 +35,7 @@ class Polynomial(Kernel):
     coef0: float = 1.0
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
         if not self.degree >= 1 or int(self.degree) != self.degree:
             raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")

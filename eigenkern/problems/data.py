@@ -131,6 +131,8 @@ class Data:
         Validation rows, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
+    indefinite : bool
+        Whether the kernel is known to have negative eigenvalues.
     """
 
     X: Any
@@ -141,6 +143,7 @@ class Data:
     groups: np.ndarray | None = None
     validation: tuple | None = None
     precomputed: bool = False
+    indefinite: bool = False
 
     @cached_property
     def ranks(self):

@@ -8,6 +8,7 @@ from .. import centers as choice_of_centers
 from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
+from ..backend.linalg import absolute
 from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
@@ -218,6 +219,9 @@ class GeneralProblem(Problem):
 
     def entry_size(self):
         """Return the mean of w k(x, x) over some rows."""
+        if self._data.indefinite:
+            K = absolute(self.center_matrix.block(dtype=self.xp.float64))
+            return float(self.xp.linalg.trace(K)) / K.shape[0]
         first = slice(0, min(self.n_rows, N_DIAGONAL))
         entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
         return float(self.xp.mean(entries))

@@ -5,11 +5,16 @@ from copy import copy
 import numpy as np
 
 from ..backend.array import move, to_numpy
+from ..backend.linalg import eigh
 from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .parameters import make_kernel
 from .problem import Problem, scatter, take, take_entries, weighted_mean_square
+
+# Smallest eigenvalue of an indefinite kernel that is kept, relative to the largest: the
+# others are rounding, or negative.
+_LEAST_KEPT = 1e-9
 
 
 class KernelProblem(Problem):
@@ -40,6 +45,8 @@ class KernelProblem(Problem):
     cache_megabytes = 0.0
     #: The penalty on the diagonal of the operator, (n,), or None.
     _added = None
+    #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
+    _kept = None
 
     def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
         super().__init__(device, data.X)
@@ -62,6 +69,32 @@ class KernelProblem(Problem):
         self.dtype = self.operator.dtype
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
+
+    def positive(self):
+        """Return the problem with the positive part of an indefinite kernel matrix.
+
+        With W^1/2 K W^1/2 = V E V', it is W^-1/2 V E_+ V' W^-1/2. Coefficients are
+        projected onto W^1/2 V_+, where both matrices have the same product.
+        """
+        xp, other = self.xp, copy(self)
+        root = xp.ones_like(self.targets[:, :1])
+        if self.weights is not None:
+            root = xp.sqrt(self.weights)[:, None]
+        root = xp.astype(root, xp.float64)
+        values, V = eigh(root * self.operator.block(dtype=xp.float64) * root.T)
+        first = int(xp.sum(xp.astype(values <= _LEAST_KEPT * values[-1], xp.int64)))
+        values, V = values[first:], V[:, first:]
+        matrix = (V * values) @ V.T / root / root.T
+        other.operator = GivenMatrix(xp.astype(matrix, self.dtype))
+        other._kept = V, root
+        return other
+
+    def _projected(self, coef):
+        """Return coefficients in the span of the eigenvectors that are kept."""
+        if self._kept is None:
+            return coef
+        V, root = self._kept
+        return self.xp.astype(root * (V @ (V.T @ (coef / root))), self.dtype)
 
     def penalized(self, ridge):
         """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
@@ -96,7 +129,7 @@ class KernelProblem(Problem):
 
     def diagonal(self, rows):
         """Return the diagonal of the operator in a range of the rows, (m,)."""
-        if self.kernel is None:
+        if self.kernel is None or self._kept is not None:
             block = self.operator.block(rows.start, rows.stop, rows.start, rows.stop)
             return self.xp.linalg.diagonal(block)
         X = self.to_compute(take(self._X, self._train[rows]))
@@ -134,7 +167,7 @@ class KernelProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
-        return to_numpy(self.validation @ coef) + self.intercept
+        return to_numpy(self.validation @ self._projected(coef)) + self.intercept
 
     def loss(self, coef, n_rows=None, *, penalized=True):
         """Return the weighted mean squared residual of the first rows, or of all."""
@@ -153,5 +186,5 @@ class KernelProblem(Problem):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, rows in the order of X."""
-        dual_coef = scatter(coef, self._train, self.n_coefficients)
+        dual_coef = scatter(self._projected(coef), self._train, self.n_coefficients)
         return self.kernel_attributes(dual_coef, self.intercept, self._X)
