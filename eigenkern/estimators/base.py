@@ -23,7 +23,7 @@ from .epochs import EpochRule
 from .kernel_check import check_given_kernel, is_own
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
-from .outcome import warn_of_outcome
+from .outcome import constant_values, warn_of_outcome
 from .training import ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -36,6 +36,7 @@ from .validation import (
     check_weights,
     is_auto,
     publish,
+    replaced_parameters,
     total_weights,
     validated,
     warn_user,
@@ -58,7 +59,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
     #: Name of an iteration for callbacks; None: a fit without iterations.
     _task = None
     #: What to try if no step is stable.
-    _failure_hint = "Is the kernel positive semi-definite?"
+    _failure_hint = "Pass a smaller step_size."
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
@@ -67,6 +68,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+    #: Whether the last fit has said that the model is bad.
+    _has_warned = False
     #: Whether a fit warns if nothing was learned; not if another one judges the model.
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
@@ -106,16 +109,28 @@ class Model(CallbackSupportMixin, BaseEstimator):
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._validate(X, y, sample_weight, **validation)
-        data = self._with_checked_kernel(data)
-        progress = self._progress()
+        data = self._examined(self._validate(X, y, sample_weight, **validation))
+        with replaced_parameters(self, self._simplest if data.constant else {}):
+            self._fit_to(data, callbacks, checkpoint, resume)
+        if self._tells_outcome:
+            warn_of_outcome(self, data, has_warned=self._has_warned)
+        return self
+
+    def _fit_to(self, data, callbacks, checkpoint, resume):
+        """Prepare, train, publish."""
+        progress, all_data = self._progress(), data
+        if data.constant and self._takes_constant_targets:
+            data = data.with_constant_targets()
         keeper = open_keeper(checkpoint, resume, self, data)
         prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
         problem, solver, chosen, rule = prepared
 
         def attributes(interrupted):
             found = chosen | rule.fitted_attributes(interrupted)
-            return found | self._calibrated(data, rule.out_of_sample())
+            out_of_sample = rule.out_of_sample()
+            if data.constant:
+                out_of_sample = constant_values(all_data)
+            return found | self._calibrated(all_data, out_of_sample)
 
         report = Report(problem, callbacks, progress)
         try:
@@ -134,17 +149,33 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
-        if self._tells_outcome:
-            warn_of_outcome(self, data, has_warned=rule.has_warned)
-        return self
+        self._has_warned = rule.has_warned
 
-    def _with_checked_kernel(self, data):
-        """Return the data with what the check of a given kernel says."""
+    def _examined(self, data):
+        """Return the data with what is odd about them: equal rows, or the kernel."""
         self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
-        if not is_own(kernel):
+        constant = data.rows_are_equal()
+        if not is_own(kernel) and not constant:
             rows = data.rows_with_weight()
             self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
-        return replace(data, indefinite=self._kernel_ends is not None)
+        indefinite = self._kernel_ends is not None
+        return replace(data, constant=constant, indefinite=indefinite)
+
+    @property
+    def _simplest(self):
+        """Parameters of a fit to equal rows, of which none can be held out."""
+        simplest = {"early_stopping": False, "warm_start": False, "selection": None}
+        if isinstance(getattr(self, "alpha", None), str):
+            simplest["alpha"] = 1e-6
+        if isinstance(getattr(self, "n_centers", None), int):
+            if isinstance(self.centers, str):
+                simplest |= {"n_centers": 1, "centers": "uniform"}
+        return {k: v for k, v in simplest.items() if hasattr(self, k)}
+
+    @property
+    def _takes_constant_targets(self):
+        """Whether targets may be replaced by their mean, which the model then is."""
+        return not getattr(self, "_has_log_loss", False)
 
     def _validate(
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None

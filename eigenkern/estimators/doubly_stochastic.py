@@ -83,6 +83,7 @@ class _DoublyStochastic(Streaming, Model):
     _task = "epoch"
     _coef_attribute = "coef_"
     _balances_pieces = True
+    _takes_constant_targets = False  # its constant need not be their mean
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
 

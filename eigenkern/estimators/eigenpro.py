@@ -77,6 +77,7 @@ def _has_centers(estimator):
 class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
+    _failure_hint = "Pass a smaller step_size, or scale X."
     _expand = kernel_values
     _gradients = kernel_gradients
 

@@ -12,6 +12,7 @@ from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
 from .base import epoch_rule
+from .kernel_check import check_given_kernel
 from .learner import Learner, ProjectedRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -47,7 +48,9 @@ def prepare_on_centers(model, data, train, predicted, spared):
     """
     problem = _chosen_problem(model, data, train, predicted)
     if data.indefinite:  # no projection exists, and no penalty can be chosen
-        prepared = _prepare_direct_on_centers(model, problem, given_ridge(model, problem))
+        prepared = _prepare_direct_on_centers(
+            model, problem, given_ridge(model, problem)
+        )
         if prepared is not None:
             return prepared
     ridge = chosen_ridge(model, problem, problem.sampled_kernel())
@@ -223,6 +226,12 @@ def _too_few_rows(model, problem, data, train):
 
 def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
+    rows = data.rows_with_weight()
+    ends = check_given_kernel(model.kernel, data.X, rows, model.device)
+    if ends is not None:
+        raise ValueError(
+            f"kernel must be positive semi-definite for data in pieces; got {ends}"
+        )
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
     return Learner.make(model, problem, float(model.alpha), batch_size=m)

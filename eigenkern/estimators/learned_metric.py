@@ -195,9 +195,12 @@ class MetricProblem:
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
-        rows = _trained_rows(data)
+        rows = np.arange(len(data.targets)) if data.constant else _trained_rows(data)
         self._everything = data if len(rows) == len(data.targets) else data.take(rows)
         self._train, self._validation = draw(self._everything, n_rows), data.validation
+        if data.constant:  # no rows to hold out, and no metric to learn
+            self._train = data
+            self._validation = data.X, data.targets, data.weights
         if self._validation is None:
             drawn = self._train
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)

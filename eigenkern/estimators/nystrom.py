@@ -146,6 +146,11 @@ class _Nystrom(Model):
                 f" with selection='holdout'; got selection={self.selection!r}"
             )
         check_alphas(self.alphas)
+        if self.alphas is not None and self.alpha != "path":
+            raise ValueError(
+                f"alphas are the values of a path: pass alpha='path' with them, or "
+                f"alphas=None; got alpha={self.alpha!r}"
+            )
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""

@@ -1,11 +1,10 @@
 """What a fit says of its outcome: a kernel that is indefinite, or nothing learned."""
 
 import numpy as np
-import scipy.sparse
 
-from ..backend.array import namespace, slices, to_numpy
-from ..backend.lazy import is_lazy, rows_at
+from ..backend.array import to_numpy
 from ..losses import LogLoss, SquaredError
+from ..problems.data import OutOfSample, rows_of
 from ..problems.problem import shuffled
 from .validation import warn_user
 
@@ -17,8 +16,6 @@ _LEAST_GAIN = 1e-3
 _MOST_JUDGED, _N_STANDARD_ERRORS = 2000, 2.0
 # Targets that differ by fewer rounding errors are equal, as in `epochs`.
 _SAME_TARGETS_EPS = 10
-# Rows that are compared at a time.
-_COMPARED_ROWS = 4096
 
 
 def warn_of_outcome(model, data, *, has_warned=False):
@@ -34,13 +31,7 @@ def warn_of_outcome(model, data, *, has_warned=False):
         Whether the fit has said that the model is bad.
     """
     name, ends = type(model).__name__, getattr(model, "estimator_", model)._kernel_ends
-    equal = nothing = False
-    if not has_warned:
-        rows = data.rows_with_weight()
-        judged = np.sort(shuffled(rows)[:_MOST_JUDGED])
-        X = _rows_of(data.X, judged)
-        equal = _are_equal(X) and (is_lazy(data.X) or _all_equal(data.X, rows))
-        nothing = equal or _learned_nothing(model, data, rows, judged, X)
+    nothing = data.constant or (not has_warned and learned_nothing(model, data))
     if ends is not None:
         warn_user(
             f"{name} got {ends}; the model is the best that was found with it"
@@ -49,7 +40,7 @@ def warn_of_outcome(model, data, *, has_warned=False):
     elif nothing:
         advice = (
             "all rows of X with weight are equal"
-            if equal
+            if data.constant
             else "if y depends on X at all, scale X, or pass another kernel, bandwidth "
             "or penalty"
         )
@@ -59,38 +50,29 @@ def warn_of_outcome(model, data, *, has_warned=False):
         )
 
 
-def _rows_of(X, index):
-    return X[index] if scipy.sparse.issparse(X) else rows_at(X, index)
+def constant_values(data):
+    """Return the mean of the targets as the value of every row, to calibrate on."""
+    w = np.ones(len(data.targets)) if data.weights is None else data.weights
+    mean = np.average(data.targets, axis=0, weights=w)
+    return OutOfSample(np.tile(mean, (len(w), 1)), data.targets, w)
 
 
-def _are_equal(X):
-    """Return whether all rows of an array are equal."""
-    if scipy.sparse.issparse(X):
-        return X.nnz == 0 or abs(X - X[np.zeros(X.shape[0], dtype=int)]).nnz == 0
-    xp = namespace(X)
-    return bool(xp.all(X[:2, :] == X[:1, :])) and bool(xp.all(X == X[:1, :]))
+def learned_nothing(model, data):
+    """Return whether targets vary, and the model's loss is that of the best constant.
 
-
-def _all_equal(X, rows):
-    """Return the same for some rows of an array in memory."""
-    parts = (np.append(rows[part], rows[0]) for part in slices(len(rows), _COMPARED_ROWS))
-    return all(_are_equal(_rows_of(X, index)) for index in parts)
-
-
-def _learned_nothing(model, data, rows, judged, X):
-    """Return whether the targets vary, and the loss is that of the best constant.
-
-    `judged` are the rows X of the data, some of all `rows` with weight.
+    Parameters are those of `warn_of_outcome`.
     """
+    rows = data.rows_with_weight()
     w = np.ones(len(rows)) if data.weights is None else data.weights[rows]
-    Y, eps = data.targets[rows], np.finfo(str(X.dtype).split(".")[-1]).eps
+    Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
     spread = np.average((Y - np.average(Y, axis=0, weights=w)) ** 2, 0, w) ** 0.5
     varies = spread > _SAME_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False
     loss, unit = _loss_of(model, np.where(varies, spread, 1.0))
     constant = loss.baseline(Y / unit, w)
-    Y = data.targets[judged] / unit
+    judged = np.sort(shuffled(rows)[:_MOST_JUDGED])
+    Y, X = data.targets[judged] / unit, rows_of(data.X, judged)
     w = np.ones(len(judged)) if data.weights is None else data.weights[judged]
     losses, best = loss.value(Y, model._fitted_values(X) / unit), constant + 0.0 * Y
     w, of_constant = w / w.sum(), loss.value(Y, best)

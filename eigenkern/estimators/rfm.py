@@ -47,6 +47,7 @@ class _RecursiveFeatureMachine(
     _task = "round"
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
+    _takes_constant_targets = False  # its estimator does so
 
     def __init__(
         self,

@@ -319,8 +319,16 @@ def plain_parameters(estimator):
     for name, value in parameters.items():
         if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
             raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
-    given = {k: value for k, value in parameters.items() if isinstance(value, np.generic)}
-    vars(estimator).update({name: plain(value) for name, value in given.items()})
+    scalars = {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
+    with replaced_parameters(estimator, scalars):
+        yield
+
+
+@contextmanager
+def replaced_parameters(estimator, values):
+    """Replace parameters of an estimator for a while."""
+    given = {name: getattr(estimator, name) for name in values}
+    vars(estimator).update(values)
     try:
         yield
     finally:

@@ -132,6 +132,8 @@ class CenterProblem(LeastSquares):
         check_finite(K)
         if self._data.indefinite:
             K = absolute(K)  # the norm of the span of its columns
+        if self._data.constant and not bool(xp.any(K != 0)):
+            K = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
         return Whitening.of(K, self.dtype)
 
     def matrix_of(self, rows):

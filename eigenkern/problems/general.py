@@ -22,7 +22,7 @@ from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
 from .least_squares import rounding
 from .parameters import make_kernel
-from .problem import Problem, take
+from .problem import Problem, mean_of_targets, take
 from .sample import Sample
 
 # Rows per block of the loss, on each machine. With 2000 centers, the loss of 60000 rows
@@ -120,7 +120,7 @@ class GeneralProblem(Problem):
         self.dtype = like.dtype
         w = np.ones(len(train)) if weights is None else weights
         if intercept is None:
-            intercept = np.average(data.targets[train], axis=0, weights=w)
+            intercept = mean_of_targets(data.targets[train], w)
         self.intercept = intercept
         self.weight_scale = 1.0 / w.mean() if weight_scale is None else weight_scale
         self._centers = self.xp.astype(centers, self.dtype, copy=True)

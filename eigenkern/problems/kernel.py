@@ -10,7 +10,14 @@ from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from .parameters import make_kernel
-from .problem import Problem, scatter, take, take_entries, weighted_mean_square
+from .problem import (
+    Problem,
+    mean_of_targets,
+    scatter,
+    take,
+    take_entries,
+    weighted_mean_square,
+)
 
 # Smallest eigenvalue of an indefinite kernel that is kept, relative to the largest: the
 # others are rounding, or negative.
@@ -52,7 +59,7 @@ class KernelProblem(Problem):
         super().__init__(device, data.X)
         self._train, self.rng = train, data.rng
         w = None if data.weights is None else data.weights[train]
-        self.intercept = np.average(data.targets[train], axis=0, weights=w)
+        self.intercept = mean_of_targets(data.targets[train], w)
         self.kernel = self.validation = None
         if data.precomputed:
             K = take_entries(data.X, train, train)
