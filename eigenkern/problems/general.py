@@ -8,8 +8,8 @@ from .. import centers as choice_of_centers
 from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
-from ..backend.linalg import absolute
 from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
+from ..backend.linalg import absolute
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
