@@ -48,9 +48,8 @@ def prepare_on_centers(model, data, train, predicted, spared):
     """
     problem = _chosen_problem(model, data, train, predicted)
     if data.indefinite:  # no projection exists, and no penalty can be chosen
-        prepared = _prepare_direct_on_centers(
-            model, problem, given_ridge(model, problem)
-        )
+        ridge = given_ridge(model, problem)
+        prepared = _prepare_direct_on_centers(model, problem, ridge)
         if prepared is not None:
             return prepared
     ridge = chosen_ridge(model, problem, problem.sampled_kernel())
