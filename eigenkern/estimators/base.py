@@ -68,8 +68,6 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
-    #: Whether the last fit has said that the model is bad.
-    _has_warned = False
     #: Whether a fit warns if nothing was learned; not if another one judges the model.
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
@@ -111,13 +109,13 @@ class Model(CallbackSupportMixin, BaseEstimator):
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
         data = self._examined(self._validate(X, y, sample_weight, **validation))
         with replaced_parameters(self, self._simplest if data.constant else {}):
-            self._fit_to(data, callbacks, checkpoint, resume)
+            rule = self._fit_to(data, callbacks, checkpoint, resume)
         if self._tells_outcome:
-            warn_of_outcome(self, data, has_warned=self._has_warned)
+            warn_of_outcome(self, data, rule)
         return self
 
     def _fit_to(self, data, callbacks, checkpoint, resume):
-        """Prepare, train, publish."""
+        """Prepare, train, publish; return the rule that ended the training."""
         progress, all_data = self._progress(), data
         if data.constant and self._takes_constant_targets:
             data = data.with_constant_targets()
@@ -149,7 +147,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
-        self._has_warned = rule.has_warned
+        return rule
 
     def _examined(self, data):
         """Return the data with what is odd about them: equal rows, or the kernel."""

@@ -11,12 +11,12 @@ from ..kernels import CallableKernel, Kernel
 from ..problems.problem import shuffled, take_entries
 
 # Rows whose kernel matrix is checked: it takes some 10 ms.
-_N_CHECKED = 300
+_SAMPLED_ROWS = 300
 # Differences of K(x, z) and K(z, x), relative to the rows' largest values, above which
 # a kernel is not symmetric, and eigenvalues, relative to the largest, below which it is
 # not positive semi-definite. Rounding leaves up to 2e-5 and -3e-6 (300 rows; gaussian,
 # laplacian and degree 3, bandwidths of 1 to 64 medians; norms expanded in float32).
-_ASYMMETRY, _NEGATIVE = 1e-3, 1e-4
+_ASYMMETRY, _INDEFINITE = 1e-3, 1e-4
 
 
 class Ends(NamedTuple):
@@ -67,7 +67,7 @@ def check_given_kernel(kernel, X, rows, device="auto"):
     """
     if is_own(kernel):
         return None
-    rows, precomputed = np.sort(shuffled(rows)[:_N_CHECKED]), isinstance(kernel, str)
+    rows, precomputed = np.sort(shuffled(rows)[:_SAMPLED_ROWS]), isinstance(kernel, str)
     if precomputed:
         name, K = "kernel='precomputed'", take_entries(X, rows, rows)
     else:
@@ -94,6 +94,6 @@ def check_given_kernel(kernel, X, rows, device="auto"):
             f"and {size * K[j, i]:.6g} for rows {rows[i]} and {rows[j]}"
         )
     values = np.linalg.eigvalsh(0.5 * (K + K.T))
-    if values[0] >= -_NEGATIVE * max(values[-1], 0.0):
+    if values[0] >= -_INDEFINITE * max(values[-1], 0.0):
         return None
     return Ends(size * values[0], size * values[-1], len(rows))

@@ -27,6 +27,7 @@ from .checkpoint import Checkpoint
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
+    EPOCH_PENALTY,
     check_tuning,
     left_out_values,
     may_be_direct,
@@ -162,7 +163,8 @@ class _LinearEigenPro(Streaming, Model):
             X, y = problem.operator, problem.targets
             ridge, begun = auto_ridge_of_features(X, y, problem.weights)
         alpha = ridge / len(train)
-        if alpha > 0 and is_solved_directly(self, problem.operator):
+        in_core = problem.operator.in_core
+        if (alpha > 0 or in_core) and is_solved_directly(self, problem.operator):
             prepared = self._prepare_direct(problem, alpha, begun, data, train)
             if prepared is not None:
                 return prepared
@@ -191,13 +193,15 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare_direct(self, problem, alpha, begun, data, train):
         """Return the same for a direct solution, or None if it fails.
 
-        It is one step of EigenPro with all eigenvectors.
+        It is one step of EigenPro with all eigenvectors. If `alpha` is 0, a small
+        penalty makes it about as smooth as `max_iter` epochs would.
         """
         found = solve_features_directly(
             problem.operator,
             problem.targets,
             problem.weights,
             alpha * len(train),
+            EPOCH_PENALTY / self.max_iter,
             has_mean=self.fit_intercept,
             begun=begun,
             normal=problem.normal,

@@ -8,17 +8,18 @@ from ..problems.data import OutOfSample, rows_of
 from ..problems.problem import shuffled
 from .validation import warn_user
 
-# A model has learned nothing if its training loss is above 1 - _LEAST_GAIN times that
-# of the best constant.
-_LEAST_GAIN = 1e-3
-# The loss is that of all rows up to _MOST_JUDGED, else of a random sample: the model
-# then gets the benefit of _N_STANDARD_ERRORS.
-_MOST_JUDGED, _N_STANDARD_ERRORS = 2000, 2.0
+# A model has learned nothing if its training loss is above 1 - _LEAST_SHARE times that
+# of the best constant. If the solver knows it to be below 1 - _CLEAR_SHARE, maybe on
+# other rows, that is enough.
+_LEAST_SHARE, _CLEAR_SHARE = 1e-3, 0.1
+# The loss is that of a few random rows or, if they leave a doubt, of more; up to as
+# many it is that of all. The model gets the benefit of _DOUBT standard errors.
+_JUDGED, _DOUBT = (200, 2000), 2.0
 # Targets that differ by fewer rounding errors are equal, as in `epochs`.
-_SAME_TARGETS_EPS = 10
+_EQUAL_TARGETS_EPS = 10
 
 
-def warn_of_outcome(model, data, *, has_warned=False):
+def warn_of_outcome(model, data, rule):
     """Warn, once, of an indefinite kernel, or of a fit that learned nothing.
 
     Parameters
@@ -27,11 +28,13 @@ def warn_of_outcome(model, data, *, has_warned=False):
         Fitted.
     data : Data
         What it was fitted to.
-    has_warned : bool, default=False
-        Whether the fit has said that the model is bad.
+    rule : Rule
+        The one that ended the training.
     """
     name, ends = type(model).__name__, getattr(model, "estimator_", model)._kernel_ends
-    nothing = data.constant or (not has_warned and learned_nothing(model, data))
+    nothing = data.constant
+    if not (nothing or rule.has_warned or (rule.gain or 0.0) > _CLEAR_SHARE):
+        nothing = learned_nothing(model, data)
     if ends is not None:
         warn_user(
             f"{name} got {ends}; the model is the best that was found with it"
@@ -66,20 +69,22 @@ def learned_nothing(model, data):
     w = np.ones(len(rows)) if data.weights is None else data.weights[rows]
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
     spread = np.average((Y - np.average(Y, axis=0, weights=w)) ** 2, 0, w) ** 0.5
-    varies = spread > _SAME_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
+    varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False
     loss, unit = _loss_of(model, np.where(varies, spread, 1.0))
-    constant = loss.baseline(Y / unit, w)
-    judged = np.sort(shuffled(rows)[:_MOST_JUDGED])
-    Y, X = data.targets[judged] / unit, rows_of(data.X, judged)
-    w = np.ones(len(judged)) if data.weights is None else data.weights[judged]
-    losses, best = loss.value(Y, model._fitted_values(X) / unit), constant + 0.0 * Y
-    w, of_constant = w / w.sum(), loss.value(Y, best)
-    gains = of_constant - losses
-    gain = w @ gains
-    error = (w**2 @ (gains - gain) ** 2 * (1 - len(judged) / len(rows))) ** 0.5
-    return gain + _N_STANDARD_ERRORS * error <= _LEAST_GAIN * (w @ of_constant)
+    constant, order = loss.baseline(Y / unit, w), shuffled(len(rows))
+    for n in _JUDGED:
+        few = np.sort(order[:n])
+        F = model._fitted_values(rows_of(data.X, rows[few])) / unit
+        of_constant = loss.value(Y[few] / unit, constant + 0.0 * F)
+        gains, part = of_constant - loss.value(Y[few] / unit, F), w[few] / w[few].sum()
+        gain, least = part @ gains, _LEAST_SHARE * (part @ of_constant)
+        left_out = 1.0 - len(few) / len(rows)
+        doubt = _DOUBT * (part**2 @ (gains - gain) ** 2 * left_out) ** 0.5
+        if gain - doubt > least:
+            return False
+    return bool(gain + doubt <= least)
 
 
 def _loss_of(model, spread):

@@ -205,7 +205,9 @@ class LinearProblem(Problem):
     def loss(self, coef, n_rows=None):
         """Return the weighted mean squared residual of the first rows, or of all."""
         n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
-        residual = self.operator.product(coef, 0, n)[0] - self.targets[:n, :]
+        residual = -self.targets[:n, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = residual + self.operator.product(coef, 0, n)[0]
         weights = None if self.weights is None else self.weights[:n]
         return weighted_mean_square(residual, weights)
 
