@@ -47,9 +47,8 @@ def prepare_machine(model, data, train, predicted, spared):
     )
     if data.indefinite and direct_pays(problem.operator, model.cache_size):
         problem = problem.positive()
-    K = problem.operator
-    ridge = chosen_ridge(model, problem, K)
-    if may_be_direct(model) and direct_pays(K, model.cache_size):
+    ridge = chosen_ridge(model, problem, problem.operator)
+    if may_be_direct(model) and direct_pays(problem.operator, model.cache_size):
         prepared = _prepare_direct_machine(model, problem, ridge, data, train)
         if prepared is not None:
             return prepared
