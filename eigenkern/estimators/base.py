@@ -153,7 +153,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Return the data with what is odd about them: equal rows, or the kernel."""
         self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
         constant = data.rows_are_equal()
-        if not is_own(kernel) and not constant:
+        if not is_own(kernel) and (data.precomputed or not constant):
             rows = data.rows_with_weight()
             self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
         indefinite = self._kernel_ends is not None

@@ -206,6 +206,8 @@ def test_a_direct_solution_from_sums(
     ],
     ids=str,
 )
+# In two epochs.
+@pytest.mark.filterwarnings("ignore:LinearEigenProRegressor learned nothing")
 def test_what_is_asked_of_the_iteration_is_done(options, noisy):
     X, y, _ = noisy
     model = LinearEigenProRegressor(max_iter=2, random_state=0, **options).fit(X, y)
@@ -226,6 +228,7 @@ def test_the_penalty_of_any_units(unit, target_unit, rng):
     assert_allclose(coef, expected.coef_, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:LinearEigenProRegressor learned nothing")
 def test_sparse_rows_and_few_rows_are_solved_directly(noisy):
     X, y, _ = noisy
     model = LinearEigenProRegressor(random_state=0)

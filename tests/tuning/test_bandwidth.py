@@ -129,6 +129,7 @@ def test_rows_without_weight_are_no_rows(cls, waves):
     assert weighted == model.fit(X[60:], y[60:]).bandwidth_
 
 
+@pytest.mark.filterwarnings("ignore:EigenProClassifier learned nothing")  # so wide
 def test_classes(rng):
     angle = rng.uniform(0, 2 * np.pi, 400)
     X = np.column_stack([np.cos(angle), np.sin(angle)])
