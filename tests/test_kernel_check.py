@@ -181,14 +181,14 @@ def test_matrices(model, data):
     for kernel, message in ((zero, "got zero for every"), (lopsided, "be symmetric")):
         with pytest.raises(ValueError, match=f"kernel='precomputed' must.*{message}"):
             fit(model, kernel(X, X), y, "precomputed")
-    with pytest.raises(ValueError, match="[Cc]omplex"):
+    with pytest.raises(ValueError, match=r"[Cc]omplex"):
         fit(model, complex_valued(X, X), y, "precomputed")
 
 
 def test_predictions_of_complex_values(data):
     X, y = data
     model = NystromRegressor("precomputed").fit(np.exp(-cdist(X, X)), y)
-    with pytest.raises(ValueError, match="[Cc]omplex"):
+    with pytest.raises(ValueError, match=r"[Cc]omplex"):
         model.predict(complex_valued(X, X))
 
 

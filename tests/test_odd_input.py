@@ -31,6 +31,8 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Manhattan, Matern, Polynomial
+from eigenkern.operators.linear import features_of
+from eigenkern.solvers.direct import solve_features_directly
 
 REGRESSORS = [
     EigenProRegressor(),
@@ -300,7 +302,7 @@ _VALUES = {
     "n_centers": 20,
     "max_iter": 5,
     "batch_size": 16,
-    "subsample_size": 50,
+    "subsample_size": 15,
     "n_components": 5,
     "n_iter_no_change": 2,
     "block_size": 8,
@@ -398,9 +400,6 @@ def test_sparse_and_dense_rows_have_the_same_linear_model(
 def test_values_left_out_of_few_rows_are_those_of_ridge(rng):
     """The direct solution in the space of rows leaves rows out with their mean."""
     X, y = rng.standard_normal((40, 90)), rng.integers(0, 2, 40)
-    from eigenkern.operators.linear import features_of
-    from eigenkern.solvers.direct import solve_features_directly
-
     w = rng.uniform(0.5, 2, 40)
     w /= w.mean()
     mean, Y = w @ X / 40, y - w @ y / 40
@@ -411,4 +410,6 @@ def test_values_left_out_of_few_rows_are_those_of_ridge(rng):
     for i in range(5):
         rest = np.arange(40) != i
         peer = Ridge(3.0).fit(X[rest], y[rest], sample_weight=w[rest])
-        assert_allclose(found.left_out[i, 0], y[i] - peer.predict(X[i : i + 1])[0])
+        assert_allclose(
+            found.left_out[i, 0], y[i] - peer.predict(X[i : i + 1])[0], 1e-5
+        )

@@ -567,7 +567,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -619,7 +619,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns
@@ -954,7 +954,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,)
             Labels.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -1012,7 +1012,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns

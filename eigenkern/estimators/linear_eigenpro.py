@@ -109,7 +109,7 @@ class _LinearEigenPro(Streaming, Model):
             array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -137,7 +137,7 @@ class _LinearEigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned, or no step size keeps the iteration bounded.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -462,10 +462,9 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     alpha_ : float
         The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
     algorithm_ : str
-        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
-        start was set, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then the attributes of batches, step sizes and
-        eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping or warm start was set, and X
+        has up to 2000 rows or features, or a Cholesky factor is faster than epochs.
+        Then the attributes of batches, step sizes and eigenvectors are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -544,7 +543,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ----------
         X : array or sparse array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns
@@ -648,10 +647,9 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     alpha_ : float
         The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
     algorithm_ : str
-        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
-        start was set, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then the attributes of batches, step sizes and
-        eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping or warm start was set, and X
+        has up to 2000 rows or features, or a Cholesky factor is faster than epochs.
+        Then the attributes of batches, step sizes and eigenvectors are None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -781,7 +779,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns

@@ -119,12 +119,12 @@ class _RecursiveFeatureMachine(
             Training rows; standardize features that have different units.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         X_val, y_val : arrays, default=None
             Rows to compare the metrics on; None: `validation_fraction` of the rows are
             held out for this.
-        sample_weight_val : array, default=None
+        sample_weight_val : float or array, default=None
             Weights of the rows of X_val.
 
         Returns
