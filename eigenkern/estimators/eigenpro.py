@@ -325,7 +325,7 @@ class _EigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If nothing is learned, or no step size keeps the iteration bounded.
+            If no step size keeps the iteration bounded.
         """
         with advises_on_memory(self, "fit_batches"):
             with working_device(self.device, None), single_threaded_blas:

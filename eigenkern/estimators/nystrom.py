@@ -117,8 +117,8 @@ class _Nystrom(Model):
         -----
         ConvergenceWarning
             If nothing is learned; if the kernel is not positive semi-definite, and its
-            negative part is dropped; or if the least error of a path is at an end of `alphas` and still
-            falls there.
+            negative part is dropped; or if the least error of a path is at an end of
+            `alphas` and still falls there.
         """
         return self._fit(
             X,
@@ -283,7 +283,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         to all rows. If X is float32 and the penalty is below its rounding error, the
         model is float64.
     alphas : array-like or None, default=None
-        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1, evenly in the logarithm.
+        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
+        evenly in the logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
@@ -502,7 +503,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         to all rows. If X is float32 and the penalty is below its rounding error, the
         model is float64.
     alphas : array-like or None, default=None
-        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1, evenly in the logarithm.
+        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
+        evenly in the logarithm.
     selection : {"holdout", "gcv", "loo"}, default="holdout"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,

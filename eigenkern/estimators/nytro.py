@@ -139,8 +139,8 @@ class _Nytro(Model):
         -----
         ConvergenceWarning
             If nothing is learned; if the kernel is not positive semi-definite, and its
-            negative part is dropped; or if the last iteration is the best one, so that `max_iter` ends
-            the path while the error still falls.
+            negative part is dropped; or if the last iteration is the best one, so that
+            `max_iter` ends the path while the error still falls.
         """
         return self._fit(
             X,
