@@ -240,7 +240,7 @@ def check_weights(sample_weight, n, name="sample_weight"):
             check_number(name, sample_weight, 0, open_ends=True)
             return np.full(n, float(sample_weight))
         raise ValueError(f"{name} must be real; got {sample_weight!r}")
-    if np.ndim(sample_weight) == 0:
+    if isinstance(sample_weight, str) or getattr(sample_weight, "ndim", 1) == 0:
         raise ValueError(
             f"{name} must be a number or an array of shape ({n},), one weight per row "
             f"of X; got {sample_weight!r}"
