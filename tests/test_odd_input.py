@@ -410,6 +410,5 @@ def test_values_left_out_of_few_rows_are_those_of_ridge(rng):
     for i in range(5):
         rest = np.arange(40) != i
         peer = Ridge(3.0).fit(X[rest], y[rest], sample_weight=w[rest])
-        assert_allclose(
-            found.left_out[i, 0], y[i] - peer.predict(X[i : i + 1])[0], 1e-5
-        )
+        left_out = found.residual[i, 0] / found.kept[i]
+        assert_allclose(left_out, y[i] - peer.predict(X[i : i + 1])[0], 1e-5)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend.machine import CPU
-from ..estimators.base import stops_early
+from ..estimators.base import has_penalty, stops_early
 from ..estimators.doubly_stochastic import (
     chosen_sizes,
     holds_rows_out,
@@ -34,9 +34,9 @@ def estimate_linear(fit):
     X = CenteredFeatures(fit.data.X[:n], fit.data.X[0])
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
-    if (is_auto(e.early_stopping) or X.in_core) and is_solved_directly(e, X):
+    if is_solved_directly(e, X):
         return _direct_on_features(fit, X)
-    alpha = float(is_auto(e.early_stopping))  # only whether it is 0 matters
+    alpha = float(has_penalty(e))  # only whether it is 0 matters
     _, m, s = sizes_of_features(X, k, alpha, e.batch_size, e.subsample_size)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)

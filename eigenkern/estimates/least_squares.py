@@ -46,9 +46,8 @@ def estimate_centers(fit):
     every_row = p is None or (kind == "falkon" and p == n)
     logistic = kind.endswith("logistic")
     p = p or (n if logistic else n_train)  # held-out rows are centers without weight
-    alpha = getattr(e, "alpha", "path")
-    if alpha != "path" and fit.drowns(alpha, p):
-        return estimate_centers(replace(fit, dtype="float64"))
+    if fit.kernel_dtype != "float64" and _in_double(fit, kind, every_row, p):
+        return estimate_centers(replace(fit, kernel_dtype="float64"))
     fit.finds_equal_rows()
     if every_row and not logistic:
         return _estimate_rows(fit, kind, holds_out)
@@ -58,6 +57,19 @@ def estimate_centers(fit):
     return _estimate_on_centers(fit, kind, n_train, p, holds_out)
 
 
+def _in_double(fit, kind, every_row, p):
+    """Whether kernel values are computed in float64, as in every closed form."""
+    e = fit.estimator
+    if isinstance(e, NYTRO):
+        plan, sizes = NystromPlan.make("path", p, fit.n), (p, fit.d, fit.n_outputs)
+        return uses_factors(e, fit, plan, (fit.n, *sizes), fit.itemsize)
+    if not (kind.startswith("falkon") or kind == "logistic"):
+        return True
+    if every_row and kind == "falkon":
+        return True
+    return not isinstance(e.alpha, str) and fit.drowns(e.alpha, p)
+
+
 def _estimate_rows(fit, kind, holds_out):
     """Return the estimate for the full kernel of all rows."""
     e, n, k = fit.estimator, fit.n, fit.n_outputs
@@ -65,8 +77,10 @@ def _estimate_rows(fit, kind, holds_out):
     plan = NystromPlan.make("full path" if path else "full ridge", n, n)
     K = fit.matrix(n, n, symmetric=True)
     fit.holds("data copy", n * fit.d * fit.itemsize)
+    if fit.kernel_itemsize != fit.itemsize:
+        fit.holds("data copy", n * fit.d * fit.kernel_itemsize)
     fit.holds("kernel matrix", 8 * n * n)
-    fit.holds("centers", n * K.row_width * fit.itemsize)
+    fit.holds("centers", n * K.row_width * fit.kernel_itemsize)
     # All eigenvectors, of which alpha=0 may need none; the factors of a path, 0.34 to
     # 0.4 n^2 numbers with 2000 to 5000 rows; or the part of the inverse for the rows
     # that are left out, 4 to 15 MB with 1000 to 5000 rows.
@@ -92,12 +106,13 @@ def _add_rows(fit, p, holds_out):
     if fit.precomputed:  # the columns of the centers
         fit.holds("kernel matrix", n * p * size)
     else:
-        fit.holds("centers", p * (2 * fit.d + fit.matrix(n, p).row_width) * size)
+        width = fit.matrix(n, p).row_width * fit.kernel_itemsize
+        fit.holds("centers", p * (2 * fit.d * size + width))
 
 
 def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     """Return the estimate for least squares on p centers."""
-    e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.itemsize
+    e, n, k, size = fit.estimator, fit.n, fit.n_outputs, fit.kernel_itemsize
     K = fit.matrix(n_train, p)
     plan = NystromPlan.make(kind, p, n, validated=holds_out)
     square, falkon = 8 * p * p, kind == "falkon"

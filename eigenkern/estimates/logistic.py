@@ -85,7 +85,7 @@ def _add_passes(fit, count, kept):
     fit.flops += 2.0 * work
     product = _NARROW_FACTOR * CPU.product_seconds(work, 8, fit.n_threads)
     fit.seconds += max(8 * count / CPU.read, product)
-    if fit.itemsize == 4:
+    if fit.kernel_itemsize == 4:
         fit.seconds += count * CPU.convert / fit.n_threads
 
 
@@ -93,13 +93,13 @@ def _add_sums(fit, n_sums, parts, kept):
     """Add sums over the rows of matrices, with the last sums and a factor in memory."""
     K, p = parts[0], parts[0].shape[1]
     if kept:
-        K = GivenMatrix(np.broadcast_to(np.zeros((), fit.dtype), K.shape))
+        K = GivenMatrix(np.broadcast_to(np.zeros((), fit.kernel_dtype), K.shape))
     else:
         fit.entries(n_sums * fit.n * p)
     work = 1.0 if kept else 0.5  # without its own threads, both triangles
     fit.products(n_sums * (work * fit.n * p**2 + 2 * p**3))
     square, n_sets = 8 * p * p, len(parts)
     # A block times the weights, and the block itself, unless it is a part of K.
-    n_blocks = 1 if kept and fit.itemsize == 8 else 2
+    n_blocks = 1 if kept and fit.kernel_itemsize == 8 else 2
     fit.uses(n_blocks * 8 * p * K.gram_rows() + (2 + n_sets) * square)
     fit.uses((4 + n_sets) * square)

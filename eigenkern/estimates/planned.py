@@ -64,6 +64,8 @@ class PlannedFit:
     d: int
     n_outputs: int
     dtype: str
+    #: Data type of the kernel's values; None: that of the rows.
+    kernel_dtype: str | None = None
     flops: float = 0.0
     seconds: float = 0.0
     held: dict = field(default_factory=dict)
@@ -71,8 +73,11 @@ class PlannedFit:
 
     def __post_init__(self):
         e = self.estimator
-        self.itemsize = np.dtype(self.dtype).itemsize
         self.precomputed = is_precomputed(e)
+        if self.kernel_dtype is None or self.precomputed:
+            self.kernel_dtype = self.dtype
+        self.itemsize = np.dtype(self.dtype).itemsize
+        self.kernel_itemsize = np.dtype(self.kernel_dtype).itemsize
         self.d = self.n if self.precomputed else self.d
         X = np.broadcast_to(np.zeros((), self.dtype), (self.n, self.d))
         targets = np.broadcast_to(0.0, (self.n, self.n_outputs))
@@ -86,11 +91,11 @@ class PlannedFit:
         # A few random rows, at most 80 MB, to measure the kernel on; they are not
         # negative, as kernels of users may require.
         n_rows = max(min(1024 if self.d > 100 else 2048, 10**7 // self.d), 64)
-        sample = rng.random_sample((n_rows, self.d)).astype(self.dtype)
+        sample = rng.random_sample((n_rows, self.d)).astype(self.kernel_dtype)
         word = e.bandwidth if not isinstance(e.bandwidth, str) else self.d**0.5
         self._kernel = make_kernel(e.kernel, word, sample, rng)
         self._sample = sample[:2]
-        key = repr(e.kernel), self.d, self.dtype
+        key = repr(e.kernel), self.d, self.kernel_dtype
         if key not in _measured_entry_seconds:
             K, ones = TiledKernel(self._kernel, sample), np.ones_like(sample[:, :1])
             seconds = _best_seconds(lambda: K @ ones)
@@ -111,8 +116,8 @@ class PlannedFit:
         return made
 
     def drowns(self, alpha, n_columns):
-        """Whether the fit uses float64 because float32 rounding drowns the penalty."""
-        if self.precomputed or self.itemsize == 8 or alpha == 0:
+        """Whether float32 rounding drowns the penalty of a fit that iterates."""
+        if self.precomputed or self.kernel_itemsize == 8:
             return False
         size = float(np.mean(self._kernel.diagonal(self._sample)))
         return alpha <= rounding(np, np.float32, n_columns) * size
@@ -131,11 +136,11 @@ class PlannedFit:
             return
         self.flops += count * (2.0 * self.d + 2.0)
         self.seconds += count * self._entry_seconds
-        self.products(count * n_columns, self.itemsize)
+        self.products(count * n_columns, self.kernel_itemsize)
 
     def reads(self, count, n_columns=0, itemsize=None):
         """Add the reading of a matrix, or a product with it if that takes longer."""
-        itemsize = self.itemsize if itemsize is None else itemsize
+        itemsize = self.kernel_itemsize if itemsize is None else itemsize
         product = count * n_columns * _product_seconds() * itemsize / 8
         self.flops += 2.0 * count * n_columns
         self.seconds += max(count * itemsize / CPU.read, product)
@@ -150,7 +155,7 @@ class PlannedFit:
     def keeps(self, n_bytes):
         """Add a kernel matrix that is computed once and kept."""
         self.holds("kernel matrix", n_bytes)
-        self.entries(n_bytes / self.itemsize)
+        self.entries(n_bytes / self.kernel_itemsize)
         self.touches(n_bytes)
 
     def finds_equal_rows(self):
@@ -179,7 +184,7 @@ class PlannedFit:
         if self.precomputed:
             return 0
         m = operator.shape[0] if m is None else m
-        return operator.plan(m).bytes * 2 / self.itemsize
+        return operator.plan(m).bytes * 2 / self.kernel_itemsize
 
     def result(self, method, *, n_centers=None, batch_size=None, n_epochs=1):
         """Return the `Estimate`."""

@@ -1,6 +1,5 @@
 """The base of all models: fitting, predicted values, tags."""
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -9,17 +8,19 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 
-from ..backend.array import location_of, move, namespace, to_numpy
+from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..problems.data import Data, Spared, choose_evenly
+from ..problems.data import Data, Spared, hold_out
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import link_to_documentation
 from .epochs import EpochRule
+from .far_values import check_values, warn_of_far_values
 from .kernel_check import check_given_kernel, is_own
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
@@ -112,6 +113,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
             rule = self._fit_to(data, callbacks, checkpoint, resume)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
+        rows = data.rows_with_weight()
+        self._warn_of_far_values(
+            data.X if len(rows) == len(data.targets) else data.take(rows).X
+        )
         return self
 
     def _fit_to(self, data, callbacks, checkpoint, resume):
@@ -174,6 +179,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
     def _takes_constant_targets(self):
         """Whether targets may be replaced by their mean, which the model then is."""
         return not getattr(self, "_has_log_loss", False)
+
+    def _warn_of_far_values(self, X):
+        """Warn of entries of training rows that the fitted model cuts off."""
+        if getattr(self, "kernel_", None) is not None:
+            warn_of_far_values(self, X, self.kernel_, self.centers_)
 
     def _validate(
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
@@ -270,7 +280,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
         X = check_rows(self, X)
         location = location_of(X)
         check_same_location(self, location, method)
-        return move(self._expand(X), *location) + self.intercept_
+        with np.errstate(over="ignore", invalid="ignore"):
+            F = move(self._expand(X), *location) + self.intercept_
+        check_values(F, X)
+        return F
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -285,7 +298,7 @@ def kernel_values(model, X):
     coef = move(model.dual_coef_, *devices[0])
     if model.kernel_ is None:
         X = move(X, *devices[0])
-        return large_product(namespace(X).astype(X, coef.dtype, copy=False), coef)
+        return large_product(cast(X, coef.dtype), coef)
     return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
 
 
@@ -309,7 +322,7 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are valid."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
+    check_flag("early_stopping", estimator.early_stopping)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
@@ -318,11 +331,28 @@ def check_epochs(estimator):
 
 def stops_early(estimator):
     """Whether rows are held out for early stopping."""
-    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
+    return bool(estimator.early_stopping)
+
+
+def chooses_penalty(estimator):
+    """Whether a fit chooses the penalty: early stopping does without one."""
+    return is_auto(estimator.alpha) and not stops_early(estimator)
+
+
+def given_penalty(estimator):
+    """Return `alpha`, or 0 if that is "auto"."""
+    return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
+
+
+def has_penalty(estimator):
+    """Whether a fit has a penalty, or chooses one, which may be 0."""
+    if is_auto(estimator.alpha):
+        return chooses_penalty(estimator)
+    return estimator.alpha != 0
 
 
 def split(data, early_stopping, fraction):
-    """Return the shuffled training rows, and rows to score the epochs on (or None).
+    """Return the training rows, and rows to score the epochs on (or None).
 
     Neither includes rows without weight: their coefficients are zero.
 
@@ -337,46 +367,39 @@ def split(data, early_stopping, fraction):
     """
     rows = data.rows_with_weight()
     if not early_stopping:
-        return data.shuffled(rows), None
-    groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
-    held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
-    if min(held.sum(), (~held).sum()) < 2:
-        trained = "" if data.groups is None else ", and one of each class"
-        raise ValueError(
-            "validation_fraction must leave at least 2 rows to score and 2 to train "
-            f"with{trained}; got {fraction} of {len(rows)} rows"
-        )
-    return data.shuffled(rows[~held]), rows[held]
+        return rows, None
+    return hold_out(data, rows, fraction, fewest=2)
 
 
 def may_spare(model):
-    """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
-    return is_auto(model.early_stopping) and model.max_iter > 1 and not model.warm_start
+    """Whether a fit with a penalty first spares rows, to calibrate on."""
+    enough = model.max_iter > 1 and not model.warm_start
+    return enough and has_penalty(model) and not stops_early(model)
 
 
-def spare(model, data, train, *, at_start=False):
+def spare(model, merged, *, at_start=False):
     """Return the training rows that a classifier spares, or None."""
-    if data.groups is None or not model._spares:
+    if merged.data.groups is None or not model._spares:
         return None
-    return Spared(train, at_start=at_start)
+    return Spared(merged, at_start=at_start)
 
 
 def epoch_rule(
-    model, problem, data, predicted, *, kind=EpochRule, start=None, spared=None
+    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
 ):
     """Return the rule of an iteration over epochs.
 
-    `predicted` are the held-out rows, which score the epochs, or the spared rows, which
-    do not; None: neither.
+    The held-out rows score the epochs, and probabilities are calibrated on them, or on
+    the spared rows.
     """
-    score = targets = None
-    if predicted is not None:
-        weights = None if data.weights is None else data.weights[predicted]
-        if spared is None:
-            labels = data.labels[predicted]
-            score = partial(model._score_values, labels=labels, weights=weights)
-        weights = np.ones(len(predicted)) if weights is None else weights
-        targets = data.targets[predicted], weights
+    score, out_of_sample = None, None
+    if spared is not None:
+        out_of_sample = spared.out_of_sample
+    elif held_out is not None:
+        labels = data.labels[held_out]
+        weights = None if data.weights is None else data.weights[held_out]
+        score = partial(model._score_values, labels=labels, weights=weights)
+        out_of_sample = partial(data.out_of_sample, held_out)
     return kind(
         type(model).__name__,
         model._failure_hint,
@@ -386,6 +409,6 @@ def epoch_rule(
         n_iter_no_change=model.n_iter_no_change,
         score=score,
         start=start,
-        predicted=targets,
-        spared=spared,
+        out_of_sample=out_of_sample,
+        spares=spared is not None,
     )

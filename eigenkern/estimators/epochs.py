@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-from ..problems.data import OutOfSample
 from .training import Plateau, Rule
 from .validation import warn_user
 
@@ -99,10 +98,11 @@ class EpochRule(Rule):
         ``score(F)`` of values on the held-out rows.
     start : object, default=None
         Coefficients that the iteration starts from. None: the constant model.
-    predicted : tuple of ndarray, default=None
-        Targets and weights of the held-out or spared rows.
-    spared : Spared, default=None
-        The spared rows, if any; then no epoch is scored.
+    out_of_sample : callable, default=None
+        ``out_of_sample(values)`` returns an `OutOfSample` from the values of the
+        held-out or spared rows.
+    spares : bool, default=False
+        Whether rows are spared; then no epoch is scored.
 
     Attributes
     ----------
@@ -123,12 +123,12 @@ class EpochRule(Rule):
         n_iter_no_change,
         score=None,
         start=None,
-        predicted=None,
-        spared=None,
+        out_of_sample=None,
+        spares=False,
     ):
         self._name, self._hint, self.max_iter = name, hint, max_iter
-        self._problem, self._score, self._predicted = problem, score, predicted
-        self._spares = spared is not None
+        self._problem, self._score = problem, score
+        self._out_of_sample, self._spares = out_of_sample, spares
         self._stopping = Stopping(max_iter, tol, n_iter_no_change, self._spares)
         self.losses, self.scores = [], []
         self._coef = self._state = self._values = None
@@ -203,7 +203,7 @@ class EpochRule(Rule):
         """Return the values of the model on held-out or spared rows, or None."""
         if self._values is None:
             return None
-        return OutOfSample(self._values, *self._predicted)
+        return self._out_of_sample(self._values)
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the epochs."""
@@ -216,12 +216,13 @@ class EpochRule(Rule):
                 f"before that are kept. {self._hint}"
             )
         model = self._problem.fitted_attributes(self._best_coef())
+        within = self._problem.within
         return (
             model
             | state.counts
             | {
                 "n_iter_": len(self.losses),
-                "loss_curve_": self.losses,
+                "loss_curve_": [loss + within for loss in self.losses],
                 "validation_scores_": self.scores if self.scores else None,
                 "n_step_halvings_": state.n_step_halvings,
             }
@@ -271,8 +272,9 @@ class EpochRule(Rule):
         if self.losses[-1] <= _HIGH_LOSS * limit:
             of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
             if of_some[0] <= of_some[1]:
-                self.gain = 1.0 - of_some[0] / (of_some[1] or 1.0)
+                of_mean = of_some[1] + problem.within
+                self.gain = (of_some[1] - of_some[0]) / (of_mean or 1.0)
                 return True
         loss = problem.model_loss(coef)
-        self.gain = 1.0 - loss / (limit or 1.0)
+        self.gain = (limit - loss) / (limit + problem.within or 1.0)
         return loss <= limit

@@ -135,6 +135,7 @@ class _FalkonLike(Model):
         problem = make_problem(self, data)
         if problem.n_centers is None:
             return self._prepare_direct(problem)
+        problem.iterates(self.alpha)
         n, p = len(problem.train.index), problem.n_centers
         problem.check_memory(NystromPlan.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
@@ -380,8 +381,8 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
     alpha : float, default=1e-6
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
-        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty is
-        below its rounding error, the model is float64.
+        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty so
+        small that rounding would matter, the fit computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
@@ -507,8 +508,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
     alpha : float, default=1e-6
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
-        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty is
-        below its rounding error, the model is float64.
+        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty so
+        small that rounding would matter, the fit computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3

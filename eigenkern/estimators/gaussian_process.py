@@ -26,6 +26,15 @@ _NO_VARIANCES = dict.fromkeys(
 _MOST_CENTERS = 6000
 
 
+def most_centers(estimator):
+    """Return the most centers with which a model has variances.
+
+    None: it has none, however few centers there are.
+    """
+    offers = getattr(estimator, "_has_variance", False) and estimator.alpha != 0
+    return _MOST_CENTERS if offers else None
+
+
 def posterior_attributes(problem, alpha, spectrum, factor):
     """Return the attributes that variances of predictions need, or None for each.
 

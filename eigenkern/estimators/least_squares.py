@@ -13,6 +13,7 @@ from ..problems.problem import shuffled
 from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
+from .gaussian_process import most_centers
 from .kernel_check import is_own
 from .validation import (
     check_centers,
@@ -94,6 +95,10 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
+    merged = None
+    if kind == "path" and estimator.selection in ("gcv", "loo"):
+        merged = data.merged(train)
+        data, train = merged.data, np.sort(merged.rows)
     if n_centers is None and centers is None:
         check_in_memory(data.X, "n_centers")
     n_distinct = len(train)
@@ -108,8 +113,7 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # one Cholesky factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
-    alpha = getattr(estimator, "alpha", 0.0)
-    shared["alpha"] = 0.0 if isinstance(alpha, str) else alpha
+    shared["merged"] = merged
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
@@ -140,6 +144,7 @@ def chosen_n_centers(estimator, data, kind, validated, n_stored):
         centers=estimator.centers,
         validated=validated,
         n_stored=n_stored,
+        most=most_centers(estimator),
     )
 
 

@@ -91,6 +91,7 @@ def prepare_nystrom(estimator, data, alphas):
     problem = make_problem(
         estimator, data, n_passes=expected_products(estimator, len(alphas))
     )
+    problem.iterates(float(alphas.min()), to_its_end=not selects)
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
@@ -181,6 +182,7 @@ def _extrapolated(coefs, done, alphas, k):
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
     problem = make_problem(estimator, data, n_passes=expected_products(estimator))
+    problem.iterates(estimator.alpha)
     problem.check_memory(problem.plan("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
     chosen = {"n_centers_": problem.n_coefs, "cache_size_": problem.cache_megabytes}

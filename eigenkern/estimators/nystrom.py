@@ -86,10 +86,10 @@ class _Nystrom(Model):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; kernel values are computed in their data type, the linear
-            algebra in float64. With kernel="precomputed": the kernel matrix of the
-            training rows. With fewer centers than rows, X may be a file or a Dask
-            array, see :ref:`large_data`.
+            Training rows; kernel values and the linear algebra are float64, and with
+            float32 rows only a log loss takes float32 kernel values. With
+            kernel="precomputed": the kernel matrix of the training rows. With fewer
+            centers than rows, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
@@ -264,8 +264,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     n_centers : int, "auto" or None, default="auto"
         Number m of distinct training rows that become centers: more are more accurate
         and slower. If there are fewer, all become centers, with a warning. "auto": all
-        rows while that is fast (up to some 16 000 rows on two cores, 11000 for a path),
-        then 5 n^1/2 log n, or as many as a minute and half the free memory allow; if
+        rows up to 6000, then 6000, with which predictions still have standard
+        deviations; fewer if these take more than a minute or half the free memory; if
         `centers` is an array, its rows. None: all rows.
     centers : str or array, default="uniform"
         How to choose the centers. "uniform": random rows. "rpcholesky": rows by
@@ -280,8 +280,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
         0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
-        to all rows. If X is float32 and the penalty is below its rounding error, the
-        model is float64.
+        to all rows. If X is float32 and the penalty so small that rounding would change
+        predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
         evenly in the logarithm.
@@ -336,8 +336,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     validation_path_ : array of shape (n_alphas,) or None
         Their mean squared errors by the criterion `selection`.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value (or of the single alpha), fitted to all rows, if
-        ``store_coef_path=True``.
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows, in
+        float64, if ``store_coef_path=True``.
     prior_variance_ : array of shape (n_outputs,) or None
         s^2 of the Gaussian process with covariance s^2 k whose posterior mean is the
         model, in float64. None if predictions have no variances.
@@ -375,8 +375,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     bytes, or two if not all rows are centers.
 
     Nearly dependent centers are found by a pivoted Cholesky factor of their kernel
-    matrix and left out (pivots below 1e-12 of the largest, 1e-7 for float32). Sums over
-    rows are float64 throughout.
+    matrix and left out (pivots below 1e-12 of the largest). Sums over rows are float64
+    throughout.
 
     References
     ----------
@@ -500,8 +500,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
         0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
-        to all rows. If X is float32 and the penalty is below its rounding error, the
-        model is float64.
+        to all rows. If X is float32 and the penalty so small that rounding would change
+        predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
         evenly in the logarithm.
@@ -559,8 +559,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         Their mean squared errors by the criterion `selection`, or mean log losses with
         ``loss="log_loss"``; NaN for values that were not tried.
     coef_path_ : array of shape (n_alphas, n_centers, n_outputs) or None
-        `dual_coef_` of each value (or of the single alpha), fitted to all rows, if
-        ``store_coef_path=True``.
+        `dual_coef_` of each value (or of the single alpha), fitted to all rows, in
+        float64, if ``store_coef_path=True``.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
         absent with ``loss="log_loss"``.

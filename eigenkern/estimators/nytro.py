@@ -100,10 +100,10 @@ class _Nytro(Model):
         Parameters
         ----------
         X : array of shape (n_samples, n_features)
-            Training rows; kernel values are computed in their data type, the linear
-            algebra in float64. With kernel="precomputed": the kernel matrix of the
-            training rows. With fewer centers than rows, X may be a file or a Dask
-            array, see :ref:`large_data`.
+            Training rows; the linear algebra is float64, and so are kernel values,
+            except with float32 rows where it iterates. With
+            kernel="precomputed": the kernel matrix of the training rows. With fewer
+            centers than rows, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
         sample_weight : float or array of shape (n_samples,), default=None
@@ -179,6 +179,9 @@ class _Nytro(Model):
         if data.indefinite or factors:
             solver = self._closed_form(problem, plan)
             return problem, solver, {}, SolutionRule(problem)
+        # The descent is ridge regression with lambda = 1 / (gamma t), up to a constant,
+        # and 1 / gamma the largest eigenvalue: usually a third of k(x, x) or more.
+        problem.iterates(0.1 * problem.kernel_size / n_iter)
         if problem.n_centers is not None:
             stored = n_iter + 1 if self.store_coef_path else 0
             problem.check_memory(problem.plan(False, stored))
@@ -225,6 +228,7 @@ class _Nytro(Model):
         It is found by the spectrum of the normal equations.
         """
         problem.check_memory(plan)
+        problem.in_double()  # not if it was about to iterate
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
         spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
@@ -282,7 +286,8 @@ class _Nytro(Model):
         if problem.calibrates and problem.validation is not None:
             held_out = problem.held_out(found.best, problem.mean(problem.train))
         if self.store_coef_path:
-            coefs = [problem.to_source(problem.dual_coef(b)) for b in found.path]
+            dtype = problem.kernel_dtype
+            coefs = [problem.to_source(problem.dual_coef(b, dtype)) for b in found.path]
             coef_path = namespace(coefs[0]).stack(coefs)
         chosen = found.b, found.n_steps, found.step
         return self._state(problem, *chosen, steps, found.errors, coef_path, held_out)

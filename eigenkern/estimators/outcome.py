@@ -4,7 +4,7 @@ import numpy as np
 
 from ..backend.array import to_numpy
 from ..losses import LogLoss, SquaredError
-from ..problems.data import OutOfSample, rows_of
+from ..problems.data import rows_of
 from ..problems.problem import shuffled
 from .validation import warn_user
 
@@ -55,9 +55,9 @@ def warn_of_outcome(model, data, rule):
 
 def constant_values(data):
     """Return the mean of the targets as the value of every row, to calibrate on."""
-    w = np.ones(len(data.targets)) if data.weights is None else data.weights
-    mean = np.average(data.targets, axis=0, weights=w)
-    return OutOfSample(np.tile(mean, (len(w), 1)), data.targets, w)
+    rows = data.rows_with_weight()
+    mean = np.average(data.targets[rows], axis=0, weights=data.weights_of(rows))
+    return data.out_of_sample(rows, np.tile(mean, (len(rows), 1)))
 
 
 def learned_nothing(model, data):
@@ -66,7 +66,7 @@ def learned_nothing(model, data):
     Parameters are those of `warn_of_outcome`.
     """
     rows = data.rows_with_weight()
-    w = np.ones(len(rows)) if data.weights is None else data.weights[rows]
+    w = data.weights_of(rows)
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
     spread = np.average((Y - np.average(Y, axis=0, weights=w)) ** 2, 0, w) ** 0.5
     varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)

@@ -15,9 +15,11 @@ from sklearn.utils.metaestimators import available_if
 from ..backend.array import device_of, location_of, namespace
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.lazy import by_rows
+from ..backend.robust import cast, without_far_values
 from ..kernels import Kernel
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
+from .far_values import check_values, warn_of_cutoffs
 from .gradients import is_on_kernels
 from .learned_metric import (
     MetricProblem,
@@ -203,7 +205,15 @@ class _RecursiveFeatureMachine(
         return self.metric_root_.shape[0]
 
     def _gradients(self, X):
-        return mapped_gradients(self.estimator_, X, self.metric_root_)
+        return mapped_gradients(self.estimator_, self._near(X), self.metric_root_)
+
+    def _near(self, X):
+        """Return rows with entries cut off that are far from the training rows."""
+        frame = (cast(values, X.dtype) for values in (self._offset, self._limits))
+        return without_far_values(X, *frame)
+
+    def _warn_of_far_values(self, X):
+        warn_of_cutoffs(self, X, self._offset, self._limits)
 
     def _values(self, X, method):
         return self._of_mapped(
@@ -217,7 +227,13 @@ class _RecursiveFeatureMachine(
         """Return a function of the rows of X R."""
         X = check_rows(self, X)
         check_same_location(self, location_of(X), method)
-        return by_rows(lambda rows: function(mapped(rows, self.metric_root_)), X)
+
+        def values(rows):
+            F = function(mapped(self._near(rows), self.metric_root_))
+            check_values(F, rows)
+            return F
+
+        return by_rows(values, X)
 
     @on_its_device
     def transform(self, X: ArrayLike) -> Any:

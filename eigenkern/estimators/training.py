@@ -181,7 +181,8 @@ class SolutionRule(Rule):
         """As in `Rule`: a closed form may know its loss."""
         if not self.losses or self.max_iter > 1:
             return None
-        of_mean = self._problem.model_loss(self._problem.initial_coef())
+        problem = self._problem
+        of_mean = problem.model_loss(problem.initial_coef()) + problem.within
         return 1.0 - self.losses[-1] / of_mean if of_mean > 0 else None
 
     def fitted_attributes(self, interrupted=False):

@@ -35,7 +35,15 @@ def floats(X, name="X"):
 
 
 def check_number(
-    name, value, low, high=None, *, integer=False, open_ends=False, open_low=False
+    name,
+    value,
+    low,
+    high=None,
+    *,
+    integer=False,
+    open_ends=False,
+    open_low=False,
+    or_auto=False,
 ):
     """Raise a ValueError unless `value` is a number between `low` and `high`.
 
@@ -52,7 +60,11 @@ def check_number(
         Whether the bounds are excluded.
     open_low : bool, default=False
         Whether the lower bound is excluded.
+    or_auto : bool, default=False
+        Whether "auto" is valid too.
     """
+    if or_auto and is_auto(value):
+        return
     kind, given = Integral if integer else Real, value
     valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
     value = plain(value)  # a bound may be outside the range of float32
@@ -64,18 +76,17 @@ def check_number(
     if valid and value < float("inf"):
         return
     noun = "an integer" if integer else "a number"
+    noun = f"'auto' or {noun}" if or_auto else noun
     above = ">" if open_ends or open_low else ">="
     below = "<" if open_ends else "<="
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
     raise ValueError(f"{name} must be {noun} {bounds}; got {given!r}")
 
 
-def check_flag(name, value, *, or_auto=False):
-    """Raise a ValueError unless `value` is True, False or, with `or_auto`, "auto"."""
-    if isinstance(value, bool | np.bool_) or (or_auto and is_auto(value)):
-        return
-    allowed = "'auto', True or False" if or_auto else "True or False"
-    raise ValueError(f"{name} must be {allowed}; got {value!r}")
+def check_flag(name, value):
+    """Raise a ValueError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_verbose(verbose):

@@ -33,6 +33,20 @@ __all__ = [
     "median_distance",
 ]
 
+
+def is_semidefinite(kernel: object) -> bool:
+    """Whether a kernel is one of this package, all of which are semi-definite.
+
+    Functions and subclasses of users may not be.
+
+    Parameters
+    ----------
+    kernel : object
+    """
+    classes = Cauchy, Gaussian, Laplacian, Linear, Manhattan, Matern, Polynomial
+    return type(kernel) in classes
+
+
 # Pickles and files of skops name a class by its module: the one from which users
 # import it, whichever file defines it. Doctest skips methods outside of the module of
 # their class.

@@ -206,12 +206,15 @@ class WeightedKernel:
     weights : array of shape (n,)
     rounding : float
         Rounding error of K divided by its trace.
+    semidefinite : bool, default=False
+        Whether negative eigenvalues can only be rounding.
     """
 
     matrix: Callable[[], Any]
     targets: Any
     weights: Any
     rounding: float
+    semidefinite: bool = False
 
     @property
     def weight(self):
@@ -244,6 +247,7 @@ class WeightedKernel:
         floor = self._floor(K)
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
+        lowest = max(lowest, 0.0) if self.semidefinite else lowest
         # A kernel that is zero, or negative, has no positive eigenvalue.
         negative = (values < -floor) | (values[-1] <= 0)
         tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)

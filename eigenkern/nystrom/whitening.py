@@ -10,6 +10,8 @@ from ..backend.linalg import pivoted_cholesky, solve_triangular
 
 #: Relative rounding error in float64.
 EPS = float(np.finfo(np.float64).eps)
+#: Pivots over the largest that kernel values in single and in double precision resolve.
+SINGLE_PIVOT, _DOUBLE_PIVOT = 1e-7, 1e-12
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Whitening:
             error is 1e-7, do not determine directions below that.
         """
         xp = namespace(K_mm)
-        relative = 1e-12 if dtype == xp.float64 else 1e-7
+        relative = _DOUBLE_PIVOT if dtype == xp.float64 else SINGLE_PIVOT
         kept, L = pivoted_cholesky(
             K_mm, relative * float(xp.max(xp.linalg.diagonal(K_mm)))
         )

@@ -12,7 +12,7 @@ from ..nystrom.moments import Moments
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import left_out_of_centers, n_left_out
 from ..nystrom.selection import validation_errors
-from ..nystrom.whitening import Whitening
+from ..nystrom.whitening import SINGLE_PIVOT, Whitening
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
 from ..operators.matrix import check_finite
@@ -127,14 +127,27 @@ class CenterProblem(LeastSquares):
             K = self.to_compute(take(K, self.center_indices, axis=1))
             K = xp.astype(K, xp.float64)
         else:
+            # What is cut off is the same as in the kernel values of other rows.
+            frame = self.kernel.frame(self._centers)
             centers = xp.astype(self._centers, xp.float64)
-            K = TiledKernel(self.kernel, centers).block()
+            K = TiledKernel(self.kernel, centers, frame=frame).block()
         check_finite(K)
         if self._data.indefinite:
             K = absolute(K)  # the norm of the span of its columns
         if self._data.constant and not bool(xp.any(K != 0)):
             K = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
-        return Whitening.of(K, self.dtype)
+        found = Whitening.of(K, self.kernel_dtype)
+        if self.kernel is None or self.kernel_dtype == xp.float64:
+            return found
+        # The directions that single precision leaves out have eigenvalues of B up to
+        # this; with a larger penalty there is little of them in a model.
+        if self.least_alpha > 10 * SINGLE_PIVOT * self.kernel_size:
+            return found
+        double = Whitening.of(K, xp.float64)
+        if len(double.kept) == len(found.kept):
+            return found
+        self.in_double()
+        return double
 
     def matrix_of(self, rows):
         """Return K(X, Z) of some rows and the centers that are kept."""
@@ -142,9 +155,16 @@ class CenterProblem(LeastSquares):
         if self.kernel is None:
             K = take(rows.X, self.center_indices[used], axis=1)
             return GivenMatrix(self.to_compute(K))
-        return kernel_operator(
-            self.kernel, take(self._centers, used), self.devices, rows.X
-        )
+        centers = self.in_kernel_dtype(take(self._centers, used))
+        return kernel_operator(self.kernel, centers, self.devices, rows.X)
+
+    def centers_of(self, coef):
+        return take(self._centers, self.whitening.kept)
+
+    def in_double(self):
+        super().in_double()
+        for name in ("whitening", "_training_matrix", "_moments", "everything"):
+            vars(self).pop(name, None)
 
     def matrix_of_validation(self, coef):
         """Return K(X, Z) of the validation rows."""
@@ -197,7 +217,7 @@ class CenterProblem(LeastSquares):
             U *= xp.sqrt(rows.weights[block])[:, None]
             yield block, U
 
-    def without(self, sets, L, solutions):
+    def without(self, sets, factor, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
         matrix = self.matrix_of(self.all.part_at(one_of_each))
         F, h = [], []
@@ -207,12 +227,12 @@ class CenterProblem(LeastSquares):
                 Phi_T = solve_triangular(self.whitening.L, K.T)
             else:
                 Phi_T = large_product(K, self.whitening.R).T
-            V = solve_triangular(L, Phi_T)
+            V = solve_triangular(factor.L, Phi_T)
             F.append(to_numpy(Phi_T.T @ solutions))
             h.append(to_numpy(self.xp.sum(V * V, axis=0)))
         F, h = np.concatenate(F), np.concatenate(h) * sets.weights
-        left = np.maximum(1.0 - h, float(self.xp.finfo(self.dtype).eps) ** 0.5)
-        return (F[:, :-1] - sets.targets) / left[:, None], (1.0 - F[:, -1]) / left
+        kept = np.maximum(1.0 - h, float(self.xp.finfo(self.kernel_dtype).eps) ** 0.5)
+        return F[:, :-1] - sets.targets, 1.0 - F[:, -1], kept, 1.0
 
     def gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)
@@ -258,8 +278,10 @@ class CenterProblem(LeastSquares):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        centers = None if self._centers is None else self.to_source(self._centers)
-        dual_coef, indices = self.dual_coef(coef), self.center_indices
+        dtype, centers = self.model_dtype(coef), None
+        if self._centers is not None:
+            centers = self.to_source(self.xp.astype(self._centers, dtype, copy=False))
+        dual_coef, indices = self.dual_coef(coef, dtype), self.center_indices
         attributes = self.kernel_attributes(dual_coef, self.intercept, centers)
         return attributes | {"center_indices_": self.to_source_or_none(indices)}
 

@@ -6,11 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
+from ..backend.robust import cast, medians, sampled
 from ..backend.transfer import move_what_fits
 from ..losses import SquaredError, weighted_median
 from ..operators.fourier import FourierBlocks
+from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
-from ..tuning.doubly_stochastic import N_SAMPLED, auto_alpha, longest_safe_step
+from ..tuning.doubly_stochastic import (
+    ALPHA,
+    N_RIDGE,
+    N_SAMPLED,
+    OUTLIER,
+    longest_safe_step,
+)
+from ..tuning.penalty import auto_ridge
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -89,6 +98,7 @@ class FourierProblem(Problem):
         start=None,
     ):
         super().__init__(device, data.X, several=False)
+        self._data, self._train = data, train
         all_rows = move_what_fits(data.X, self.xp, self.device)
         self.rng, self.loss_function, self._labels = data.rng, loss, not numbers
         X, Y = take(all_rows, train), data.targets[train]
@@ -98,7 +108,7 @@ class FourierProblem(Problem):
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
         self._offset = move(start.offset, self.xp, self.device)
-        X = self.xp.astype(X, self._offset.dtype, copy=False)
+        X = cast(X, self._offset.dtype)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
         self._target_scale, constant = start.target_scale, start.constant
@@ -132,7 +142,7 @@ class FourierProblem(Problem):
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
         seed = int(self.rng.randint(2**31 - 1))
-        return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
+        return Start(kernel, seed, medians(sampled(X)), scale, constant)
 
     def initial_coef(self):
         """Return the constant model."""
@@ -151,13 +161,36 @@ class FourierProblem(Problem):
         )
 
     def auto_alpha(self):
-        """Return the lambda that ``alpha="auto"`` means."""
-        curvature = self.loss_function.curvature_at(self._constant)
-        given = self.kernel, self.rows.X, self.targets, self.weights
-        robust = not isinstance(self.loss_function, SquaredError)
-        return auto_alpha(
-            *given, curvature=curvature, robust=robust, labels=self._labels
+        """Return the lambda that ``alpha="auto"`` means.
+
+        Kernel ridge regression with it predicts new rows best, see `tuning.penalty`.
+        Near the constant model a loss of curvature L is the squared loss times L, and
+        so is its lambda. A loss that tolerates outliers does not see them.
+        """
+        rows, Y = self._train[:N_RIDGE], self._data.targets
+        Y = (Y - self._shift) / self._target_scale
+        if not isinstance(self.loss_function, SquaredError):
+            Y = np.clip(Y, -OUTLIER, OUTLIER)
+        merged = replace(self._data, targets=Y).merged(rows)
+        X, Y = take(self._X, merged.rows), merged.data.targets[merged.rows]
+        w = np.ones(len(Y))
+        if merged.data.weights is not None:
+            w = merged.data.weights[merged.rows]
+        w = w / w.mean()
+        X = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
+        ridge = auto_ridge(
+            TiledKernel(self.kernel, X),
+            self.array(Y - np.average(Y, axis=0, weights=w)),
+            self.array(w),
+            replicates=merged.replicates,
+            labels=self._labels,
+            in_double=lambda n: TiledKernel(
+                self.kernel, self.xp.astype(X[:n, :], self.xp.float64)
+            ),
         )
+        n = len(Y) * len(self._train) / len(rows)
+        curvature = self.loss_function.curvature_at(self._constant)
+        return max(curvature * ridge / n, ALPHA)
 
     def longest_step(self, batch_size, n, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""

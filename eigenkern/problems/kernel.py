@@ -1,14 +1,18 @@
 """The training problem of a kernel machine: every training row is a center."""
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
-from ..backend.array import move, to_numpy
+from ..backend.array import move, namespace, to_numpy
 from ..backend.linalg import eigh
 from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
+from ..solvers.direct import N_DIAGONAL, usual_size
+from .least_squares import rounding
 from .parameters import make_kernel
 from .problem import (
     Problem,
@@ -29,9 +33,10 @@ class KernelProblem(Problem):
 
     Parameters
     ----------
-    data : Data
-    train, held_out : ndarray of int
-        Rows to train with, in the solver's order; rows to score (or None).
+    merged : Merged
+        Rows to train with, in the solver's order.
+    held_out : ndarray of int or None
+        Rows to predict: held out to score the epochs, or spared.
     kernel, bandwidth, device
         Parameters of the estimator.
 
@@ -55,9 +60,11 @@ class KernelProblem(Problem):
     #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
     _kept = None
 
-    def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
+    def __init__(self, merged, held_out, *, kernel, bandwidth, device):
+        data, train = merged.data, merged.rows
         super().__init__(device, data.X)
-        self._train, self.rng = train, data.rng
+        self._merged, self._held_out, self._device = merged, held_out, device
+        self._train, self.rng, self.within = train, data.rng, merged.within
         w = None if data.weights is None else data.weights[train]
         self.intercept = mean_of_targets(data.targets[train], w)
         self.kernel = self.validation = None
@@ -102,6 +109,32 @@ class KernelProblem(Problem):
             return coef
         V, root = self._kept
         return self.xp.astype(root * (V @ (V.T @ (coef / root))), self.dtype)
+
+    def in_double(self):
+        """Return the problem in double precision."""
+        data, xp = self._merged.data, namespace(self._X)
+        if self.kernel is None or self.dtype == self.xp.float64:
+            return self  # `positive`, too, is in double precision or precomputed
+        data = replace(data, X=xp.astype(data.X, xp.float64))
+        return KernelProblem(
+            self._merged._replace(data=data),
+            self._held_out,
+            kernel=self.kernel,
+            bandwidth=None,
+            device=self._device,
+        )
+
+    def precise_enough(self, ridge):
+        """Return the problem in a precision whose rounding does not drown a penalty."""
+        n = len(self._train)
+        entries = self.diagonal(slice(0, min(n, N_DIAGONAL)))
+        least = n * rounding(self.xp, self.dtype, n) * usual_size(entries)
+        return self.in_double() if 0 < ridge <= least else self
+
+    def first_rows_in_double(self, n):
+        """Return K(X, X) of the first rows in double precision."""
+        X = self.to_compute(take(self._X, self._train[:n]))
+        return TiledKernel(self.kernel, self.xp.astype(X, self.xp.float64))
 
     def penalized(self, ridge):
         """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.

@@ -1,13 +1,15 @@
 """Least squares with a kernel: the base of models on centers and on all rows."""
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
-from ..backend.lazy import is_lazy
+from ..backend.lazy import is_lazy, rows_at
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
@@ -15,11 +17,12 @@ from ..nystrom.moments import nearest_factor
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
+from ..operators.sharded import kernel_operator
 from ..solvers.direct import N_DIAGONAL
 from ..tuning.bandwidth import merged
-from .data import OutOfSample, sample_of_classes
+from .data import OutOfSample, parts_of_sets, sample_of_classes
 from .parameters import make_kernel
-from .problem import Problem, scatter, take
+from .problem import Problem, scatter, shuffled, take
 
 # Sets of equal rows that are left out one at a time: a tenth, within these limits. With
 # 500, 1000, 2000 and 4000 of 10 000 rows (three draws, alpha=1e-6) the log loss of new
@@ -30,6 +33,10 @@ _MIN_SETS, _MAX_SETS = 300, 1000
 _MAX_HELD_OUT = 2000
 # With fewer rows that are not centers, centers are left out too.
 _MIN_OTHER_ROWS = 50
+# Rows on which predictions in single precision are compared with those in double, and
+# the root mean squared difference, in standard deviations of the targets, that is
+# harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
+_N_COMPARED, _HARMLESS = 256, 1e-3
 
 
 def rounding(xp, dtype, n):
@@ -45,23 +52,18 @@ def rounding(xp, dtype, n):
     return 10 * float(xp.finfo(dtype).eps) / n**0.5
 
 
-def _double(X):
-    """Return rows in float64."""
-    return namespace(X).astype(X, namespace(X).float64)
-
-
 def weighted_mean(losses, weights):
     """Return the weighted mean of the losses of some rows."""
     xp = namespace(weights)
     return float(xp.sum(weights * losses)) / float(xp.sum(weights))
 
 
-def standard_error(losses, weights, n_distinct):
-    """Return the standard error of `weighted_mean`, with `n_distinct` distinct rows."""
+def standard_error(losses, weights, n_observations):
+    """Return the standard error of `weighted_mean` of independent observations."""
     xp = namespace(weights)
     w = weights / xp.sum(weights)
     variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-    return (variance / n_distinct) ** 0.5
+    return (variance / n_observations) ** 0.5
 
 
 def products(matrix, coefs, width):
@@ -112,7 +114,7 @@ class Sets(NamedTuple):
     Attributes
     ----------
     position : ndarray of shape (k,)
-        Positions of their rows, increasing.
+        Positions of their rows in the problem, increasing.
     which : ndarray of shape (k,)
         The set of each row.
     row_weights : ndarray of shape (k,)
@@ -120,8 +122,13 @@ class Sets(NamedTuple):
         Total weight of each set.
     targets : ndarray of shape (G, l)
         Weighted mean target of each set.
+    n_observations : ndarray of shape (G,)
+        u, see `Data.observations`.
     stands_for : ndarray of shape (G,)
         How many sets of its class each one stands for.
+    members : ndarray of shape (m,)
+        Indices of all their rows in the data, more than k if the problem is `Merged`.
+    set_of_member : ndarray of shape (m,)
     """
 
     position: np.ndarray
@@ -129,7 +136,10 @@ class Sets(NamedTuple):
     row_weights: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
+    n_observations: np.ndarray
     stands_for: np.ndarray
+    members: np.ndarray
+    set_of_member: np.ndarray
 
 
 class LeastSquares(Problem):
@@ -140,6 +150,7 @@ class LeastSquares(Problem):
 
     - ``expand(b)``: the coefficients of the centers (or rows) themselves;
     - ``places(b)``: their rows in `dual_coef_`, and its number of rows;
+    - ``centers_of(b)``: the centers (or rows), in the data type of X;
     - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
     - ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` gives
       the values on the validation rows;
@@ -152,8 +163,9 @@ class LeastSquares(Problem):
     - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
       with its columns scaled to norm 1; a range fits into a block even with `width`
       more numbers per row;
-    - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
-      `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
+    - ``without(sets, factor, solutions)``: f - y, 1 - s and 1 - h of `left_out`,
+      divided by a number, and that number, from a `Factor` of ``everything`` and its
+      solutions, (p, l + 1);
     - ``variance_attributes(factor)``: the attributes that variances of predictions
       need, from a `Factor` of ``everything``.
 
@@ -169,13 +181,12 @@ class LeastSquares(Problem):
     kernel : str, Kernel or callable
         Not used if the data are a kernel matrix.
     bandwidth : float, "median" or "auto"
-    alpha : float, default=0.0
-        Penalty. If the rounding of float32 kernel values would drown it, rows and model
-        are in float64.
     n_columns : int, default=None
         Columns of the kernel matrix, one per center. None: all rows are centers.
     centered : bool, default=True
         Whether the mean of the targets is subtracted from them.
+    merged : Merged, default=None
+        That of the data, if equal training rows have become one.
 
     Attributes
     ----------
@@ -198,7 +209,9 @@ class LeastSquares(Problem):
         Weighted mean of all targets, or zero, on the host. It is subtracted from all
         targets, so that sums of squares are accurate.
     dtype : data type
-        Data type of the kernel's values.
+        That of the rows, and of the fitted model unless rounding would change it.
+    kernel_dtype : data type
+        That of the kernel's values: float64 for a closed form, see `iterates`.
     """
 
     n_centers = center_indices = None
@@ -212,25 +225,23 @@ class LeastSquares(Problem):
         *,
         kernel,
         bandwidth,
-        alpha=0.0,
         n_columns=None,
         centered=True,
+        merged=None,
     ):
         super().__init__(device, data.X)
+        self._merged = merged
         self._data, self.rng, self.kernel = data, data.rng, None
         X = self.to_compute_if_small(data.X)
-        self.dtype = self.to_compute(X[:0, :]).dtype
+        self.dtype = self.kernel_dtype = self.to_compute(X[:0, :]).dtype
+        self._n_columns = n_columns or len(train)
         self.refits = held_out is not None
         order = np.concatenate([train, held_out]) if self.refits else train
         if not np.array_equal(order, np.arange(X.shape[0])):
             X = take(X, order)
         if not data.precomputed:
             self.kernel = self._kernel(kernel, bandwidth, X, train, order)
-            n = len(train)
-            if alpha > 0 and self._drowns(alpha, X, n, n_columns or n):
-                self.dtype, same = self.xp.float64, X is self._X
-                X = _double(X)
-                self._X = X if same else _double(self._X)
+            self.kernel_dtype = self.xp.float64
         weights = np.ones(len(data.targets)) if data.weights is None else data.weights
         targets, weights = data.targets[order], weights[order] / weights[order].mean()
         self.intercept = np.zeros(targets.shape[1])
@@ -268,13 +279,39 @@ class LeastSquares(Problem):
             X = take(X, first)
         return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
 
-    def _drowns(self, alpha, X, n_rows, n_columns):
-        """Whether rounding to float32 drowns the penalty, judged by the first rows."""
-        if self.dtype == self.xp.float64 or is_lazy(X):
-            return False
-        rows = self.to_compute(X[: min(N_DIAGONAL, n_rows), :])
-        size = float(self.xp.mean(self.kernel.diagonal(rows)))
-        return alpha <= rounding(self.xp, self.dtype, n_columns) * size
+    def iterates(self, alpha, *, to_its_end=True):
+        """Let kernel values have the data type of the rows, to iterate in less time.
+
+        They stay in float64 if rounding to float32 would drown the smallest penalty,
+        `alpha`; unless that is the end of a path, which seldom gets there.
+        """
+        if self.kernel is None or self.dtype == self.xp.float64:
+            return
+        least = rounding(self.xp, self.dtype, self._n_columns) * self.kernel_size
+        if alpha > least or not to_its_end:
+            self.kernel_dtype, self.least_alpha = self.dtype, alpha
+
+    def in_double(self):
+        """Compute kernel values in float64 from here on."""
+        if self.kernel is not None:
+            self.kernel_dtype = self.xp.float64
+
+    @cached_property
+    def kernel_size(self):
+        """The mean of k(x, x) over some training rows."""
+        X = self.train.X
+        first = np.arange(min(N_DIAGONAL, X.shape[0]))
+        rows = self.to_compute(rows_at(X, first))
+        if self.kernel is None:
+            rows = take(rows, self.train.index[first], axis=1)
+            return float(self.xp.mean(self.xp.linalg.diagonal(rows)))
+        return float(self.xp.mean(self.kernel.diagonal(rows)))
+
+    def in_kernel_dtype(self, centers):
+        """Return centers in the data type of the kernel's values, as rows will be."""
+        xp = namespace(centers)
+        dtype = xp.float64 if self.kernel_dtype == self.xp.float64 else centers.dtype
+        return xp.astype(centers, dtype, copy=False)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -286,13 +323,15 @@ class LeastSquares(Problem):
         """Return validation rows that are not rows of X."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         if not is_lazy(X):
-            X = self.xp.astype(self.to_compute(X), self.dtype)
+            X = cast(self.to_compute(X), self.dtype)
         return self._rows(X, targets, weights, np.arange(0))
 
-    def n_distinct(self, rows):
-        """Return the number of distinct pairs of a row and its targets."""
+    def n_observations(self, rows):
+        """Return the number of independent observations, see `Data.observations`."""
+        if self._merged is not None:
+            return float(self._merged.n_observations.sum())
         if len(rows.index):
-            return len(self._data.distinct_with_targets(rows.index)[0])
+            return float(self._data.observations(rows.index)[2].sum())
         # Validation rows given by the user may have no weight.
         pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
         return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
@@ -360,13 +399,21 @@ class LeastSquares(Problem):
         rows = self.train
         if selection == "holdout":
             return self.validation_errors(spectrum, path.filters(spectrum))
+        replicates, variance = None, 0.0
+        if self._merged is not None and self._merged.replicates is not None:
+            replicates = self._merged.replicates_of(rows.index).of(rows.targets)
+            variance = rows.weights * replicates[1]
+            n_outputs = rows.targets.shape[1]
+            variance = float(self.xp.sum(variance)) / float(self.xp.sum(rows.weights))
+            variance /= n_outputs
         if selection == "gcv":
-            n = self.n_distinct(rows)
-            return gcv_errors(spectrum, path.kept(spectrum, n), n)
-        left = path.kept(spectrum)
+            n = self.n_observations(rows)
+            kept = path.kept(spectrum, n)
+            return gcv_errors(spectrum, kept, n, variance)
+        left = path.kept(spectrum, None if replicates is None else np.inf)
         parts = self.orthonormal(3 * (rows.targets.shape[1] + 1) * left.shape[1])
         Y = rows.targets - self.training.mean
-        return loo_errors(spectrum, left, parts, Y, rows.weights)
+        return loo_errors(spectrum, left, parts, Y, rows.weights, replicates)
 
     def validation_error(self, matrix, coef, mean):
         """Return the mean squared error of b and the intercept on validation rows."""
@@ -377,7 +424,7 @@ class LeastSquares(Problem):
         """Return the standard error of the validation error of b."""
         matrix, rows = self.matrix_of_validation(coef), self.validation
         squares = self._squares(matrix, coef, self.training.mean)
-        return standard_error(squares, rows.weights, self.n_distinct(rows))
+        return standard_error(squares, rows.weights, self.n_observations(rows))
 
     def _squares(self, matrix, coef, mean):
         """Return the squared errors on the validation rows, mean over outputs."""
@@ -400,14 +447,14 @@ class LeastSquares(Problem):
     def left_out(self, alpha, factor=None, *, among=None):
         """Return the values of a sample of rows, each from a model fitted without it.
 
-        The models are ridge regressions. Equal rows are left out together, so that
-        repeating a row gives the same result as an integer weight. For a set of equal
-        rows, let phi be the features, w the weight, y the mean target, f the value in
-        the model of all rows, s the value in the model of targets that are all 1, and
-        h = w phi' (Phi' W Phi + lambda N)^-1 phi the leverage. The value in the model
-        without the set is ::
+        The models are ridge regressions. Copies are left out together, so that a copy
+        gives the same result as an integer weight; replicates are left out one by one
+        (`Data.observations`). For a set of equal rows let phi be the features, w the
+        weight, f the value in the model of all rows, s the value in the model of
+        targets that are all 1, and h = w phi' (Phi' W Phi + lambda N)^-1 phi the
+        leverage. The value in the model without an observation y of weight v is ::
 
-            y + (f - y + m (1 - s)) / (1 - h),   m = -w y / (N - w),
+            y + (f - y + m (1 - s)) / (1 - h v / w),   m = -v y / (N - v),
 
         where m is the change of the mean target. The penalty lambda N stays the same.
 
@@ -419,8 +466,9 @@ class LeastSquares(Problem):
             ``everything.factor(alpha)``. None: that of the least lambda >= `alpha` that
             has one.
         among : ndarray of bool, shape (n,), default=None
-            Which rows of `all` may be left out. If a class has no such row, all of its
-            rows may be. None: rows that are not centers, if there are enough.
+            Which rows of `all` may be left out, besides replicates. If a class has no
+            such row, all of its rows may be. None: rows that are not centers, if there
+            are enough.
 
         Returns
         -------
@@ -430,13 +478,22 @@ class LeastSquares(Problem):
         if factor is None:
             factor = nearest_factor(equations, alpha)
         sets = self._sets(self._able_to_leave_out() if among is None else among)
-        residual, ones = self.without(sets, factor.L, equations.solve(factor))
-        w, y, which = sets.weights, sets.targets, sets.which
-        rest = equations.weight - w
-        moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
-        values = y + residual + ones[:, None] * moved
-        rows = self.all.part_at(sets.position)
-        return self._out_of_sample(rows, values[which], sets.stands_for[which])
+        error, ones, kept, unit = self.without(sets, factor, equations.solve(factor))
+        own, u = sets.set_of_member, sets.n_observations
+        source = self._data if self._merged is None else self._merged.source
+        targets, weights = source.targets[sets.members], source.weights_of(sets.members)
+        part, y = parts_of_sets(own, weights, u), targets - self.intercept
+        v = part * sets.weights[own]
+        rest = equations.weight - v
+        moved = -(v / np.where(rest > 0, rest, np.inf))[:, None] * y
+        residual, left = error[own] + moved * ones[own, None], kept[own]
+        some = part < 1  # for others the unit cancels
+        from_mean = (sets.targets[own] - y)[some]
+        residual[some] = unit * residual[some] + from_mean
+        left[some] = (1.0 - part[some]) + part[some] * unit * left[some]
+        weights = weights * sets.stands_for[own]
+        values = y + residual / left[:, None] + self.intercept
+        return OutOfSample(values, targets, weights, float(u.sum()))
 
     def _able_to_leave_out(self):
         """Return which rows may be left out: those that are not centers, or all.
@@ -452,14 +509,19 @@ class LeastSquares(Problem):
 
     def _sets(self, among):
         """Return the sets of equal rows that `left_out` leaves out."""
-        rows = self.all
-        first, which = self._data.distinct(rows.index)
-        codes = self._data.groups[rows.index]
-        weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
+        rows, data, members = self.all, self._data, self.all.index
+        if self._merged is not None:
+            data, members = self._merged.source, self._merged.members
+        first, which = data.distinct(rows.index)
+        set_of_member = data.distinct(members)[1]
+        n_observations = data.observations(members)[2]
+        codes = data.groups[members]
+        w = np.ones(len(members)) if data.weights is None else data.weights[members]
         n, n_classes = len(first), int(codes.max()) + 1
-        of_class = np.bincount(which * n_classes + codes, weights, n * n_classes)
+        of_class = np.bincount(set_of_member * n_classes + codes, w, n * n_classes)
         classes = of_class.reshape(n, n_classes).argmax(axis=1)
-        able = among[first] | ~np.isin(classes, classes[among[first]])
+        able = among[first] | (n_observations > 1)
+        able |= ~np.isin(classes, classes[able])
         n_taken = min(n, max(_MIN_SETS, min(n // 10, _MAX_SETS)))
         chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
         chosen = np.flatnonzero(able)[chosen]
@@ -467,19 +529,31 @@ class LeastSquares(Problem):
         stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
         position = np.flatnonzero(np.isin(which, chosen))
         which = np.searchsorted(chosen, which[position])
-        weights, targets = weights[position], targets[position]
-        w = np.bincount(which, weights)
+        weights = to_numpy(rows.weights)[position]
+        targets = to_numpy(rows.targets)[position]
+        totals = np.bincount(which, weights)
         sums = [np.bincount(which, weights * column) for column in targets.T]
-        means = np.stack(sums, axis=1) / w[:, None]
-        return Sets(position, which, weights, w, means, stands_for)
+        taken = np.isin(set_of_member, chosen)
+        return Sets(
+            position,
+            which,
+            weights,
+            totals,
+            np.stack(sums, axis=1) / totals[:, None],
+            n_observations[chosen].astype(np.float64),
+            stands_for,
+            members[taken],
+            np.searchsorted(chosen, set_of_member[taken]),
+        )
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows together with all their copies.
 
-        None of them is a center, if there are enough others.
+        None of them is a center, if there are enough others, unless it has replicates.
         """
-        first, which = self._data.distinct(self.train.index)
-        able = np.flatnonzero(self._able_to_leave_out()[first])
+        first, which, n_of_set = self._data.observations(self.train.index)
+        n_equal = n_of_set[self._data.distinct(self.train.index)[1][first]]
+        able = np.flatnonzero(self._able_to_leave_out()[first] | (n_equal > 1))
         n_held = min(max(len(first) // 5, 1), _MAX_HELD_OUT, len(able))
         chosen = self.rng.permutation(able)[:n_held]
         return np.flatnonzero(np.isin(which, chosen))
@@ -501,13 +575,12 @@ class LeastSquares(Problem):
             rows = self.all.part_at(position)
             matrix = self.matrix_of(rows)
         values = to_numpy(self.values(matrix, coef) + mean)
-        return self._out_of_sample(rows, values, 1.0)
+        return self._out_of_sample(rows, values)
 
-    def _out_of_sample(self, rows, values, stands_for):
+    def _out_of_sample(self, rows, values):
         targets = to_numpy(rows.targets) + self.intercept
-        weights = to_numpy(rows.weights) * stands_for
-        n_distinct = self.n_distinct(rows)
-        return OutOfSample(values + self.intercept, targets, weights, n_distinct)
+        weights, n = to_numpy(rows.weights), float(self.n_observations(rows))
+        return OutOfSample(values + self.intercept, targets, weights, n)
 
     # Gradient descent
 
@@ -534,6 +607,28 @@ class LeastSquares(Problem):
 
     # Models
 
+    @np.errstate(over="ignore", invalid="ignore")  # in single precision
+    def model_dtype(self, coef):
+        """Return the data type of a fitted model.
+
+        It is that of the rows, unless single precision would change its predictions.
+        """
+        xp, double = self.xp, self.xp.float64
+        if self.kernel_dtype == self.dtype:
+            return self.dtype
+        a, Z = self.expand(coef), self.centers_of(coef)
+        X = self.train.X
+        X = rows_at(X, np.sort(shuffled(X.shape[0])[:_N_COMPARED]))
+        kernels = (
+            kernel_operator(self.kernel, centers, self.devices, X)
+            for centers in (self.in_kernel_dtype(Z), Z)
+        )
+        F, rounded = (K @ xp.astype(a, K.dtype, copy=False) for K in kernels)
+        change = xp.mean((F - xp.astype(rounded, double)) ** 2, axis=0)
+        spread = xp.mean((self.targets - self.mean(self.train)) ** 2, axis=0)
+        harmless = xp.all(change <= _HARMLESS**2 * spread)
+        return self.dtype if bool(harmless) else double
+
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first training rows, or of all."""
         rows, matrix = self.train.part(0, n_rows), self.matrix_of(self.train)
@@ -545,10 +640,11 @@ class LeastSquares(Problem):
         F = self.values(self.matrix_of_validation(coef), coef)
         return to_numpy(F) + self.intercept
 
-    def dual_coef(self, coef):
-        """Return `dual_coef_`, on the device that computes, in the data type of X."""
+    def dual_coef(self, coef, dtype=None):
+        """Return `dual_coef_`, on the device that computes; in float64 for None."""
         index, n = self.places(coef)
-        coef = self.xp.astype(self.expand(coef), self.dtype, copy=False)
+        dtype = self.xp.float64 if dtype is None else dtype
+        coef = self.xp.astype(self.expand(coef), dtype, copy=False)
         if not bool(self.xp.all(self.xp.isfinite(coef))):
             raise ValueError(
                 "the coefficients are not finite: scale y, X or sample_weight, or pass "
@@ -560,7 +656,8 @@ class LeastSquares(Problem):
         """Return `dual_coef_` of the models of a path, (k, p, l), where X lives."""
         pieces = []
         for b in spectrum.coefs(path.filters(spectrum)):
-            coefs = self.dual_coef(self.xp.reshape(b, (b.shape[0], -1)))
+            b_all = self.xp.reshape(b, (b.shape[0], -1))
+            coefs = self.dual_coef(b_all, self.kernel_dtype)
             coefs = self.xp.reshape(coefs, (-1, *b.shape[1:]))
             pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
         return namespace(pieces[0]).concat(pieces)

@@ -94,6 +94,10 @@ class LogisticProblem(Problem):
         """Raise a ValueError unless the free memory holds a `NystromPlan`."""
         self._features.check_memory(plan)
 
+    def iterates(self, alpha, *, to_its_end=True):
+        """Let kernel values have the data type of the rows, as in `LeastSquares`."""
+        self._features.iterates(alpha, to_its_end=to_its_end)
+
     # Objectives
 
     @cached_property
@@ -188,7 +192,7 @@ class LogisticProblem(Problem):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        intercept = self.xp.astype(coef[-1, :], self._features.dtype)
-        return self._features.fitted_attributes(coef[:-1, :]) | {
-            "intercept_": self.to_source(intercept)
-        }
+        attributes = self._features.fitted_attributes(coef[:-1, :])
+        xp, dtype = self.xp, attributes["dual_coef_"].dtype
+        intercept = xp.astype(coef[-1, :], dtype)
+        return attributes | {"intercept_": self.to_source(intercept)}

@@ -42,7 +42,12 @@ class Problem:
         With mean 1.
     n_features : int
     rng : numpy.random.RandomState
+    within : float
+        What is missing in the losses: the variance of targets of equal rows, if these
+        have become one (`Data.merged`).
     """
+
+    within = 0.0
 
     def __init__(self, device, X, *, several=True):
         self._source = namespace(X), device_of(X)
@@ -102,7 +107,11 @@ class Problem:
         """Return the attributes of a model K(x, centers) dual_coef + intercept."""
         return {
             "dual_coef_": self.to_source(dual_coef),
-            "intercept_": self.to_source(self.array(intercept)),
+            "intercept_": self.to_source(
+                self.xp.astype(
+                    self.xp.asarray(intercept, device=self.device), dual_coef.dtype
+                )
+            ),
             "kernel_": self.kernel,
             "bandwidth_": getattr(self.kernel, "bandwidth", None),
             "centers_": None if self.kernel is None else centers,

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..backend.array import to_numpy
 from ..backend.linalg import inverse_squares
+from ..kernels import is_semidefinite
 from ..nystrom.moments import Factor, WeightedKernel
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import left_out_of_kernel, n_left_out
@@ -37,7 +38,11 @@ class RowProblem(LeastSquares):
             X = (rows if others is None else others).X
             return GivenMatrix(self.to_compute(take(X, rows.index, axis=1)))
         X = None if others is None else others.X
-        return kernel_operator(self.kernel, rows.X, self.devices, X)
+        centers = self.in_kernel_dtype(rows.X)
+        return kernel_operator(self.kernel, centers, self.devices, X)
+
+    def centers_of(self, coef):
+        return self._part(coef).X
 
     def matrix_of_validation(self, coef):
         """Return K of the validation rows and the rows that b belongs to."""
@@ -50,8 +55,9 @@ class RowProblem(LeastSquares):
             """Return K(X, X) in float64, in an array of its own."""
             return self.matrix_of(rows).block(dtype=self.xp.float64)
 
-        error = rounding(self.xp, self.dtype, self.n_coefs)
-        return WeightedKernel(matrix, rows.targets, rows.weights, error)
+        error = rounding(self.xp, self.kernel_dtype, self.n_coefs)
+        known = is_semidefinite(self.kernel)
+        return WeightedKernel(matrix, rows.targets, rows.weights, error, known)
 
     @cached_property
     def training(self):
@@ -74,16 +80,16 @@ class RowProblem(LeastSquares):
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
         return ((block, U[block, :]) for block in blocks(U.shape[0], width))
 
-    def without(self, sets, L, solutions):
+    def without(self, sets, factor, solutions):
         # Let M = L L' = W^1/2 K W^1/2 + c I, and let u hold the square roots of the
-        # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w and
-        # f - y = -c u' b / w: c cancels in the quotients.
-        root = np.sqrt(sets.row_weights)
-        left = to_numpy(inverse_squares(L, sets.position, sets.which, root))
+        # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w, and
+        # f - y = -c u' b / w: all have the factor c.
+        root, w = np.sqrt(sets.row_weights), sets.weights
+        kept = inverse_squares(factor.L, sets.position, sets.which, root)
         b = to_numpy(take(solutions, sets.position)) * root[:, None]
-        sums = [np.bincount(sets.which, column) for column in b.T]
-        over = np.stack(sums, axis=1) / left[:, None]
-        return -over[:, :-1], over[:, -1]
+        sums = np.stack([np.bincount(sets.which, column) for column in b.T], axis=1)
+        sums /= w[:, None]
+        return -sums[:, :-1], sums[:, -1], to_numpy(kept) / w, factor.ridge
 
     def gradient(self, matrix, rows, b, Y):
         # W^1/2 (f - Y): the dual step, equation 12 of the NYTRO paper.
@@ -135,6 +141,9 @@ class RowProblem(LeastSquares):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, arrays where X lives."""
-        dual_coef = self.dual_coef(coef)
-        attributes = self.kernel_attributes(dual_coef, self.intercept, self._X)
+        dtype, X = self.model_dtype(coef), self._X
+        if dtype != self.dtype:
+            X = self.in_kernel_dtype(X)
+        dual_coef = self.dual_coef(coef, dtype)
+        attributes = self.kernel_attributes(dual_coef, self.intercept, X)
         return attributes | {"center_indices_": None}

@@ -65,12 +65,22 @@ _MEASURING_BYTES = 2 * 6 * 8
 
 
 def default_n_centers(
-    kind, X, n_columns, xp, device, *, centers="uniform", validated=False, n_stored=0
+    kind,
+    X,
+    n_columns,
+    xp,
+    device,
+    *,
+    centers="uniform",
+    validated=False,
+    n_stored=0,
+    most=None,
 ):
     """Return m for least squares on centers, or None: all rows.
 
     All rows if that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
-    minute and half of the free memory allow.
+    minute and half of the free memory allow. If there is a limit `most`, all rows up to
+    that; for more rows `most`, so that a fit to a few more rows has no fewer centers.
 
     Parameters
     ----------
@@ -87,6 +97,8 @@ def default_n_centers(
         Whether there are validation rows.
     n_stored : int, default=0
         Candidates whose coefficients are stored.
+    most : int, default=None
+        Most centers with which a model offers all that it can.
     """
     n, d = X.shape
     machine, n_threads = (GPU, 1) if on_gpu(xp, device) else (CPU, n_blas_threads())
@@ -112,10 +124,12 @@ def default_n_centers(
 
     full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
     seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
-    if seconds <= _ALL_ROWS_SECONDS and needed <= half and not is_lazy(X):
+    fast = seconds <= _ALL_ROWS_SECONDS and needed <= half and not is_lazy(X)
+    if fast and (most is None or n <= most):
         return None
-    most = min(n, int(_CENTERS_FACTOR * n**0.5 * math.log(n)))
-    return max(1, bisect_right(range(1, most + 1), False, key=too_many))
+    if most is None:
+        most = int(_CENTERS_FACTOR * n**0.5 * math.log(n))
+    return max(1, bisect_right(range(1, min(n, most) + 1), False, key=too_many))
 
 
 def auto_batch_size(largest, n_rows, least=1):

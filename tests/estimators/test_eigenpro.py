@@ -22,7 +22,7 @@ CONVERGED = {
     "max_iter": 1000,
     "tol": 0.0,
     "n_iter_no_change": 1000,
-    "early_stopping": False,
+    "alpha": 0.0,
 }
 
 
@@ -80,6 +80,7 @@ def test_eigenpro_1_classifies_as_eigenpro_2(svd_solver, three_classes):
     assert_allclose(F, other.decision_function(X[:50] + 0.1), atol=0.03)
 
 
+@pytest.mark.usefixtures("in_given_order")
 def test_eigenpro_1_of_a_kernel_matrix(regression):
     X, y, *_ = regression
     kernel = Laplacian(1.0)
@@ -317,7 +318,7 @@ def test_weights_win_where_rows_contradict():
     X = np.repeat(np.arange(20.0)[:, None], 2, axis=0)
     y, w = X[:, 0] + np.tile([0.0, 1.0], 20), np.tile([1.0, 3.0], 20)
     model = EigenProRegressor("laplacian", bandwidth=1.0, batch_size=40, max_iter=300)
-    model.set_params(tol=0.0, early_stopping=False, random_state=0)
+    model.set_params(tol=0.0, alpha=0.0, random_state=0)
     model.fit(X, y, sample_weight=w)
     assert_allclose(model.predict(X), X[:, 0] + 0.75, atol=1e-3)
 
@@ -427,7 +428,7 @@ def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
 ):
     """It falls back to the previous coefficients, not to zero."""
     X, y, *_ = regression
-    options = {"random_state": 0, "early_stopping": early_stopping}
+    options = {"random_state": 0, "early_stopping": early_stopping, "alpha": 0.0}
     model = EigenProRegressor(warm_start=True, **options).fit(X, y)
     before, score = model.dual_coef_.copy(), model.score(X, y)
 
@@ -501,9 +502,10 @@ def test_coefficients_follow_the_rows(regression, rng):
     ids=["object", "callable"],
 )
 @pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.usefixtures("in_given_order")
 def test_a_kernel_in_other_words(kernel, early_stopping, regression):
     X, y, X_test, _ = regression
-    options = {"random_state": 0, "early_stopping": early_stopping}
+    options = {"random_state": 0, "early_stopping": early_stopping, "alpha": 0.0}
     options |= {"batch_size": 50, "n_components": 10}
     named = EigenProRegressor("laplacian", bandwidth=2.0, **options).fit(X, y)
     model = EigenProRegressor(kernel, **options).fit(X, y)
@@ -577,7 +579,10 @@ def filled(monkeypatch):
 def test_the_cache_changes_nothing(early_stopping, regression, filled):
     X, y, X_test, _ = regression
     model = EigenProRegressor(
-        algorithm="eigenpro2", random_state=0, early_stopping=early_stopping
+        alpha=0.0,
+        algorithm="eigenpro2",
+        random_state=0,
+        early_stopping=early_stopping,
     )
     fits = []
     for cache_size in (0, 1000):
@@ -595,7 +600,7 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
         return Laplacian(2.0)(X, Z)
 
     model = EigenProRegressor(watched, algorithm="eigenpro2", max_iter=1)
-    model.set_params(cache_size=1000, early_stopping=False).fit(X, X[:, 0])
+    model.set_params(cache_size=1000, alpha=0.0).fit(X, X[:, 0])
     # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
     triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
     # Before, the check of a given kernel: 300 rows, and their diagonal.
@@ -616,7 +621,11 @@ def test_the_cache_leaves_memory_to_the_tuning(
 
     monkeypatch.setattr(memory, "available", free)
     model = EigenProRegressor(
-        algorithm="eigenpro2", early_stopping=early_stopping, max_iter=2, random_state=0
+        alpha=0.0,
+        algorithm="eigenpro2",
+        early_stopping=early_stopping,
+        max_iter=2,
+        random_state=0,
     )
     found = []
     for cache_size in (0, 1000):
@@ -666,6 +675,7 @@ def test_never_worse_than_the_mean_on_noise(dtype, rng):
         assert np.mean((model.predict(X) - y) ** 2) <= 1.001 * np.var(y)
 
 
+@pytest.mark.usefixtures("in_given_order")
 def test_early_stopping_falls_back_to_the_mean(rng):
     X = rng.standard_normal((300, 4))
     y = rng.standard_normal(300)
@@ -688,6 +698,7 @@ def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
 
 
 @pytest.mark.parametrize("good", [True, False])
+@pytest.mark.usefixtures("in_given_order")
 def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
     """The loss of an epoch is measured during it and does not show how it ends."""
     X, y, *_ = regression
@@ -698,7 +709,9 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield EpochState(50 * exact, 0.01, 1.0, 0)
 
     monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
-    model = EigenProRegressor(algorithm="eigenpro2", max_iter=2, random_state=0)
+    model = EigenProRegressor(
+        algorithm="eigenpro2", alpha=0.0, max_iter=2, random_state=0
+    )
     kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
     with pytest.warns(ConvergenceWarning, match=kept):
         model.fit(X, y)

@@ -36,7 +36,7 @@ NEWTON = {
     "max_iter": 100,
     "tol": 0.0,
     "n_iter_no_change": 100,
-    "early_stopping": False,
+    "alpha": 0.0,
     "random_state": 0,
 }
 
@@ -137,13 +137,14 @@ def test_rows_left_out_of_a_direct_solution(dtype, has_mean, noisy):
     found = solve_features_directly(
         features, y.astype(dtype)[:, None], w.astype(dtype), 5.0, has_mean=has_mean
     )
-    assert len(found.left_out) == 300
+    left_out = found.residual / found.kept[:, None]
+    assert len(left_out) == 300
     for i in (0, 150, 299):
         others = np.arange(700) != i
         ridge = Ridge(5.0, fit_intercept=has_mean).fit(F[others], y[others], w[others])
         expected = y[i] - ridge.predict(F[i : i + 1])[0]
         rtol = 1e-5 if dtype == np.float64 else 1e-3
-        assert_allclose(found.left_out[i, 0], expected, rtol=rtol)
+        assert_allclose(left_out[i, 0], expected, rtol=rtol)
 
 
 def test_a_small_penalty_needs_double_precision(rng):
@@ -191,7 +192,8 @@ def test_a_direct_solution_from_sums(
     atol = rtol * np.abs(y).max()
     assert_allclose(found.coef, expected.coef, rtol=rtol / difference, atol=atol)
     assert_allclose(found.loss, expected.loss, rtol=1e3 * rtol if noise < 1 else rtol)
-    assert_allclose(found.left_out, expected.left_out, rtol=100 * rtol, atol=atol)
+    left_out, expected = (f.residual / f.kept[:, None] for f in (found, expected))
+    assert_allclose(left_out, expected, rtol=100 * rtol, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_float32_learns_features_with_a_wide_spectrum(n_features, rng):
 
 def test_more_features_than_rows_are_interpolated(rng):
     X, y = rng.standard_normal((60, 300)), rng.standard_normal(60)
-    model = LinearEigenProRegressor(max_iter=100, tol=0.0, early_stopping=False)
+    model = LinearEigenProRegressor(max_iter=100, tol=0.0, alpha=0.0)
     model.set_params(random_state=0, damping=1.0).fit(X, y)  # epochs
     assert model.batch_size_ == 60 // 8
     assert np.mean((model.predict(X) - y) ** 2) < 1e-4
@@ -320,7 +322,7 @@ def test_fitted_attributes(data):
 def test_sparse_equals_dense(weighted, rng):
     X = rng.standard_normal((300, 20)) * (rng.random((300, 20)) < 0.3) + 0.0
     y, w = X[:, 0] - X[:, 1] + 3.0, rng.exponential(size=300) if weighted else None
-    options = {"random_state": 0, "early_stopping": True, "batch_size": 50}
+    options = {"random_state": 1, "early_stopping": True, "batch_size": 50}
     dense = LinearEigenProRegressor(**options).fit(X, y, sample_weight=w)
     for kind in (scipy.sparse.csr_array, scipy.sparse.csc_matrix):
         sparse = LinearEigenProRegressor(**options).fit(kind(X), y, sample_weight=w)
@@ -735,7 +737,10 @@ def test_features_out_of_range(dtype, data):
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1}, "tol must be a number >= 0; got -1"),
-        ({"early_stopping": 1}, "early_stopping must be 'auto', True or False; got 1"),
+        ({"early_stopping": 1}, "early_stopping must be True or False; got 1"),
+        ({"alpha": -1}, "alpha must be 'auto' or a number >= 0; got -1"),
+        ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
+        ({"alpha": np.inf}, "alpha must be 'auto' or a number >= 0; got inf"),
         ({"device": "gpu"}, "device must be 'auto', .*; got 'gpu'"),
     ],
 )

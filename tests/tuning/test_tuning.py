@@ -162,6 +162,15 @@ def test_automatic_centers_grow_as_a_root(kind, two_cores):
     assert n_centers(kind, 10**9) >= 1
 
 
+@pytest.mark.parametrize("kind", ["ridge", "path"])
+def test_automatic_centers_within_a_limit(kind, two_cores):
+    assert n_centers(kind, 6000, most=6000) is None
+    assert n_centers(kind, 6001, most=6000) == 6000
+    found = [n_centers(kind, n, most=6000) for n in (8611, 12_000, 10**5, 10**6)]
+    assert found == sorted(found, reverse=True) and found[0] > 5500
+    assert found[-1] == n_centers(kind, 10**6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_automatic_centers_fit_the_memory(kind, two_cores, monkeypatch):
     for free in (5e8, 2e9):
