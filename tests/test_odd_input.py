@@ -240,7 +240,8 @@ def test_a_fit_that_learned_nothing_warns_once(model, rng):
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
         model.fit(X, y)
-    said = [one for one in record if "learned nothing" in str(one.message)]
+    # Of the mean, "learned nothing" speaks, and the end of epochs that got worse.
+    said = [one for one in record if "of predicting the mean" in str(one.message)]
     assert len(said) <= 1
     if getattr(model, "loss", "squared_error") != "squared_error":
         return
@@ -374,6 +375,7 @@ def test_sparse_and_dense_rows_have_the_same_linear_model(
     n, d = shape
     X = scipy.sparse.random_array(shape, density=0.03, format="csr", rng=rng)
     y = X @ rng.standard_normal(d)
+    y += 0.01 * rng.standard_normal(n)  # or rounding of X chooses the penalty
     X = (X @ scipy.sparse.diags_array(10.0 ** rng.uniform(-2, 2, d))).astype(dtype)
     X, w = scipy.sparse.csr_array(X), rng.uniform(0.5, 2, n)
     for cls in (LinearEigenProRegressor, LinearEigenProClassifier):

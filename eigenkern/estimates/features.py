@@ -63,7 +63,7 @@ def _direct_on_features(fit, X):
     fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
     fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
     fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), fit.n_outputs, 4)
-    if d > n:  # the rows in double precision
+    if d >= n:  # the rows in double precision
         fit.uses((n * d + 3 * n * n) * 8)
         fit.products(_HALF_PRODUCT * n * n * d + FACTOR_CUBES * n**3, 8)
     else:

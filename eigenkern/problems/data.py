@@ -403,7 +403,9 @@ class Data:
         totals = np.bincount(which, weights=w)
         mean, variance = (np.empty((len(first), Y.shape[1])) for _ in range(2))
         for j, y in enumerate(Y.T):
-            mean[:, j] = np.bincount(which, weights=w * y) / totals
+            y_first = y[first]  # the mean of equal targets is exact
+            deviation = w * (y - y_first[which])
+            mean[:, j] = y_first + np.bincount(which, weights=deviation) / totals
             squares = np.bincount(which, weights=w * (y - mean[which, j]) ** 2)
             variance[:, j] = squares / totals
         place = np.empty_like(order)

@@ -134,7 +134,7 @@ def solve_features_directly(
 
     It solves ``(F' W F + c I) a = F' W y``, c = `ridge`  or  penalty * mean(diag(W F
     F')), by a Cholesky factor, in n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two
-    matrices of d x d; with fewer rows than features as a = F' b, with
+    matrices of d x d; with no more rows than features as a = F' b, with
     ``(F F' + c W^-1) b = y``, in n^2 d / 2 + n^3 / 6. The factor
     is in single precision if c is above its rounding, and the solution is refined. It
     fails if c is not above the rounding of double precision. Rows that are not in
@@ -166,7 +166,7 @@ def solve_features_directly(
     """
     xp, (n, d) = F.xp, F.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    if d > n and F.in_core:
+    if d >= n and F.in_core:
         return _solved_by_rows(F, y, w, penalty, ridge, has_mean)
     if not ridge:
         ridge = penalty * float(xp.mean(w * F.row_squares()))
@@ -200,7 +200,7 @@ def solve_features_directly(
 
 
 def _solved_by_rows(F, y, w, penalty, ridge, has_mean):
-    """Return the solution from F F', of fewer rows than features, or None."""
+    """Return the solution from F F', of no more rows than features, or None."""
     xp, dtype, n = F.xp, F.dtype, y.shape[0]
     F, y, w = F.astype(xp.float64), xp.astype(y, xp.float64), xp.astype(w, xp.float64)
     # In reverse order: `solve_directly` leaves out the last rows, not the first.
