@@ -168,8 +168,8 @@ class Model(CallbackSupportMixin, BaseEstimator):
     def _simplest(self):
         """Parameters of a fit to equal rows, of which none can be held out."""
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
-        if isinstance(getattr(self, "alpha", None), str):
-            simplest["alpha"] = 1e-6
+        if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
+            simplest["alpha"] = 0.0 if is_auto(self.alpha) else 1e-6
         if isinstance(getattr(self, "n_centers", None), int):
             if isinstance(self.centers, str):
                 simplest |= {"n_centers": 1, "centers": "uniform"}
