@@ -229,21 +229,6 @@ def test_data(cls, X, y, message, no_work):
         cls().fit(X, y)
 
 
-def test_equal_rows(no_work):
-    X = np.full((20, 3), 0.3)
-    with pytest.raises(ValueError, match=r"bandwidth='median'.* 0.*positive bandwidth"):
-        EigenProRegressor().fit(X, np.arange(20.0))
-
-
-@pytest.mark.parametrize("seed", [0, 27])  # whose loss is above the mean's, by rounding
-def test_equal_rows_with_a_bandwidth_predict_the_mean(seed):
-    X = np.full((20, 3), 0.3)
-    model = EigenProRegressor(
-        bandwidth=1.0, batch_size=20, max_iter=100, random_state=seed
-    )
-    assert model.fit(X, np.arange(20.0)).predict(X) == pytest.approx(9.5)
-
-
 def test_continuous_labels(three_classes, no_work):
     X, y = three_classes
     with pytest.raises(ValueError, match="Unknown label type: continuous"):

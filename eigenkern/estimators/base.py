@@ -1,5 +1,6 @@
 """The base of all models: fitting, predicted values, tags."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -7,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 
-from ..backend.array import location_of, move
+from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
@@ -20,8 +21,10 @@ from .checkpoint import open_keeper
 from .documentation import link_to_documentation
 from .epochs import EpochRule
 from .far_values import check_values, warn_of_far_values
+from .kernel_check import check_given_kernel, is_own
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
+from .outcome import constant_values, warn_of_outcome
 from .training import ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -34,6 +37,7 @@ from .validation import (
     check_weights,
     is_auto,
     publish,
+    replaced_parameters,
     total_weights,
     validated,
     warn_user,
@@ -56,7 +60,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
     #: Name of an iteration for callbacks; None: a fit without iterations.
     _task = None
     #: What to try if no step is stable.
-    _failure_hint = "Is the kernel positive semi-definite?"
+    _failure_hint = "Pass a smaller step_size."
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
@@ -65,6 +69,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    _tells_outcome = True
+    #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
+    _kernel_ends = None
     #: Whether first epochs spare rows, to calibrate on (`may_spare`).
     _spares = False
 
@@ -100,15 +108,32 @@ class Model(CallbackSupportMixin, BaseEstimator):
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._validate(X, y, sample_weight, **validation)
-        progress = self._progress()
+        data = self._examined(self._validate(X, y, sample_weight, **validation))
+        with replaced_parameters(self, self._simplest if data.constant else {}):
+            rule = self._fit_to(data, callbacks, checkpoint, resume)
+        if self._tells_outcome:
+            warn_of_outcome(self, data, rule)
+        rows = data.rows_with_weight()
+        self._warn_of_far_values(
+            data.X if len(rows) == len(data.targets) else data.take(rows).X
+        )
+        return self
+
+    def _fit_to(self, data, callbacks, checkpoint, resume):
+        """Prepare, train, publish; return the rule that ended the training."""
+        progress, all_data = self._progress(), data
+        if data.constant and self._takes_constant_targets:
+            data = data.with_constant_targets()
         keeper = open_keeper(checkpoint, resume, self, data)
         prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
         problem, solver, chosen, rule = prepared
 
         def attributes(interrupted):
             found = chosen | rule.fitted_attributes(interrupted)
-            return found | self._calibrated(data, rule.out_of_sample())
+            out_of_sample = rule.out_of_sample()
+            if data.constant:
+                out_of_sample = constant_values(all_data)
+            return found | self._calibrated(all_data, out_of_sample)
 
         report = Report(problem, callbacks, progress)
         try:
@@ -127,11 +152,33 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
-        rows = data.rows_with_weight()
-        self._warn_of_far_values(
-            data.X if len(rows) == len(data.targets) else data.take(rows).X
-        )
-        return self
+        return rule
+
+    def _examined(self, data):
+        """Return the data with what is odd about them: equal rows, or the kernel."""
+        self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
+        constant = data.rows_are_equal()
+        if not is_own(kernel) and (data.precomputed or not constant):
+            rows = data.rows_with_weight()
+            self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
+        indefinite = self._kernel_ends is not None
+        return replace(data, constant=constant, indefinite=indefinite)
+
+    @property
+    def _simplest(self):
+        """Parameters of a fit to equal rows, of which none can be held out."""
+        simplest = {"early_stopping": False, "warm_start": False, "selection": None}
+        if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
+            simplest["alpha"] = 0.0 if is_auto(self.alpha) else 1e-6
+        if isinstance(getattr(self, "n_centers", None), int):
+            if isinstance(self.centers, str):
+                simplest |= {"n_centers": 1, "centers": "uniform"}
+        return {k: v for k, v in simplest.items() if hasattr(self, k)}
+
+    @property
+    def _takes_constant_targets(self):
+        """Whether targets may be replaced by their mean, which the model then is."""
+        return not getattr(self, "_has_log_loss", False)
 
     def _warn_of_far_values(self, X):
         """Warn of entries of training rows that the fitted model cuts off."""
@@ -222,6 +269,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Print a line of progress if ``verbose``."""
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
+
+    def _fitted_values(self, X):
+        """Return f(X) of validated rows in float64 on the host, shape (m, l)."""
+        F = to_numpy(self._expand(X)).astype(np.float64)
+        return F + to_numpy(self.intercept_).astype(np.float64)
 
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""

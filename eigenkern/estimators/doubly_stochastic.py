@@ -85,6 +85,7 @@ class _DoublyStochastic(Streaming, Model):
     _task = "epoch"
     _coef_attribute = "coef_"
     _balances_pieces = True
+    _takes_constant_targets = False  # its constant need not be their mean
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
 
@@ -573,7 +574,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -625,7 +626,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns
@@ -960,7 +961,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,)
             Labels.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -1018,7 +1019,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns

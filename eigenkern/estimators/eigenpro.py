@@ -79,6 +79,7 @@ def _has_centers(estimator):
 class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
+    _failure_hint = "Pass a smaller step_size, or scale X."
     _expand = kernel_values
     _gradients = kernel_gradients
 
@@ -198,7 +199,7 @@ class _EigenPro(Streaming, Model):
             centers, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -226,7 +227,7 @@ class _EigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned, or no step size keeps the iteration bounded.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -657,7 +658,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ----------
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns
@@ -986,7 +987,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns

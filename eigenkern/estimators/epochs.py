@@ -209,6 +209,7 @@ class EpochRule(Rule):
         """Return the attributes of the model and of the epochs."""
         state = self._state
         if state.failed:
+            self.has_warned = True
             warn_user(
                 f"{self._name} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
@@ -246,11 +247,12 @@ class EpochRule(Rule):
         if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
             # The last epoch may be noisy, or the iteration may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
-        if is_no_worse_than_mean(problem, coef, self.losses[-1]):
+        if self._is_no_worse_than_mean(coef):
             return coef
         zero = problem.initial_coef()
         other = min((self._fallback, self._start), key=problem.model_loss)
         better = problem.model_loss(other) < problem.model_loss(zero)
+        self.has_warned = True
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "
@@ -259,16 +261,20 @@ class EpochRule(Rule):
         )
         return other if better else zero
 
+    def _is_no_worse_than_mean(self, coef):
+        """Whether the loss of coefficients is at most that of predicting the mean.
 
-def is_no_worse_than_mean(problem, coef, last_loss):
-    """Whether the loss of coefficients is at most that of predicting the mean.
-
-    If `last_loss`, that of their epoch, is far below it, not all rows are checked.
-    """
-    zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
-    limit = problem.model_loss(zero) * (1 + _SAME_LOSS_EPS * eps)
-    if last_loss <= _HIGH_LOSS * limit:
-        of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
-        if of_some[0] <= of_some[1]:
-            return True
-    return problem.model_loss(coef) <= limit
+        If that of the last epoch is far below it, not all rows are checked.
+        """
+        problem = self._problem
+        zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
+        limit = problem.model_loss(zero) * (1 + _SAME_LOSS_EPS * eps)
+        if self.losses[-1] <= _HIGH_LOSS * limit:
+            of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
+            if of_some[0] <= of_some[1]:
+                of_mean = of_some[1] + problem.within
+                self.gain = (of_some[1] - of_some[0]) / (of_mean or 1.0)
+                return True
+        loss = problem.model_loss(coef)
+        self.gain = (limit - loss) / (limit + problem.within or 1.0)
+        return loss <= limit

@@ -12,6 +12,7 @@ from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
 from .base import epoch_rule, given_penalty
+from .kernel_check import check_given_kernel
 from .learner import Learner, ProjectedRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -46,10 +47,17 @@ def prepare_on_centers(model, merged, held_out, spared):
     predicted = held_out if spared is None else spared.rows
     problem = _chosen_problem(model, merged.data, merged.rows, predicted)
     problem.within = merged.within
+    if merged.data.indefinite:  # no projection exists, and no penalty can be chosen
+        ridge = given_penalty(model) * problem.n_rows
+        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+        if prepared is not None:
+            return prepared
     K = problem.sampled_kernel()
     ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
     if may_be_direct(model) and not is_lazy(merged.data.X):
-        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+        prepared = None
+        if _direct_pays(model, problem):
+            prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
     start = first_coef(model, problem)
@@ -86,6 +94,8 @@ def prepare_on_centers(model, merged, held_out, spared):
 def prepare_exact(model, merged, held_out):
     """Return the same for EigenPro 3 with exact projections of full batches."""
     data = merged.data
+    if data.indefinite:
+        return prepare_on_centers(model, merged, held_out, None)
     problem = _chosen_problem(model, data, merged.rows, held_out)
     problem.within = merged.within
     n, start = problem.n_rows, first_coef(model, problem)
@@ -123,17 +133,19 @@ def prepare_exact(model, merged, held_out):
     return problem, solver, chosen, rule
 
 
-def _prepare_direct_on_centers(model, problem, ridge, merged):
-    """Return the same for a direct solution, or None if it would not pay or fails."""
-    if not direct_pays_on_centers(
+def _direct_pays(model, problem):
+    return direct_pays_on_centers(
         problem.center_matrix,
         problem.n_rows,
         problem.n_features,
         problem.targets.shape[1],
         model.max_iter,
         model.cache_size,
-    ):
-        return None
+    )
+
+
+def _prepare_direct_on_centers(model, problem, ridge, merged):
+    """Return the same for a direct solution, or None if it fails."""
     least, size = problem.least_ridge(), problem.entry_size()
     if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
         return None
@@ -214,6 +226,12 @@ def _too_few_rows(model, problem, data, train):
 
 def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
+    rows = data.rows_with_weight()
+    ends = check_given_kernel(model.kernel, data.X, rows, model.device)
+    if ends is not None:
+        raise ValueError(
+            f"kernel must be positive semi-definite for data in pieces; got {ends}"
+        )
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
     return Learner.make(model, problem, given_penalty(model), batch_size=m)

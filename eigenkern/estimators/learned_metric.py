@@ -199,12 +199,17 @@ class MetricProblem:
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
-        data, rows = data.without_copies(_trained_rows(data))
-        data = data.take(np.sort(rows))
+        rows = np.arange(len(data.targets))
+        if not data.constant:
+            data, rows = data.without_copies(_trained_rows(data))
+            data = data.take(np.sort(rows))
         # A metric adds columns up: a fill value would cost all of them their digits.
         self._frame = frame_of_distances(data.X)
         self._everything = replace(data, X=without_far_values(data.X, *self._frame))
         self._train, self._validation = draw(self._everything, n_rows), data.validation
+        if data.constant:  # no rows to hold out, and no metric to learn
+            self._train = data
+            self._validation = data.X, data.targets, data.weights
         if self._validation is None:
             drawn = self._train
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
@@ -236,8 +241,11 @@ class MetricProblem:
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
+        model._tells_outcome = False  # the last fit speaks for all
         with no_warning_of_columns():
-            return model.fit(X, data.labels, data.weights)
+            model.fit(X, data.labels, data.weights)
+        del model._tells_outcome
+        return model
 
     def fitted(self, kind, number, root):
         """Return the round of a metric, with its model and the error of the model."""

@@ -14,6 +14,7 @@ from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
 from .gaussian_process import most_centers
+from .kernel_check import is_own
 from .validation import (
     check_centers,
     check_flag,
@@ -161,7 +162,8 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
         Spectrum of the equations, if known.
     """
     if spectrum is None:
-        factor = equations.factor(alpha)
+        # A penalty may be so large that an indefinite matrix has a factor too.
+        factor = None if estimator._kernel_ends else equations.factor(alpha)
         if factor is not None:
             return equations.solve(factor)[:, :-1], factor
         if alpha > 0:
@@ -255,8 +257,12 @@ def warn_at_end(estimator, alphas, errors, floor=0.0):
 
 
 def warn_if_indefinite(estimator, spectrum):
-    """Warn if negative eigenvalues were dropped."""
-    if spectrum.indefinite:
+    """Warn if negative eigenvalues were dropped, unless the fit warns of the kernel.
+
+    Those of eigenkern's own kernels are rounding.
+    """
+    warns = estimator._kernel_ends is not None or is_own(estimator.kernel)
+    if spectrum.indefinite and not warns:
         warn_user(
             f"{type(estimator).__name__} dropped the negative part of a kernel that is "
             "not positive semi-definite: its smallest eigenvalue is "

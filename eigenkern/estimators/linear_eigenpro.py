@@ -39,6 +39,7 @@ from .far_values import warn_of_leverage
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
+    EPOCH_PENALTY,
     check_tuning,
     largest_size,
     may_be_direct,
@@ -52,8 +53,13 @@ _ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
 def is_solved_directly(model, features):
-    """Whether a model is solved directly, on these features, unless it chooses 0."""
-    if not has_penalty(model) or not may_be_direct(model, damping=0.25):
+    """Whether a model is solved directly, on these features.
+
+    If it chooses alpha=0 for rows that are not in memory, it is not.
+    """
+    if not (has_penalty(model) or features.in_core):
+        return False
+    if not may_be_direct(model, damping=0.25):
         return False
     return direct_pays_on_features(features, model.max_iter)
 
@@ -124,7 +130,7 @@ class _LinearEigenPro(Streaming, Model):
             array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -152,7 +158,7 @@ class _LinearEigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned, or no step size keeps the iteration bounded.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -183,7 +189,8 @@ class _LinearEigenPro(Streaming, Model):
                 X, y, problem.weights, replicates=merged.replicates
             )
         alpha = ridge / len(train)
-        if alpha > 0 and is_solved_directly(self, problem.operator):
+        in_core = problem.operator.in_core
+        if (alpha > 0 or in_core) and is_solved_directly(self, problem.operator):
             prepared = self._prepare_direct(problem, alpha, begun, merged)
             if prepared is not None:
                 return prepared
@@ -212,13 +219,15 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare_direct(self, problem, alpha, begun, merged):
         """Return the same for a direct solution, or None if it fails.
 
-        It is one step of EigenPro with all eigenvectors.
+        It is one step of EigenPro with all eigenvectors. If `alpha` is 0, a small
+        penalty makes it about as smooth as `max_iter` epochs would.
         """
         found = solve_features_directly(
             problem.operator,
             problem.targets,
             problem.weights,
             alpha * len(merged.rows),
+            EPOCH_PENALTY / self.max_iter,
             has_mean=self.fit_intercept,
             begun=begun,
             normal=problem.normal,
@@ -410,7 +419,7 @@ class _LinearEigenPro(Streaming, Model):
 def _squared_norms(X):
     """Return |x|^2 of every row, dense or sparse."""
     if scipy.sparse.issparse(X):
-        return np.asarray(X.multiply(X).sum(axis=1))[:, 0]
+        return np.asarray(X.multiply(X).sum(axis=1)).reshape(-1)
     return namespace(X).sum(X * X, axis=1)
 
 
@@ -502,10 +511,10 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     alpha_ : float
         lambda in use.
     algorithm_ : str
-        "eigenpro", or "direct" if `alpha_` is above 0, no size, step, damping, early
-        stopping or warm start was set, X is dense with at least as many rows as
-        features, and a Cholesky factor is faster than epochs. Then the attributes of
-        batches, step sizes and eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping, early stopping or warm start
+        was set, and X has up to 2000 rows or features, or a Cholesky factor is faster
+        than epochs. Then the attributes of batches, step sizes and eigenvectors are
+        None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -584,7 +593,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ----------
         X : array or sparse array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns
@@ -692,10 +701,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     alpha_ : float
         lambda in use.
     algorithm_ : str
-        "eigenpro", or "direct" if `alpha_` is above 0, no size, step, damping, early
-        stopping or warm start was set, X is dense with at least as many rows as
-        features, and a Cholesky factor is faster than epochs. Then the attributes of
-        batches, step sizes and eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping, early stopping or warm start
+        was set, and X has up to 2000 rows or features, or a Cholesky factor is faster
+        than epochs. Then the attributes of batches, step sizes and eigenvectors are
+        None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -827,7 +836,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns

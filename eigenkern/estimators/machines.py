@@ -45,8 +45,12 @@ def prepare_machine(model, merged, held_out, spared):
         bandwidth=model.bandwidth,
         device=model.device,
     )
-    K, n = problem.operator, len(merged.rows)
-    in_double = None if problem.kernel is None else problem.first_rows_in_double
+    n, indefinite = len(merged.rows), merged.data.indefinite
+    if indefinite and direct_pays(problem.operator, model.cache_size):
+        problem = problem.in_double().positive()
+    K, in_double = problem.operator, None
+    if not (problem.kernel is None or indefinite):
+        in_double = problem.first_rows_in_double
     ridge = chosen_ridge(model, problem, K, merged, in_double)
     if may_be_direct(model) and direct_pays(K, model.cache_size):
         prepared = _prepare_direct_machine(model, problem, ridge, merged)

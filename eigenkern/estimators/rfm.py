@@ -49,6 +49,7 @@ class _RecursiveFeatureMachine(
     _task = "round"
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
+    _takes_constant_targets = False  # its estimator does so
 
     def __init__(
         self,
@@ -120,12 +121,12 @@ class _RecursiveFeatureMachine(
             Training rows; standardize features that have different units.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         X_val, y_val : arrays, default=None
             Rows to compare the metrics on; None: `validation_fraction` of the rows are
             held out for this.
-        sample_weight_val : array, default=None
+        sample_weight_val : float or array, default=None
             Weights of the rows of X_val.
 
         Returns
@@ -218,6 +219,9 @@ class _RecursiveFeatureMachine(
         return self._of_mapped(
             X, method, lambda X_R: self.estimator_._values(X_R, method)
         )
+
+    def _fitted_values(self, X):
+        return self.estimator_._fitted_values(mapped(X, self.metric_root_))
 
     def _of_mapped(self, X, method, function):
         """Return a function of the rows of X R."""

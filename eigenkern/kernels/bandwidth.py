@@ -1,6 +1,8 @@
 """Checks of bandwidths, and units for them that are measured on rows."""
 
 import math
+from dataclasses import fields
+from numbers import Real
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -10,6 +12,7 @@ from ..backend.array import (
     floating,
     location_of,
     move,
+    plain,
     slices,
     to_numpy,
 )
@@ -34,17 +37,35 @@ _BLOCK = 2**20
 
 def check_positive_bandwidth(value):
     """Raise a ValueError unless the square of a bandwidth is a positive float."""
-    if not 0 < value < float("inf"):
+    value = plain(value)  # the limits are outside the range of float32
+    if not is_number(value) or not 0 < value < float("inf"):
         raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
     if not 1e-150 < value < 1e150:  # its square is finite and positive
         raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
 
 
 def checked_gamma(gamma):
-    """Return `gamma`; raise a ValueError unless it is positive."""
-    if not 0 < gamma < float("inf"):
+    """Return `gamma` as a float; raise a ValueError unless it is positive."""
+    if not is_number(gamma) or not 0 < gamma < float("inf"):
         raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
-    return gamma
+    return float(gamma)
+
+
+def is_number(value):
+    """Whether a parameter is a number of Python or NumPy, and no array or bool."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def check_numbers(kernel):
+    """Raise a ValueError unless all parameters of a kernel are numbers.
+
+    NumPy scalars become numbers of Python: the square of a small one would be wrong.
+    """
+    for field in fields(kernel):
+        value = getattr(kernel, field.name)
+        if not is_number(value):
+            raise ValueError(f"{field.name} must be a number; got {value!r}")
+        object.__setattr__(kernel, field.name, plain(value))  # kernels are frozen
 
 
 def median_distance(

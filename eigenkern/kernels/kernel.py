@@ -207,6 +207,10 @@ class CallableKernel(Kernel):
 
     def evaluate(self, xp, left, right, out=None):
         found, expected = self.function(left, right), (left.shape[0], right.shape[0])
+        if "complex" in str(getattr(found, "dtype", "")):
+            raise ValueError(
+                f"kernel={self.function!r} must return real numbers; got {found.dtype}"
+            )
         try:
             K = xp.asarray(found, dtype=left.dtype)
         except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from typing import Self
 
 from ..backend.array import device_of, in_place, is_numpy, matmul, namespace, slices
 from ..backend.robust import cut, cutoffs, medians, sampled
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 
 # Numbers of a tile in which the differences of all features are added up: few enough
@@ -45,6 +45,7 @@ class Manhattan(Kernel):
     feature_work = 12
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from ..backend.array import device_of, namespace
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope
 
 
@@ -37,6 +37,7 @@ class Polynomial(Kernel):
     coef0: float = 1.0
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
         if not self.degree >= 1 or int(self.degree) != self.degree:
             raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")

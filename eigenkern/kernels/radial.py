@@ -15,7 +15,7 @@ from ..backend.array import (
     slices,
 )
 from ..backend.robust import cut, frame_of_distances
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import LOG2_E, Kernel, Slope, exp_of_minus
 
 
@@ -33,6 +33,7 @@ class _Radial(Kernel):
     _norms_lowered = 0.0
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
 
     @property

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.lazy import check_in_memory, is_lazy, rows_at
-from ..backend.linalg import large_product, solve_triangular
+from ..backend.linalg import absolute, large_product, solve_triangular
 from ..centers import choose, masses, uniform_indices
 from ..nystrom.moments import Moments
 from ..nystrom.plan import blocks
@@ -86,6 +86,8 @@ class CenterProblem(LeastSquares):
         """Choose centers among the distinct training rows."""
         if method != "uniform":
             check_in_memory(self._X, "centers='uniform', or an array as centers")
+        if self._data.indefinite:  # the other methods need a norm
+            method = "uniform"
         first, which = self._data.distinct(self.train.index)
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         alike = method == "uniform" or n_centers >= len(first)
@@ -130,6 +132,10 @@ class CenterProblem(LeastSquares):
             centers = xp.astype(self._centers, xp.float64)
             K = TiledKernel(self.kernel, centers, frame=frame).block()
         check_finite(K)
+        if self._data.indefinite:
+            K = absolute(K)  # the norm of the span of its columns
+        if self._data.constant and not bool(xp.any(K != 0)):
+            K = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
         found = Whitening.of(K, self.kernel_dtype)
         if self.kernel is None or self.kernel_dtype == xp.float64:
             return found

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import device_of, location_of, namespace, to_numpy
-from ..backend.lazy import is_lazy
+from ..backend.array import device_of, location_of, namespace, slices, to_numpy
+from ..backend.lazy import is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
@@ -18,6 +18,8 @@ from .problem import take
 # with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at most
 # 100 spared rows; 0.348, 0.372, 0.100 with 300; the same to 0.002 with 1000 and 2000.
 _ROWS_PER_SPARED, _MAX_SPARED = 10, 1000
+# Rows that are compared with the first one at a time.
+_COMPARED_ROWS = 4096
 # Part of the repeated rows, in sets of equal rows with several targets, from which on
 # all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
 # categories whose labels are noisy it is near 1.
@@ -278,6 +280,10 @@ class Data:
         Validation rows, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
+    indefinite : bool
+        Whether the kernel is known to have negative eigenvalues.
+    constant : bool
+        Whether all rows with weight are equal.
     """
 
     X: Any
@@ -288,6 +294,8 @@ class Data:
     groups: np.ndarray | None = None
     validation: tuple | None = None
     precomputed: bool = False
+    indefinite: bool = False
+    constant: bool = False
 
     @cached_property
     def ranks(self):
@@ -395,7 +403,9 @@ class Data:
         totals = np.bincount(which, weights=w)
         mean, variance = (np.empty((len(first), Y.shape[1])) for _ in range(2))
         for j, y in enumerate(Y.T):
-            mean[:, j] = np.bincount(which, weights=w * y) / totals
+            y_first = y[first]  # the mean of equal targets is exact
+            deviation = w * (y - y_first[which])
+            mean[:, j] = y_first + np.bincount(which, weights=deviation) / totals
             squares = np.bincount(which, weights=w * (y - mean[which, j]) ** 2)
             variance[:, j] = squares / totals
         place = np.empty_like(order)
@@ -484,11 +494,41 @@ class Data:
             return np.arange(len(self.targets))
         return np.flatnonzero(self.weights > 0)
 
+    def rows_are_equal(self):
+        """Return whether all rows with weight are equal; most often two rows tell."""
+        rows = self.rows_with_weight()
+        few = rows[np.unique([0, len(rows) - 1, len(rows) // 2])]
+        parts = [few, *(rows[part] for part in slices(len(rows), _COMPARED_ROWS))]
+        first = rows_of(self.X, rows[:1])
+        return all(_equal(rows_of(self.X, index), first) for index in parts)
+
+    def with_constant_targets(self):
+        """Return the data with the mean of the targets for every row, of one class."""
+        rows = self.rows_with_weight()
+        w = None if self.weights is None else self.weights[rows]
+        mean = np.average(self.targets[rows], axis=0, weights=w)
+        targets = np.tile(mean, (len(self.targets), 1))
+        return replace(
+            self, targets=targets, weights=None, groups=None, validation=None
+        )
+
     @property
     def every_row(self):
         """All rows with positive weight, to be read in ranges."""
         order = None if self.weights is None else self.rows_with_weight()
         return StreamedRows(self.X, *location_of(self.X), order)
+
+
+def rows_of(X, index):
+    """Return some rows as an array in memory, or as a sparse array."""
+    return X[index] if scipy.sparse.issparse(X) else rows_at(X, index)
+
+
+def _equal(X, row):
+    """Return whether all rows equal one row, of shape (1, d)."""
+    if scipy.sparse.issparse(X):
+        return (X != row[np.zeros(X.shape[0], dtype=np.int64)]).nnz == 0
+    return bool(namespace(X).all(X == row))
 
 
 def parts_of_sets(which, weights, n_observations):

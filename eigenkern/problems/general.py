@@ -9,6 +9,7 @@ from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
+from ..backend.linalg import absolute
 from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
@@ -22,7 +23,7 @@ from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
 from .least_squares import rounding
 from .parameters import make_kernel
-from .problem import Problem, take
+from .problem import Problem, mean_of_targets, take
 from .sample import Sample
 
 # Rows per block of the loss, on each machine. With 2000 centers, the loss of 60000 rows
@@ -120,7 +121,7 @@ class GeneralProblem(Problem):
         self.dtype = like.dtype
         w = np.ones(len(train)) if weights is None else weights
         if intercept is None:
-            intercept = np.average(data.targets[train], axis=0, weights=w)
+            intercept = mean_of_targets(data.targets[train], w)
         self.intercept = intercept
         self.weight_scale = 1.0 / w.mean() if weight_scale is None else weight_scale
         self._centers = self.xp.astype(centers, self.dtype, copy=True)
@@ -219,6 +220,9 @@ class GeneralProblem(Problem):
 
     def entry_size(self):
         """Return the usual size of w k(x, x)."""
+        if self._data.indefinite:
+            K = absolute(self.center_matrix.block(dtype=self.xp.float64))
+            return float(self.xp.linalg.trace(K)) / K.shape[0]
         first = slice(0, min(self.n_rows, N_DIAGONAL))
         return usual_size(
             self.weights[first] * self.kernel.diagonal(self._gather(first))

@@ -3,8 +3,11 @@
 from dataclasses import replace
 from numbers import Real
 
+import numpy as np
+
 from ..backend.array import namespace
-from ..backend.lazy import is_lazy
+from ..backend.lazy import is_lazy, rows_at
+from ..centers import distinct_rows
 from ..kernels import (
     CallableKernel,
     Cauchy,
@@ -106,6 +109,22 @@ def check_extremes(low, high, xp, dtype):
         )
 
 
+def _median_distance(X, rng, metric):
+    """Return the median distance; 1 if all rows are equal: no bandwidth matters then.
+
+    If only those of the subsample are, it is measured on the distinct rows.
+    """
+    try:
+        return median_distance(X, rng, metric=metric)
+    except ValueError:
+        first = distinct_rows(X)[0]
+        if len(first) == 1:
+            return 1.0
+        if len(first) == X.shape[0]:
+            raise
+        return median_distance(rows_at(X, np.sort(first)), rng, metric=metric)
+
+
 def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None):
     """Return the kernel object that the parameters of an estimator mean.
 
@@ -172,7 +191,7 @@ def _made(kernel, bandwidth, X, rng, targets, weights, data):
         like = known.from_gamma(gamma)
         longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0
         return replace(made, bandwidth=like.bandwidth * longer)
-    median = median_distance(X, rng, metric=made.metric)
+    median = _median_distance(X, rng, made.metric)
     if not 1e-150 < median < 1e150:
         raise ValueError(
             f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "

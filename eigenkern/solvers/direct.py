@@ -12,6 +12,7 @@ from ..backend.linalg import (
     solve_triangular,
 )
 from ..backend.threads import Team, n_blas_threads
+from ..operators.given import GivenMatrix
 from ..operators.matrix import add_gram
 
 # A factor has errors of some eps times the largest eigenvalue, which is less than n
@@ -126,11 +127,15 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, normal=None):
+def solve_features_directly(
+    F, y, weights, ridge, penalty=0.0, *, has_mean, begun=None, normal=None
+):
     """Return the coefficients of a linear model, or None if that fails.
 
-    It solves ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
-    n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two matrices of d x d. The factor
+    It solves ``(F' W F + c I) a = F' W y``, c = `ridge`  or  penalty * mean(diag(W F
+    F')), by a Cholesky factor, in n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two
+    matrices of d x d; with no more rows than features as a = F' b, with
+    ``(F F' + c W^-1) b = y``, in n^2 d / 2 + n^3 / 6. The factor
     is in single precision if c is above its rounding, and the solution is refined. It
     fails if c is not above the rounding of double precision. Rows that are not in
     memory are read once for the factor, unless `normal` is given, and once for each
@@ -144,6 +149,8 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
     weights : array of shape (n,) or None
         Diagonal of W, positive, with mean 1.
     ridge : float
+    penalty : float, default=0.0
+        Used if `ridge` is 0.
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
     begun : tuple of int and array of shape (d, d), default=None
@@ -157,8 +164,14 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
     -------
     FeatureSolution or None
     """
-    xp = F.xp
+    xp, (n, d) = F.xp, F.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
+    if d >= n and F.in_core:
+        return _solved_by_rows(F, y, w, penalty, ridge, has_mean)
+    if not ridge:
+        ridge = penalty * float(xp.mean(w * F.row_squares()))
+    if not F.is_dense and normal is None:
+        normal = F.normal_equations(y, w)
     enough = _SOLVED_OF_FEATURES[F.itemsize]
     precisions = _precisions_of_features(F, w, ridge)
     if precisions and normal is not None:
@@ -184,6 +197,25 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
             loss = float(xp.mean(w * xp.mean(residual**2, axis=1)))
             return FeatureSolution(a, loss, residual[: kept.shape[0], :], kept)
     return None
+
+
+def _solved_by_rows(F, y, w, penalty, ridge, has_mean):
+    """Return the solution from F F', of no more rows than features, or None."""
+    xp, dtype, n = F.xp, F.dtype, y.shape[0]
+    F, y, w = F.astype(xp.float64), xp.astype(y, xp.float64), xp.astype(w, xp.float64)
+    # In reverse order: `solve_directly` leaves out the last rows, not the first.
+    y, w = xp.flip(y, axis=0), xp.flip(w, axis=0)
+    K = xp.asarray(xp.flip(F.row_gram(n, n)), copy=True)
+    found = solve_directly(GivenMatrix(K), y, w, penalty, ridge=ridge)
+    if found is None:
+        return None
+    loss = float(xp.mean(w * xp.mean(found.residual**2, axis=1)))
+    m = found.kept.shape[0]
+    kept = found.kept - has_mean * w[n - m :] / n  # as in `_kept_of_features`
+    residual, kept = xp.flip(found.residual[n - m :, :], axis=0), xp.flip(kept)
+    coef = F.adjoint(xp.flip(found.coef, axis=0))
+    coef, residual, kept = (xp.astype(one, dtype) for one in (coef, residual, kept))
+    return FeatureSolution(coef, loss, residual, kept)
 
 
 def _solved_by_sums(F, y, w, ridge, normal, has_mean):

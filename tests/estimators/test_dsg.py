@@ -399,6 +399,7 @@ def test_short_batches_make_short_steps(rng):
     assert 1 - uneven.score(X, y) < 1.1 * (1 - even.score(X, y))
 
 
+@pytest.mark.filterwarnings("ignore:DSGRegressor learned nothing")
 def test_streams_go_on_from_a_constant(rng):
     X, noise = rng.standard_normal((60, 5)), rng.standard_normal(60)
     for seed in range(20):

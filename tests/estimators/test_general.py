@@ -630,8 +630,15 @@ def test_a_kernel_without_a_step_warns(data):
         return -KERNEL(A, B)
 
     options = {"kernel": indefinite, "n_centers": 5, "random_state": 0}
-    with pytest.raises(ValueError, match="positive semi-definite"):
-        EigenProRegressor(**options).fit(X, y)
+    with pytest.raises(ValueError, match="positive semi-definite for data in pieces"):
+        EigenProRegressor(**options).partial_fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="not positive semi-definite") as record:
+        model = EigenProRegressor(**options).fit(X, y)
+    assert len(record) == 1 and model.algorithm_ == "direct"
+    # The columns of the kernel matrix span the same functions, whatever their sign.
+    options |= {"kernel": KERNEL, "centers": model.centers_, "n_centers": None}
+    expected = EigenProRegressor(**options, early_stopping=False).fit(X, y)
+    assert_allclose(model.predict(X), expected.predict(X), atol=1e-6)
     model = EigenProRegressor(
         n_centers=20, step_size=1e30, max_iter=2, kernel=KERNEL, random_state=0
     )

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 
@@ -342,7 +343,7 @@ def test_a_kernel_that_is_zero_has_no_pivots(regression):
         return np.zeros((len(X), len(Z)))
 
     model = NystromRegressor(zero, n_centers=5, centers="rpcholesky")
-    with pytest.raises(ValueError, match=r"not all be zero; the largest is 0\.0"):
+    with pytest.raises(ValueError, match=r"positive k\(x, x\); got zero for every"):
         model.fit(*regression[:2])
 
 
@@ -493,7 +494,9 @@ def test_noise_is_not_fitted(rng, factorize):
     """The selected iteration has the least error, computed by the definition."""
     X, y = rng.standard_normal((300, 5)), rng.standard_normal(300)
     X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
-    model = NytroRegressor(bandwidth=SIGMA).fit(X, y, X_val=X_val, y_val=y_val)
+    model = NytroRegressor(bandwidth=SIGMA)
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        model.fit(X, y, X_val=X_val, y_val=y_val)
     K, K_val, a = kernel(X, X), kernel(X_val, X), np.zeros(200)
     step, errors = 1 / np.linalg.eigvalsh(K)[-1], []
     for _ in range(501):
@@ -656,7 +659,11 @@ def test_singular_kernels_survive(cls, dtype, case, regression, rng):
     if cls is NystromRegressor:
         options["alpha"] = "path"
     X, X_test = X.astype(dtype), X_test.astype(dtype)
-    model = cls(random_state=0, **options).fit(X, y)
+    model = cls(random_state=0, **options)
+    # No held-out row is near a center: the best iteration is the first.
+    nothing = case == "tiny bandwidth" and cls is NytroRegressor
+    with pytest.warns(match="learned nothing") if nothing else nullcontext():
+        model.fit(X, y)
     F = model.predict(X_test)
     assert np.isfinite(F).all()
     # Never much worse than the mean.
@@ -710,10 +717,10 @@ def test_negative_eigenvalues_warn(model, rng, iterate):
     Q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
     K = (Q * np.linspace(-3, 10, 30)) @ Q.T
     y = rng.standard_normal(30)
-    message = "dropped the negative part of a kernel"
+    message = "semi-definite: its smallest eigenvalue on 30 rows is -3, its largest 10"
     with pytest.warns(ConvergenceWarning, match=message) as record:
         model.set_params(random_state=0).fit(K, y)
-    assert record[0].filename == __file__
+    assert len(record) == 1 and record[0].filename == __file__
     assert np.isfinite(model.dual_coef_).all()
     assert np.mean((model.predict(K) - y) ** 2) < 3 * np.var(y)
 
@@ -831,10 +838,12 @@ def test_bad_validation_rows(regression, three_classes):
         NystromClassifier(alpha="path").fit(X, y, X_val=X[:2], y_val=[0, 7])
 
 
-def test_equal_rows_cannot_be_held_out():
-    X, y = np.ones((10, 2)), np.zeros(10)
-    with pytest.raises(ValueError, match=r"validation_fraction.*which 1 are distinct"):
-        NytroRegressor("gaussian", bandwidth=1.0).fit(X, y)
+def test_equal_rows_are_not_held_out():
+    X, y = np.ones((10, 2)), np.full(10, 0.1)
+    model = NytroRegressor("gaussian", bandwidth=1.0)
+    with pytest.warns(ConvergenceWarning, match="all rows of X with weight are equal"):
+        model.fit(X, y)
+    assert_array_equal(model.predict(X), y)
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
@@ -936,7 +945,7 @@ def test_files_in_single_precision(cls, rng, tmp_path):
 
 def test_a_zero_kernel(regression):
     X, y, *_ = regression
-    with pytest.raises(ValueError, match="kernel matrix of the centers is zero"):
+    with pytest.raises(ValueError, match=r"positive k\(x, x\); got zero for every"):
         NystromRegressor(lambda X, Z: 0 * X @ Z.T, n_centers=5).fit(X, y)
 
 
@@ -1014,8 +1023,8 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
 )
 def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize, small_blocks):
     n = 1500 if model.n_centers is None else 8000
-    X, Y = rng.standard_normal((n, 4)), rng.standard_normal((n, 4))
-    plans = []
+    X, noise = rng.standard_normal((2, n, 4))
+    Y, plans = X + noise, []
     check = LeastSquares.check_memory
 
     def remember(self, plan):
@@ -1355,4 +1364,5 @@ def test_noise_wants_larger_penalties(rng):
     for alphas in (np.logspace(-15, -9, 20), np.logspace(2, 9, 20)):
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "NystromRegressor learned nothing")
             model.set_params(alphas=alphas).fit(X, y)

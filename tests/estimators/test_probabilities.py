@@ -11,6 +11,7 @@ from scipy.special import log_softmax
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -347,6 +348,8 @@ def test_sample_of_classes(rng):
 # Estimators
 
 
+# A kernel machine that fits the noise is no better on the held-out rows than the mean.
+@pytest.mark.filterwarnings("ignore:EigenProClassifier learned nothing")
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__[:8])
 def test_probabilities_are_as_good_as_the_values(model, n_classes, rng):
@@ -384,8 +387,10 @@ def test_two_rows():
         model = NystromClassifier(n_centers=n_centers, bandwidth=1.0)
         assert_allclose(model.fit(X, y).predict_proba(X).sum(axis=1), 1.0)
         for other in (model, FalkonLikeClassifier(n_centers=1, bandwidth=1.0)):
-            same = other.set_params(n_centers=1).fit(np.zeros((2, 1)), y)
-            assert_allclose(same.predict_proba(X), 0.5, atol=0.1)
+            same = other.set_params(n_centers=1)
+            with pytest.warns(ConvergenceWarning, match="rows of X with weight are eq"):
+                same.fit(np.zeros((2, 1)), y)
+            assert_allclose(same.predict_proba(X), 0.5, atol=1e-6)
 
 
 def test_log_probabilities_stay_finite(rng):
@@ -422,7 +427,7 @@ def test_class_weights_move_the_decision_alone(n_classes, rng):
     "model",
     [
         EigenProClassifier(algorithm="sgd", alpha=0.0, max_iter=2),
-        LinearEigenProClassifier(alpha=0.0, max_iter=2),
+        LinearEigenProClassifier(alpha=0.0, damping=1.0, max_iter=2),
         DSGClassifier(loss="hinge", max_iter=2),
         NytroClassifier(selection=None, max_iter=5),
     ],
@@ -444,7 +449,7 @@ def test_there_are_none_without_rows_held_out(model, rng):
     "model",
     [
         EigenProClassifier(algorithm="eigenpro4", n_centers=20, **HELD),
-        LinearEigenProClassifier(**HELD),
+        LinearEigenProClassifier(damping=1.0, **HELD),
         DSGClassifier(loss="hinge", **HELD),
     ],
 )
