@@ -15,7 +15,7 @@ from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
-from ..operators.fourier import FourierBlocks, limits_of_phases
+from ..operators.fourier import FourierBlocks
 from ..operators.gradient import FourierGradient
 from ..operators.plan import cache_budget
 from ..problems.fourier import FourierProblem, Start
@@ -275,8 +275,9 @@ class _DoublyStochastic(Streaming, Model):
 
     def _fitted_features(self, location, cache_bytes):
         """Return the random features of a fitted model, and their coefficients."""
-        coef, offset = move(self.coef_, *location), move(self.offset_, *location)
-        given = self.kernel_, self.seed_, coef.shape[1] // 2, offset[None, :], offset
+        attributes = self.coef_, self.offset_, self.limits_
+        coef, *frame = (move(values, *location) for values in attributes)
+        given = self.kernel_, self.seed_, coef.shape[1] // 2, frame[0][None, :], *frame
         return FourierBlocks(*given, cache_bytes=cache_bytes), coef
 
     def _gradients(self, X):
@@ -284,8 +285,7 @@ class _DoublyStochastic(Streaming, Model):
         return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
 
     def _warn_of_far_values(self, X):
-        limits = limits_of_phases(self.offset_, self.kernel_.bandwidth)
-        warn_of_cutoffs(self, X, self.offset_, limits)
+        warn_of_cutoffs(self, X, self.offset_, self.limits_)
 
     def _expand(self, X):
         xp, _ = location = compute_device(self.device, X)
@@ -418,6 +418,8 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
         Median of the rows that the model began with; it is subtracted from X.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -815,6 +817,8 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
         Median of the rows that the model began with; it is subtracted from X.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float

@@ -14,11 +14,11 @@ from ..backend.array import device_of, location_of, move, namespace, slices
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, KernelLike, RandomState
 from ..backend.lazy import check_in_memory, in_memory, rows_at
-from ..backend.robust import cast, medians, sampled
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..kernels import Kernel
-from ..operators.fourier import fourier_features, limits_of_phases
+from ..operators.fourier import fourier_features, frame_of_phases
 from ..operators.tiled import TiledKernel
 from ..problems.parameters import (
     check_bandwidth,
@@ -197,6 +197,8 @@ class RandomFourierFeatures(FeatureMap):
     offset_ : array of shape (n_features,)
         Median of the training rows (1000 of them), subtracted from all rows: k(x, z)
         stays the same, and a large offset would cost accuracy.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -273,22 +275,23 @@ class RandomFourierFeatures(FeatureMap):
                 "pass a larger bandwidth"
             )
         W = xp.asarray(W, device=device_of(X))
+        offset, limits = frame_of_phases(X, kernel.bandwidth)
         return {
             "kernel_": kernel,
             "bandwidth_": kernel.bandwidth,
-            "offset_": medians(sampled(X)),
+            "offset_": offset,
+            "limits_": limits,
             "frequencies_": xp.astype(W, X.dtype, copy=False),
             "n_components_": self.n_components,
         }
 
     def _warn_of_far_values(self, X):
-        limits = limits_of_phases(self.offset_, self.bandwidth_)
-        warn_of_cutoffs(self, X, self.offset_, limits)
+        warn_of_cutoffs(self, X, self.offset_, self.limits_)
 
     def _features(self, X):
-        W, offset = (_like(X, values) for values in (self.frequencies_, self.offset_))
-        given = offset, self.bandwidth_, self.n_components_
-        return fourier_features(X, W, *given)
+        attributes = self.frequencies_, self.offset_, self.limits_
+        given = (_like(X, values) for values in attributes)
+        return fourier_features(X, *given, self.n_components_)
 
     @property
     def _n_features_out(self):

@@ -1,13 +1,17 @@
 """Kernel ridge regression as a Gaussian process: variances of predictions."""
 
+import numpy as np
+
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import by_rows, in_memory
 from ..backend.linalg import large_gram, solve_triangular
+from ..backend.robust import cast
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import unseen
 from ..operators.sharded import kernel_operator
 from ..problems.problem import take
+from .far_values import check_values
 from .validation import check_rows
 
 _NO_VARIANCES = dict.fromkeys(
@@ -115,7 +119,8 @@ class Posterior:
 
     def deviation(self):
         """Return the standard deviation of new targets, where X lives, in its type."""
-        return self._returned(by_rows(self._deviation_of, self._X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._returned(by_rows(self._deviation_of, self._X))
 
     def _deviation_of(self, X):
         X = self._double(X)
@@ -133,7 +138,11 @@ class Posterior:
 
     def covariance(self):
         """Return the covariance of new targets, where X lives, in its type."""
-        X = self._double(in_memory(self._X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._returned(self._covariance_of(in_memory(self._X)))
+
+    def _covariance_of(self, X):
+        X = self._double(X)
         P, U = self._features(self._to_centers(X).block())
         K = kernel_operator(self._kernel, X, self._devices).block()
         xp = namespace(K)
@@ -141,10 +150,10 @@ class Posterior:
         noise = noise if U is None else noise + large_gram(U.T)
         rest = K - large_gram(P.T)
         rest = (rest + rest.T) / 2  # exactly symmetric
-        both = self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
-        return self._returned(both)
+        return self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
 
     def _returned(self, values):
         values = values[..., 0] if self._single else values
-        xp = self._source.xp
-        return xp.astype(move(values, *self._source), self._dtype)
+        values = cast(move(values, *self._source), self._dtype)
+        check_values(values, self._X)
+        return values

@@ -51,7 +51,8 @@ class _Radial(Kernel):
         # Distances do not depend on the offset; the median makes the norms small,
         # except those of a few rows, which are cut off. Columns in which the centers
         # are constant count only in the norms of other rows.
-        offset, limits = frame_of_distances(centers, abs(self._scale) ** -0.5)
+        unit = ((1.0 + self._norms_lowered) * abs(self._scale)) ** -0.5
+        offset, limits = frame_of_distances(centers, unit)
         features = None if bool(xp.all(varies)) else xp.nonzero(varies)[0]
         return {"offset": offset, "limits": limits, "features": features}
 

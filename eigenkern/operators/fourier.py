@@ -18,7 +18,7 @@ from ..backend.machine import (
     WAVE_TILE_ROWS,
     WAVE_TILE_UNTHREADED,
 )
-from ..backend.robust import centered
+from ..backend.robust import centered, cutoffs, medians, sampled
 from ..backend.threads import SleepingTeam, n_blas_threads, run_on_threads
 
 # Rounding of a phase w'x, in radians, for a row that is cut off, with w of one over the
@@ -26,11 +26,14 @@ from ..backend.threads import SleepingTeam, n_blas_threads, run_on_threads
 _ROUNDING_OF_PHASES = 1e-2
 
 
-def limits_of_phases(offset, bandwidth):
-    """Return how far from the offset entries are cut off, (d,)."""
-    real = namespace(offset).finfo(offset.dtype)
-    far = _ROUNDING_OF_PHASES / float(real.eps) * bandwidth
-    return namespace(offset).full_like(offset, min(far, float(real.max) / 4))
+def frame_of_phases(X, bandwidth):
+    """Return an offset of rows, and how far from it entries are cut off, (d,) each."""
+    xp, some = namespace(X), sampled(X)
+    real = xp.finfo(some.dtype)
+    offset, far = medians(some), _ROUNDING_OF_PHASES / float(real.eps) * bandwidth
+    with np.errstate(over="ignore"):
+        usual = medians(xp.abs(some - offset))
+    return offset, cutoffs(usual, far, float(real.max) / 4)
 
 
 class _Waves:
@@ -42,13 +45,13 @@ class _Waves:
         Rows whose library, device and data type to use.
     offset : array of shape (d,)
         Subtracted from all rows.
-    bandwidth : float
-        Entries that are too many bandwidths away from the offset are cut off.
+    limits : array of shape (d,), default=None
+        How far from the offset entries are cut off; None: nowhere.
     """
 
-    def __init__(self, like, offset, bandwidth):
+    def __init__(self, like, offset, limits=None):
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
-        self.offset, self._limits = offset, limits_of_phases(offset, bandwidth)
+        self.offset, self._limits = offset, limits
         threaded = is_numpy(self.xp)
         self.n_workers = n_blas_threads() if threaded else 1
         self._pool = SleepingTeam(self.n_workers) if threaded else None
@@ -60,6 +63,8 @@ class _Waves:
 
     def centered(self, X):
         """Return rows minus the offset, with entries far away cut off."""
+        if self._limits is None:
+            return X - self.offset
         return centered(X, self.offset, self._limits)
 
     def map_tiles(self, task, m, width):
@@ -117,7 +122,7 @@ class _Waves:
             phi[rows, first : first + sines.shape[1]] = sines
 
 
-def fourier_features(X, frequencies, offset, bandwidth, n_columns):
+def fourier_features(X, frequencies, offset, limits, n_columns):
     """Return random Fourier features of given frequencies, shape (m, D).
 
     For D = 2 F columns and frequencies w_1, ..., w_F ::
@@ -135,12 +140,12 @@ def fourier_features(X, frequencies, offset, bandwidth, n_columns):
     frequencies : array of shape (d, F)
     offset : array of shape (d,)
         Subtracted from all rows first.
-    bandwidth : float
-        That of the kernel.
+    limits : array of shape (d,)
+        How far from the offset entries are cut off.
     n_columns : int
         D.
     """
-    waves = _Waves(X, offset, bandwidth)
+    waves = _Waves(X, offset, limits)
     half = 0.5 * frequencies
     phi = waves.xp.empty((X.shape[0], n_columns), **waves.array_options)
 
@@ -175,13 +180,17 @@ class FourierBlocks(_Waves):
         Rows whose library, device, data type and number of features to use.
     offset : array of shape (d,)
         Subtracted from all rows. This changes no product of features, and keeps large
-        offsets of X from costing digits. Entries far away from it are cut off.
+        offsets of X from costing digits.
+    limits : array of shape (d,), default=None
+        How far from the offset entries are cut off; None: nowhere.
     cache_bytes : float, default=0
         Memory for frequencies already drawn.
     """
 
-    def __init__(self, kernel, seed, block_size, like, offset, *, cache_bytes=0.0):
-        super().__init__(like, offset, kernel.bandwidth)
+    def __init__(
+        self, kernel, seed, block_size, like, offset, limits=None, *, cache_bytes=0.0
+    ):
+        super().__init__(like, offset, limits)
         self.kernel, self.seed, self.block_size = kernel, seed, block_size
         self._n_features = like.shape[1]
         itemsize = self.xp.finfo(self.dtype).bits // 8

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
-from ..backend.robust import cast, medians, sampled
+from ..backend.robust import cast
 from ..backend.transfer import move_what_fits
 from ..losses import SquaredError, weighted_median
-from ..operators.fourier import FourierBlocks
+from ..operators.fourier import FourierBlocks, frame_of_phases
 from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
 from ..tuning.doubly_stochastic import (
@@ -34,6 +34,8 @@ class Start(NamedTuple):
         Seed of the frequencies.
     offset : array of shape (d,)
         Subtracted from all rows.
+    limits : array of shape (d,)
+        How far from the offset entries are cut off.
     target_scale, constant : ndarray of shape (l,)
         The unit of the targets, and the constant to start from, in units of y.
     """
@@ -41,6 +43,7 @@ class Start(NamedTuple):
     kernel: Any
     seed: int
     offset: Any
+    limits: Any
     target_scale: np.ndarray
     constant: np.ndarray
 
@@ -49,7 +52,7 @@ class Start(NamedTuple):
         """Return the `Start` of a fitted model, from its attributes."""
         names = "target_scale_", "intercept_", "feature_mean_"
         scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
-        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"]
+        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"], fitted["limits_"]
         return cls(*rest, scale, sum(parts))
 
 
@@ -108,6 +111,7 @@ class FourierProblem(Problem):
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
         self._offset = move(start.offset, self.xp, self.device)
+        self._limits = move(start.limits, self.xp, self.device)
         X = cast(X, self._offset.dtype)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
@@ -125,7 +129,7 @@ class FourierProblem(Problem):
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
             self._held_out_targets = data.targets[held_out], w
-        given = self.kernel, start.seed, block_size, X, self._offset
+        given = self.kernel, start.seed, block_size, X, self._offset, self._limits
         self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
 
     def _choose(self, kernel, X, Y, w, numbers):
@@ -142,7 +146,9 @@ class FourierProblem(Problem):
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
         seed = int(self.rng.randint(2**31 - 1))
-        return Start(kernel, seed, medians(sampled(X)), scale, constant)
+        return Start(
+            kernel, seed, *frame_of_phases(X, kernel.bandwidth), scale, constant
+        )
 
     def initial_coef(self):
         """Return the constant model."""
@@ -242,6 +248,7 @@ class FourierProblem(Problem):
             "feature_mean_": self.to_source(self.array(mean)),
             "target_scale_": self.to_source(scale),
             "offset_": self.to_source(self._offset),
+            "limits_": self.to_source(self._limits),
             "kernel_": self.kernel,
             "bandwidth_": self.kernel.bandwidth,
             "seed_": self.features.seed,
