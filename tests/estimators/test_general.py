@@ -468,6 +468,18 @@ def test_a_stream_that_no_step_keeps_bounded(data):
     assert model.score(X, y) > 0.8
 
 
+@pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
+def test_a_factor_of_the_centers_counts_as_cache(algorithm, data):
+    """With its matrix it takes 16 p^2 bytes; with less, projections are inexact."""
+    X, y = data[0][:1000], data[1][:1000]
+    model = EigenProRegressor(algorithm=algorithm, n_centers=100, max_iter=1, **OPTIONS)
+    residuals = [
+        model.set_params(cache_size=size).fit(X, y).projection_residual_
+        for size in (0, 0.159, 0.161)
+    ]
+    assert residuals[0] > 0 and residuals[1] > 0 and residuals[2] == 0
+
+
 def test_what_was_learned_before_a_pass_failed_is_kept(data):
     X, units = data[0], []
 

@@ -226,6 +226,16 @@ def test_pieces_of_one_row(family):
     assert ordered.score(X, y) > shuffled.score(X, y) - 0.03
 
 
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_each_fair_piece_undoes_one_halving(family):
+    X, y = wave(0, 500)
+    model = fresh(REGRESSORS[family]).partial_fit(X[:200], y[:200])
+    model.n_step_halvings_ = 2
+    for i, expected in zip(range(200, 500, 100), (1, 0, 0), strict=True):
+        model.partial_fit(X[i : i + 100], y[i : i + 100])
+        assert model.n_step_halvings_ == expected
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("family", REGRESSORS)
 def test_pickled_models_go_on_as_those_in_memory(family, dtype):
