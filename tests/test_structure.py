@@ -118,7 +118,7 @@ def test_both_paths_begin_and_end_alike(regression):
     model = EigenProRegressor(algorithm="eigenpro2", random_state=0)
     called = calls_of(lambda: model.fit(X, y))
     path = documented_path("From X to ``dual_coef_``")
-    shared = [*path[:13], *path[22:]]
+    shared = [*path[:14], *path[23:]]
     assert shared[-2:] == ["KernelProblem.fitted_attributes", "publish"]
     assert [name for name in called if name in shared] == shared
 

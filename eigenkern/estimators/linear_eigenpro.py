@@ -739,7 +739,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        absent after epochs with ``early_stopping=False``.
+        absent after epochs with ``alpha=0.0``, ``max_iter=1`` or ``warm_start=True``,
+        unless ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
