@@ -137,6 +137,9 @@ def _ridge_by_leaving_out(K, y, weights, replicates=None):
         return 0.0
     root = xp.sqrt(w)[:, None]
     values, U = xp.linalg.eigh(root * K * root.T)
+    # Centered features have an eigenvalue of zero, which must not be rounding.
+    least = 10 * K.shape[0] * float(xp.finfo(K.dtype).eps) * float(values[-1])
+    values = xp.where(xp.abs(values) > least, values, xp.zeros_like(values))
     return _ridge_of_eigenvectors(U, values, y, w, size, replicates)
 
 

@@ -197,6 +197,21 @@ def test_the_mean_is_left_out_as_well(d, rng):
     assert errors[1] <= (1 + 1e-3) * min(errors)  # of equal errors the largest c
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_more_features_than_rows_are_penalized(seed):
+    rng = np.random.default_rng(seed)
+    X, X_test = rng.standard_normal((2, 150, 400))
+    beta = rng.standard_normal(400) / 20
+    y = X @ beta + rng.standard_normal(150)
+    F, Y = CenteredFeatures(X, X.mean(axis=0)), (y - y.mean())[:, None]
+    found = auto_ridge_of_features(F, Y)[0]
+
+    def error(c):
+        return np.mean((Ridge(c).fit(X, y).predict(X_test) - X_test @ beta) ** 2)
+
+    assert error(found) < 1.1 * min(error(c) for c in np.logspace(-3, 4, 30))
+
+
 def test_a_kernel_is_computed_for_a_part_of_the_rows_only(rng):
     X, entries = rng.standard_normal((4000, 2)), []
 
