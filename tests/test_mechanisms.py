@@ -72,19 +72,20 @@ def epochs(algorithm, **parameters):
 
     The penalty makes the epochs converge.
     """
-    defaults = {"alpha": 0.05, "batch_size": 15, "max_iter": 25, "tol": 1e-9}
+    defaults = {"alpha": 0.05, "batch_size": 15, "max_iter": 20, "tol": 1e-9}
     parameters = {"algorithm": algorithm} | defaults | parameters
     # On centers the steps have noise, as no model fits all rows.
-    tolerance = 0.4 if "n_centers" in parameters else 0.06
+    tolerance = 0.6 if "n_centers" in parameters else 0.06
     if {"early_stopping", "step_size"} & parameters.keys():
         tolerance = None  # they may end early
     return Family("EigenPro", parameters, {}, tolerance, exact=False, resumes=True)
 
 
 FEW_MEASURED = {"subsample_size": 30}
-ABSURD = {"step_size": 1e4, "n_iter_no_change": 20, "max_iter": 60}
+ABSURD = {"step_size": 1e4, "n_iter_no_change": 20, "max_iter": 40}
 BY_PARTS = {"eigenkern.tuning.penalty._ROWS_LEFT_OUT": 40}
 ITERATES = {"eigenkern.estimators.nytro.factorizes": lambda *_: False}
+EPOCHS = {"batch_size": 15, "max_iter": 10}
 DSG = {"max_iter": 3, "block_size": 32, "max_features": 128}
 FAMILIES = {
     "direct": Family("EigenPro"),
@@ -97,14 +98,14 @@ FAMILIES = {
     "eigenpro4": epochs("eigenpro4", **ON_CENTERS),
     "linear": Family("LinearEigenPro", tolerance=1e-5),
     "linear, epochs": Family(
-        "LinearEigenPro", {"batch_size": 15}, {}, None, exact=False, resumes=True
+        "LinearEigenPro", EPOCHS, {}, None, exact=False, resumes=True
     ),
     "path": Family("Nystrom", {"alpha": "path"}, tolerance=1e-4),
     "path, loo": Family("Nystrom", {"alpha": "path", "selection": "loo"}, {}, 1e-4),
     "path on centers": Family("Nystrom", {"alpha": "path", **ON_CENTERS}, {}, 1e-4),
     "nytro": Family("Nytro", tolerance=1e-4),
     "nytro on centers, iterated": Family(
-        "Nytro", {"max_iter": 20, **ON_CENTERS}, ITERATES, 1e-4, resumes=True
+        "Nytro", {"max_iter": 12, **ON_CENTERS}, ITERATES, 1e-4, resumes=True
     ),
     "falkon": Family(
         "FalkonLike", {"alpha": 0.01, "tol": 1e-8, **ON_CENTERS}, {}, 1e-4
@@ -329,7 +330,8 @@ def formula(model, rows, X_new, n_classes, dtype):
         h = (1 - (1 - model.step_size_ * s**2) ** model.n_iter_) / np.maximum(s, 1e-99)
         return A_new @ (Vt.T @ (h[:, None] * (U.T @ Y))) + mean
     alpha = getattr(model, "alpha_", model.get_params().get("alpha"))
-    alpha = alpha or 1e-3 / len(A)  # what 20 epochs would reach
+    if alpha == 0 and hasattr(model, "kernel_"):
+        alpha = 1e-3 / len(A)  # what 20 epochs would reach
     d = A.shape[1]
     b = np.linalg.lstsq(
         np.vstack([A, np.sqrt(alpha) * np.eye(d)]),
@@ -371,7 +373,7 @@ def assert_near(one, other, tolerance, scale):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("n_classes", CUTS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_together(family, n_classes, table, dtype, subtests, tmp_path):
+def test_together(family, n_classes, table, dtype, subtests, tmp_path_factory):
     name, _, _, tolerance, exact, resumes = FAMILIES[family]
     if name == "LinearEigenPro" and table == "outlier last" and dtype == "f4":
         with pytest.raises(ValueError, match="X must be scaled: its largest"):
@@ -387,6 +389,8 @@ def test_together(family, n_classes, table, dtype, subtests, tmp_path):
     if tolerance is not None and getattr(model, "loss", None) != "log_loss":
         with subtests.test("formula"):
             right = formula(model, rows, X_new, n_classes, dtype)
+            if getattr(model, "algorithm_", "direct") != "direct":
+                tolerance = max(tolerance, 0.06)
             assert_near(F, right, max(tolerance, rounding), right.std() + 0.05)
     usable = of_table.usable if name == "LinearEigenPro" else (0, 1, 2)
     if usable:
@@ -403,7 +407,8 @@ def test_together(family, n_classes, table, dtype, subtests, tmp_path):
             assert_near(F, G, max(1e-5, rounding), scale)
     if resumes and n_classes == 2 and dtype == "f8":
         with subtests.test("resumed"):
-            one, two = resumed(family, n_classes, dtype, rows, tmp_path)
+            folder = tmp_path_factory.mktemp("checkpoint")
+            one, two = resumed(family, n_classes, dtype, rows, folder)
             assert np.array_equal(values(one, X_new, dtype), values(two, X_new, dtype))
     if n_classes:
         with subtests.test("probabilities"):
