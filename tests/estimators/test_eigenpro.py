@@ -1,6 +1,7 @@
 """The EigenPro estimators: what they fit, and what must not change it."""
 
 import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
