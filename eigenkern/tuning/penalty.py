@@ -304,7 +304,8 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
         triangle, to which the other rows can be added. None if nothing was summed.
     """
     (n, d), xp = F.shape, F.xp
-    if n < _TOO_FEW_ROWS:
+    n_observations = n if replicates is None else replicates.n_observations.sum()
+    if n_observations < _TOO_FEW_ROWS or n < 2:
         return 0.0, None
     if n <= _ROWS_LEFT_OUT_OF_FEATURES:
         if d < n:
