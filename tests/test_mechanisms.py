@@ -375,12 +375,12 @@ def assert_near(one, other, tolerance, scale):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_together(family, n_classes, table, dtype, subtests, tmp_path_factory):
     name, _, _, tolerance, exact, resumes = FAMILIES[family]
-    if name == "LinearEigenPro" and table == "outlier last" and dtype == "f4":
-        with pytest.raises(ValueError, match="X must be scaled: its largest"):
-            fitted(family, n_classes, dtype, table_of(table).rows)
-        return
     of_table = table_of(table)
     rows, other, X_new, *_ = of_table
+    is_linear, learned = name == "LinearEigenPro", rows
+    if is_linear and np.finfo(dtype).eps * np.abs(rows.X).max() ** 2 > 10:
+        # A row that would cost the others digits is left out.
+        learned, of_table = other, of_table._replace(usable=(0, 1, 2))
     model = fitted(family, n_classes, dtype, rows)
     F = values(model, X_new, dtype)
     assert np.isfinite(F).all()
@@ -388,11 +388,11 @@ def test_together(family, n_classes, table, dtype, subtests, tmp_path_factory):
     rounding = 3e-3 if dtype == "f4" else 0.0
     if tolerance is not None and getattr(model, "loss", None) != "log_loss":
         with subtests.test("formula"):
-            right = formula(model, rows, X_new, n_classes, dtype)
+            right = formula(model, learned, X_new, n_classes, dtype)
             if getattr(model, "algorithm_", "direct") != "direct":
                 tolerance = max(tolerance, 0.06)
             assert_near(F, right, max(tolerance, rounding), right.std() + 0.05)
-    usable = of_table.usable if name == "LinearEigenPro" else (0, 1, 2)
+    usable = of_table.usable if is_linear else (0, 1, 2)
     if usable:
         with subtests.test("as good as on the clean table"):
             bound = 1.3 * clean_error(family, n_classes, dtype, usable) + 0.1

@@ -84,7 +84,7 @@ def warn_of_leverage(estimator, X, squared_norms, consequence=_COSTS_DIGITS):
         return None
     with np.errstate(over="ignore"):
         norms = to_numpy(squared_norms(X)).astype(np.float64)
-    row, found = int(np.argmax(norms)), _have_leverage(norms, X.dtype)
+    row, found = int(np.argmax(norms)), have_leverage(norms, X.dtype)
     if not found[row]:
         return None
     entries = X[[row]].toarray() if scipy.sparse.issparse(X) else to_numpy(X[row, :])
@@ -94,7 +94,7 @@ def warn_of_leverage(estimator, X, squared_norms, consequence=_COSTS_DIGITS):
     return found
 
 
-def _have_leverage(squared_norms, dtype):
+def have_leverage(squared_norms, dtype):
     """Return for which rows rounding of |x|^2 exceeds that of most rows, bool (n,)."""
     usual = squared_norms[squared_norms > 0]
     eps = float(np.finfo(str(dtype).rpartition(".")[2]).eps)

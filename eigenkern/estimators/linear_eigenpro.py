@@ -35,7 +35,7 @@ from .base import (
     stops_early,
 )
 from .checkpoint import Checkpoint
-from .far_values import warn_of_leverage
+from .far_values import have_leverage, warn_of_leverage
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
@@ -48,6 +48,7 @@ from .tuned import (
 )
 from .validation import check_flag, check_number, is_auto
 
+_LEFT_OUT = "its row was left out"
 # Fitted attributes that are counts or means of rows.
 _ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
@@ -169,6 +170,7 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
+        train = _without_leverage(data, train)
         fewest = max(largest_size(self), data.X.shape[1])
         merged = data.merged(train, fewest=fewest)
         data, train = merged.data, merged.rows
@@ -389,12 +391,11 @@ class _LinearEigenPro(Streaming, Model):
         return made.truncate(self.n_components_)
 
     def _warn_of_far_values(self, X):
-        warn_of_leverage(self, X, _squared_norms)
+        warn_of_leverage(self, X, _squared_norms, _LEFT_OUT)
 
     def _without_leverage(self, piece):
         # A few steps on a piece can't fit such rows, which would only move the means.
-        given = self, piece.X, _squared_norms, "its row was left out"
-        found = warn_of_leverage(*given)
+        found = warn_of_leverage(self, piece.X, _squared_norms, _LEFT_OUT)
         return piece if found is None else piece.take(np.flatnonzero(~found))
 
     def _expand(self, X):
@@ -414,6 +415,16 @@ class _LinearEigenPro(Streaming, Model):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _without_leverage(data, rows):
+    """Return the rows whose size costs the others no digits; rows in files as given."""
+    if is_lazy(data.X):
+        return rows
+    with np.errstate(over="ignore"):
+        norms = to_numpy(_squared_norms(data.X)).astype(np.float64)[rows]
+    far = have_leverage(norms, data.X.dtype)
+    return rows if far.all() else rows[~far]
 
 
 def _squared_norms(X):

@@ -46,7 +46,7 @@ _SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
 # Rows on which the size of k(x, x) is measured, and the most that one of them counts,
 # in units of the median: k(x, x) of the rows of sparse tables is up to 100 times that.
-N_DIAGONAL, _MOST_OF_USUAL = 1000, 1000.0
+N_DIAGONAL, _MOST_COUNTED = 1000, 1000.0
 
 
 class DirectSolution(NamedTuple):
@@ -251,7 +251,9 @@ def _precisions_of_features(F, w, ridge):
     m = min(n, N_DIAGONAL)
     rows = F.block(0, m)
     squares = xp.astype(w[:m] * xp.vecdot(rows, rows), xp.float64)
-    trace = n * float(xp.mean(squares))
+    # A Cholesky factor depends on no unit of a column: a single large entry costs the
+    # other columns no digits.
+    trace = n * usual_size(squares)
     if not ridge > _DOUBLE_EPS * trace:
         return []
     low, high = SINGLE_RANGE
@@ -302,13 +304,13 @@ def _kept_of_features(F, w, L, has_mean):
 def usual_size(entries):
     """Return the mean of k(x, x) of some rows, in which single large ones do not count.
 
-    They count as _MOST_OF_USUAL times the median of those that are positive.
+    They count as _MOST_COUNTED times the median of those that are positive.
     """
     values = to_numpy(entries).astype(np.float64)
     positive = values[values > 0]
     if not len(positive):
         return float(values.mean())
-    return float(np.minimum(values, _MOST_OF_USUAL * np.median(positive)).mean())
+    return float(np.minimum(values, _MOST_COUNTED * np.median(positive)).mean())
 
 
 def _n_left_out(n):

@@ -1,5 +1,7 @@
 """The EigenPro estimators: what they fit, and what must not change it."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -669,10 +671,15 @@ def test_never_worse_than_the_mean_on_noise(dtype, rng):
         model = EigenProRegressor(
             batch_size=batch_size, random_state=0, max_iter=4, early_stopping=True
         )
-        with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
             model.fit(X, y)
         assert np.all(np.isfinite(model.dual_coef_))
-        assert np.mean((model.predict(X) - y) ** 2) <= 1.001 * np.var(y)
+        loss = np.mean((model.predict(X) - y) ** 2)
+        assert loss <= 1.001 * np.var(y)
+        # A score above 0 by chance keeps an epoch, which knows the training rows.
+        nothing = ["learned nothing" in str(one.message) for one in record]
+        assert nothing == [True] * bool(loss > 0.999 * np.var(y))
 
 
 @pytest.mark.usefixtures("in_given_order")
