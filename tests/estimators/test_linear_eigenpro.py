@@ -126,6 +126,57 @@ def test_direct_is_ridge_regression(fit_intercept, weighted, dtype, noisy):
     assert_allclose(model.loss_curve_, [loss], rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [1e-2, 0.5, 30.0])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 700}], ids=str)
+def test_a_given_penalty_is_that_of_ridge_regression(
+    options, alpha, fit_intercept, weighted, dtype, noisy
+):
+    X, y, w = (a.astype(dtype) for a in noisy)
+    w = w if weighted else None
+    model = LinearEigenProRegressor(
+        alpha=alpha,
+        fit_intercept=fit_intercept,
+        max_iter=200,
+        tol=0.0,
+        n_iter_no_change=200,
+        random_state=0,
+        **options,
+    ).fit(X, y, w)
+    assert model.algorithm_ == ("eigenpro" if options else "direct")
+    assert model.alpha_ == pytest.approx(alpha, rel=1e-12)
+    total = len(y) if w is None else w.sum(dtype=float)
+    ridge = Ridge(alpha * total, fit_intercept=fit_intercept)
+    ridge.fit(*(a.astype(float) for a in (X, y)), w)
+    rtol = 1e-3 if options or dtype == np.float32 else 1e-8
+    atol = rtol * np.abs(ridge.coef_).max()
+    assert_allclose(model.coef_, ridge.coef_, rtol=rtol, atol=atol)
+    assert_allclose(model.intercept_, ridge.intercept_, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_pieces_have_the_given_penalty(kind, noisy):
+    X, y, _ = noisy
+    model = LinearEigenProRegressor(alpha=0.5, batch_size=700, random_state=0)
+    for _ in range(60):
+        model.partial_fit(kind(X), y)
+    assert model.alpha_ == 0.5
+    ridge = Ridge(0.5 * len(y)).fit(X, y)
+    assert_allclose(model.coef_, ridge.coef_, atol=1e-2 * np.abs(ridge.coef_).max())
+    plain = LinearEigenProRegressor(batch_size=700, random_state=0).partial_fit(X, y)
+    assert plain.alpha_ == 0
+
+
+def test_a_classifier_takes_the_penalty(noisy):
+    X, y, _ = noisy
+    labels = np.digitize(y, [-0.5, 0.5])
+    model = LinearEigenProClassifier(alpha=0.2, random_state=0).fit(X, labels)
+    ridge = Ridge(0.2 * len(y)).fit(X, np.eye(3)[labels])
+    assert_allclose(model.decision_function(X), ridge.predict(X), atol=1e-7)
+
+
 @pytest.mark.parametrize("has_mean", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_left_out_of_a_direct_solution(dtype, has_mean, noisy):
@@ -330,6 +381,7 @@ def test_sparse_equals_dense(weighted, rng):
         assert_allclose(sparse.predict(kind(X)), dense.predict(X), atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
 def test_sparse_is_not_filled(rng):
     X = scipy.sparse.random_array(
         (300, 100_000), density=1e-4, format="csr", random_state=0
