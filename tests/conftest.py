@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from eigenkern.problems.data import Data
-
 
 @pytest.fixture
 def rng():
@@ -18,12 +16,6 @@ def other_xp(request):
     """An array namespace that is not NumPy's."""
     library = pytest.importorskip(request.param)
     return array_api_compat.array_namespace(library.zeros(1))
-
-
-@pytest.fixture
-def in_given_order(monkeypatch):
-    """Solvers draw from the rows in the order of X, not in that of their content."""
-    monkeypatch.setattr(Data, "in_order", lambda data, rows: np.argsort(rows))
 
 
 @pytest.fixture

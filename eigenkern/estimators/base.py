@@ -368,7 +368,7 @@ def split(data, early_stopping, fraction):
     rows = data.rows_with_weight()
     if not early_stopping:
         return rows, None
-    return hold_out(data, rows, fraction, fewest=2)
+    return hold_out(data, rows, fraction, fewest=2, in_given_order=True)
 
 
 def may_spare(model):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import device_of, location_of, namespace, slices, to_numpy
+from ..backend.array import device_of, location_of, namespace, slices
 from ..backend.lazy import is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
@@ -382,15 +382,15 @@ class Data:
     def merged(self, rows, *, fewest=0):
         """Return the rows in random order, equal ones as one, a `Merged`.
 
-        The order depends only on the content of the rows and on the generator. Rows are
-        not merged if they are not in memory, or if fewer than `fewest` sets would
-        remain.
+        Where the copies of a row stand, after the first one, does not change the order.
+        Rows are not merged if they are not in memory, or if fewer than `fewest` sets
+        would remain.
         """
         n = len(rows)
         if self.precomputed or is_lazy(self.X):
             return self.unmerged(self.shuffled(rows))
         first, which = self.distinct(rows)
-        order = self.rng.permutation(self.in_order(rows[first]))
+        order = self.rng.permutation(np.argsort(rows[first]))
         if len(first) == n:
             return self.unmerged(rows[first[order]])
         n_of_set = self.observations(rows)[2]
@@ -443,21 +443,8 @@ class Data:
         totals, data = np.bincount(which, weights=w), self
         if len(first) < len(rows):
             data = self._with(rows[first], totals, self.targets[rows[first]])
-        order = self.rng.permutation(self.in_order(rows[first]))
+        order = self.rng.permutation(np.argsort(rows[first]))
         return data, rows[first[order]]
-
-    def in_order(self, rows):
-        """Return the order of distinct pairs of rows and targets by their content.
-
-        It is that of a linear function, which does not depend on the units of X, and
-        then that of their targets. Rows that are not in memory stay as they are.
-        """
-        if self.precomputed or is_lazy(self.X):
-            return np.arange(len(rows))
-        X = self.X[rows] if scipy.sparse.issparse(self.X) else take(self.X, rows)
-        direction = np.random.RandomState(0).standard_normal(X.shape[1])
-        keys = self.ranks[rows], _projected(X, direction)
-        return np.lexsort((*self.targets[rows].T[::-1], *keys))
 
     def _with(self, rows, weights, targets):
         """Return the data with other weights and targets of some rows."""
@@ -548,23 +535,6 @@ def parts_of_sets(which, weights, n_observations):
     return np.where(u == 1, 1.0, np.minimum(part, 1.0))
 
 
-def _projected(X, direction):
-    """Return the same order of numbers for rows in single and in double precision."""
-    some = X[:: max(X.shape[0] // 1000, 1), :]
-    if scipy.sparse.issparse(X):
-        sizes = abs(some).max(axis=1).toarray()
-    else:
-        xp = namespace(X)
-        sizes = to_numpy(xp.max(xp.abs(some), axis=1))
-    sizes = sizes[sizes > 0]
-    scale = float(0.5 ** np.frexp(np.median(sizes) if len(sizes) else 1.0)[1])
-    with np.errstate(over="ignore", invalid="ignore"):  # of outliers
-        if scipy.sparse.issparse(X):
-            return (X * scale).astype(np.float32) @ direction
-        X = xp.astype(xp.astype(X * scale, xp.float32, copy=False), xp.float64)
-        return to_numpy(X @ xp.asarray(direction, device=device_of(X)))
-
-
 def draw(data, n):
     """Return the data of `n` random rows, or of all if there are fewer.
 
@@ -648,7 +618,7 @@ def sample_of_classes(codes, n, rng):
     return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
-def hold_out(data, rows, fraction, *, fewest=1):
+def hold_out(data, rows, fraction, *, fewest=1, in_given_order=False):
     """Split rows into training rows and held-out rows.
 
     Copies stay together, replicates need not (`Data.observations`), and only content
@@ -662,6 +632,9 @@ def hold_out(data, rows, fraction, *, fewest=1):
         Fraction of every class to hold out.
     fewest : int, default=1
         Fewest rows to hold out, and to train with.
+    in_given_order : bool, default=False
+        Whether the rows are drawn in the order of their first copies, not in that of
+        their content: sparse and dense rows then give the same split.
 
     Returns
     -------
@@ -669,7 +642,9 @@ def hold_out(data, rows, fraction, *, fewest=1):
         Increasing.
     """
     first, which, _ = data.observations(rows)
-    order, held = data.in_order(rows[first]), np.zeros(len(first), dtype=bool)
+    order, held = np.arange(len(first)), np.zeros(len(first), dtype=bool)
+    if in_given_order:
+        order = np.argsort(rows[first])
     groups = np.zeros_like(first) if data.groups is None else data.groups[rows[first]]
     n_held = math.ceil(fraction * len(first) - 1e-9)
     held[order] = choose_evenly(groups[order], n_held, data.rng)

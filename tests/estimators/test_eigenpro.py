@@ -82,7 +82,6 @@ def test_eigenpro_1_classifies_as_eigenpro_2(svd_solver, three_classes):
     assert_allclose(F, other.decision_function(X[:50] + 0.1), atol=0.03)
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_eigenpro_1_of_a_kernel_matrix(regression):
     X, y, *_ = regression
     kernel = Laplacian(1.0)
@@ -504,7 +503,6 @@ def test_coefficients_follow_the_rows(regression, rng):
     ids=["object", "callable"],
 )
 @pytest.mark.parametrize("early_stopping", [False, True])
-@pytest.mark.usefixtures("in_given_order")
 def test_a_kernel_in_other_words(kernel, early_stopping, regression):
     X, y, X_test, _ = regression
     options = {"random_state": 0, "early_stopping": early_stopping, "alpha": 0.0}
@@ -682,7 +680,6 @@ def test_never_worse_than_the_mean_on_noise(dtype, rng):
         assert nothing == [True] * bool(loss > 0.999 * np.var(y))
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_early_stopping_falls_back_to_the_mean(rng):
     X = rng.standard_normal((300, 4))
     y = rng.standard_normal(300)
@@ -705,7 +702,6 @@ def test_a_hopeless_kernel_predicts_the_mean_and_warns(regression):
 
 
 @pytest.mark.parametrize("good", [True, False])
-@pytest.mark.usefixtures("in_given_order")
 def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
     """The loss of an epoch is measured during it and does not show how it ends."""
     X, y, *_ = regression

@@ -195,7 +195,6 @@ def test_validation_scores_are_of_the_model(data):
     assert max(model.validation_scores_) == pytest.approx(score, abs=1e-12)
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_the_step_takes_the_penalty_into_account(data):
     """For single rows, its stable range ends at 2 / (1 + c), as k(x, x) = 1 + c."""
     X, Y, *_ = data

@@ -380,7 +380,6 @@ def test_one_class(model, rng):
     assert_array_equal(model.predict_log_proba(X), np.zeros((90, 1)))
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_two_rows():
     X, y = np.array([[0.0], [1.0]]), np.array([0, 1])
     for n_centers in (None, 2):
@@ -509,7 +508,6 @@ def test_single_precision_stays_so(rng):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.usefixtures("in_given_order")
 def test_rows_are_left_out_of_the_direct_solution(weighted, n_classes, rng, found):
     X, y, _ = rows(rng, 60, n_classes)
     w = rng.uniform(0.5, 2.0, 60) if weighted else np.ones(60)
@@ -553,7 +551,6 @@ def test_rows_are_spared_by_the_first_epochs(model, rng, found):
     assert not hasattr(model, "predict_proba") and len(found) == 1
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_labels_of_spared_rows_do_not_change_their_values(rng, found):
     X, y, _ = rows(rng, 300)
     model = EigenProClassifier(algorithm="eigenpro2", alpha=1e-3, random_state=0)

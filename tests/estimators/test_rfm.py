@@ -127,7 +127,6 @@ def test_one_round_is_the_square_root_of_the_mean(metric, two_of_ten):
     assert_allclose(model.feature_importances_, importances, rtol=1e-8)
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_no_round_is_the_plain_estimator(two_of_ten):
     X, y, X_test, _ = two_of_ten
     model = machine(max_rounds=0).fit(X, y)
@@ -429,7 +428,6 @@ def test_given_rows_to_select_by(two_of_ten):
         machine().fit(X, y, X_val=X_val)
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_the_last_fit_takes_all_rows(two_of_ten):
     X, y, *_ = two_of_ten
     model = machine(max_metric_rows=100, max_gradient_rows=30, max_rounds=2).fit(X, y)

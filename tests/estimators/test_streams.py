@@ -100,7 +100,6 @@ def test_sorted_streams_say_so_once(family, order):
     assert order == "x" or "the last one in the target;" in said[0]
 
 
-@pytest.mark.usefixtures("in_given_order")
 def test_a_feature_that_the_target_does_not_depend_on():
     X, y = wave(0)
     rows = np.argsort(X[:, 2])
