@@ -383,21 +383,20 @@ class Data:
         """Return the rows in random order, equal ones as one, a `Merged`.
 
         Where the copies of a row stand, after the first one, does not change the order.
-        Rows are not merged if they are not in memory, or if fewer than `fewest` sets
-        would remain.
+        Rows are not merged if fewer than `fewest` sets would remain.
         """
         n = len(rows)
-        if self.precomputed or is_lazy(self.X):
-            return self.unmerged(self.shuffled(rows))
         first, which = self.distinct(rows)
-        order = self.rng.permutation(np.argsort(rows[first]))
         if len(first) == n:
-            return self.unmerged(rows[first[order]])
+            return self.unmerged(self.shuffled(rows))
         n_of_set = self.observations(rows)[2]
         if len(first) < fewest:
             each = (n_of_set / np.bincount(which))[which]
             order = self.rng.permutation(np.argsort(which, kind="stable"))
             return self.unmerged(rows[order], each[order])
+        in_order = np.argsort(rows[first])
+        drawn = self.shuffled(rows[first[in_order]])
+        order = in_order[np.searchsorted(rows[first[in_order]], drawn)]
         Y = self.targets[rows]
         w = self.weights_of(rows)
         totals = np.bincount(which, weights=w)

@@ -113,7 +113,7 @@ def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
     ).fit(X, y)
     expected = svc.decision_function(X)
     error = model.decision_function(X) - expected
-    assert np.abs(error).max() < 0.1 and np.sqrt(np.mean(error**2)) < 0.04
+    assert np.abs(error).max() < 0.15 and np.sqrt(np.mean(error**2)) < 0.04
     assert 1 < np.std(expected) < 1.2
 
 
