@@ -176,7 +176,7 @@ class LogisticProblem(Problem):
 
     def deviation(self, losses):
         """Return the standard error of `validation_loss`."""
-        n = self._features.n_distinct(self.validation)
+        n = self._features.n_observations(self.validation)
         return standard_error(losses, self.validation.weights, n)
 
     def suits(self, *attributes):

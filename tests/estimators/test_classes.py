@@ -179,6 +179,8 @@ def test_labels_of_any_type(model, kind, three_classes):
     ],
     ids=repr,
 )
+# Two epochs lower the loss of a thousand columns, nearly all zeros, by less than 0.1 %.
+@pytest.mark.filterwarnings("ignore:LinearEigenProClassifier learned nothing")
 def test_a_thousand_classes(model, least, rng):
     y = np.arange(2000) % 1000
     means = rng.standard_normal((1000, 16))

@@ -151,6 +151,8 @@ def test_a_given_penalty_is_that_of_ridge_regression(
     ridge = Ridge(alpha * total, fit_intercept=fit_intercept)
     ridge.fit(*(a.astype(float) for a in (X, y)), w)
     rtol = 1e-3 if options or dtype == np.float32 else 1e-8
+    if options and dtype == np.float32:
+        rtol = 5e-3
     atol = rtol * np.abs(ridge.coef_).max()
     assert_allclose(model.coef_, ridge.coef_, rtol=rtol, atol=atol)
     assert_allclose(model.intercept_, ridge.intercept_, rtol=rtol, atol=rtol)
