@@ -850,7 +850,7 @@ def test_equal_rows_are_not_held_out():
 def test_infinite_kernel_values(regression):
     X, y, *_ = regression
     for options in (FULL, SOME):
-        with pytest.raises(ValueError, match="Polynomial.* overflows in float64"):
+        with pytest.raises(ValueError, match=r"Polynomial.* overflows in float64"):
             NystromRegressor("polynomial", bandwidth=1.0, **options).fit(1e120 * X, y)
 
 
@@ -866,7 +866,7 @@ def test_values_that_overflow(regression, monkeypatch):
     for factorizes in (False, True):
         monkeypatch.setattr(ROUTE, lambda *args, f=factorizes: f)
         for options in (FULL, SOME):
-            with pytest.raises(ValueError, match="Polynomial.* overflows in float64"):
+            with pytest.raises(ValueError, match=r"Polynomial.* overflows in float64"):
                 NytroRegressor("polynomial", bandwidth=1.0, **options).fit(1e120 * X, y)
 
 
