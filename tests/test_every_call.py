@@ -65,6 +65,7 @@ def test_after_a_path(name, n):
     check_calls(name, n, alpha="path", store_coef_path=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*found the least error at the end of its path")
 @pytest.mark.parametrize("alpha", ["default", "path"])
 @pytest.mark.parametrize("name", ["NystromRegressor", "NystromClassifier"])
 def test_where_a_limit_chooses_the_centers(name, alpha, monkeypatch):
