@@ -6,6 +6,8 @@ PYTHON ?= python3
 ARGS ?=
 # what `make torch` installs, e.g. TORCH=torch==2.13.0
 TORCH ?= torch
+# how many new tables `make fuzz` makes up for each of its tests
+EXAMPLES ?= 200
 # the CUDA version of `make test-gpu`: 12 or 13
 CUDA ?= 12
 
@@ -13,13 +15,14 @@ BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TEST = SCIPY_ARRAY_API=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-oldest test-gpu torch types lint format examples docs-check \
+.PHONY: help demo test fuzz test-oldest test-gpu torch types lint format examples docs-check \
   docs linkcheck clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train a kernel machine and show what was chosen"
 	@echo "make test      run the tests and the doctests; ARGS= goes to pytest"
+	@echo "make fuzz      fit new messy tables at random; EXAMPLES=200 for each test"
 	@echo "make torch     install PyTorch, so that its tests run instead of being skipped"
 	@echo "make test-oldest  run the tests with the oldest supported dependencies"
 	@echo "make test-gpu  run the tests that need a CUDA device; CUDA=12 or 13"
@@ -37,6 +40,9 @@ demo: .venv/.stamp-plot
 
 test: .venv/.stamp-test
 	$(TEST) -n auto $(ARGS)
+
+fuzz: .venv/.stamp-test
+	EIGENKERN_FUZZ_EXAMPLES=$(EXAMPLES) $(TEST) tests/test_fuzz.py -n auto $(ARGS)
 
 test-gpu: .venv/.stamp-test .venv/.stamp-cuda$(CUDA)
 	$(TEST) -m gpu $(ARGS)

@@ -170,7 +170,7 @@ def curve(data, algorithm, loss, seed, turns, options):
         loss=loss,
         max_iter=100_000,
         n_iter_no_change=100_000,
-        early_stopping=False,
+        alpha=1e-6,
         random_state=seed,
         **options,
     )
@@ -333,7 +333,7 @@ def test_errors():
     ]
     for name, options, bar in cases:
         data = prepare(name)
-        options = {"early_stopping": False} | options
+        options = {"alpha": 1e-6} | options
         model = DSGClassifier(random_state=0, **options)
         start = time.perf_counter()
         model.fit(data.X_train, data.y_train)

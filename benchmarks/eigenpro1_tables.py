@@ -273,9 +273,7 @@ def tables_7_and_8(write):
             yield f"{method} after one epoch, by order of the batches: {errors} %"
         del operator, made
         callback = Errors(data.X_test, data.y_test)
-        model = EigenProClassifier(
-            kernel, max_iter=5, early_stopping=False, random_state=0
-        )
+        model = EigenProClassifier(kernel, max_iter=5, alpha=0.0, random_state=0)
         model.set_callbacks(callback).fit(data.X_train, data.y_train)
         automatic = ", ".join(f"{error:.2f}" for error in callback.errors)
         yield f"EigenPro 2, all automatic, epochs 1 to 5: {automatic} %"
@@ -370,7 +368,7 @@ def table_4(write):
     head = " ".join(f"{name:>16}" for name in ("EigenPro", "Pegasos"))
     yield f"{'data':>14} {head} {'EigenPro-RF':>16} {'SGD-RF':>16}"
     options = {"batch_size": M, "max_iter": n_epochs, "n_iter_no_change": n_epochs}
-    options["early_stopping"] = False
+    options["alpha"] = 0.0
     eigen = {"n_components": Q, "subsample_size": SUBSAMPLE}
     for name in KERNELS:
         data, kernel = shuffled(name), KERNELS[name][0]

@@ -110,7 +110,7 @@ def figures(write):
         head = " ".join(f"{'n = ' + str(n):>10}" for n in available)
         yield f"{'p':>6} {'EigenPro 2':>11} {head}"
         for p in numbers:
-            options = {"max_iter": 10, "early_stopping": False, "random_state": 0}
+            options = {"max_iter": 10, "alpha": 0.0, "random_state": 0}
             machine = EigenProClassifier(KERNEL, algorithm="eigenpro2", **options)
             machine.fit(X[:p], y[:p])
             errors = []
@@ -181,7 +181,7 @@ def memory(write):
 
 def iterative(p):
     """Return solvers of a model on `p` uniform centers, by name."""
-    options = {"n_centers": p, "early_stopping": False, "random_state": 0}
+    options = {"n_centers": p, "alpha": 0.0, "random_state": 0}
     made = partial(EigenProClassifier, KERNEL, max_iter=5, **options)
     return {
         "EigenPro 4, 5 epochs": made(algorithm="eigenpro4"),
@@ -263,7 +263,7 @@ def cost(write):
         Y = np.sin(X[:, :n_outputs])
         callback = Epochs()
         options = {"centers": X[:p], "cache_size": 0, "batch_size": m}
-        options["early_stopping"] = False
+        options["alpha"] = 0.0
         model = EigenProRegressor(
             Laplacian(10.0), max_iter=2, random_state=0, **options
         )

@@ -49,7 +49,7 @@ def fit(data, epochs, **parameters):
         "gaussian",
         max_iter=epochs[-1],
         tol=0,
-        early_stopping=False,
+        alpha=0.0,
         random_state=0,
         **{"algorithm": "eigenpro2", "bandwidth": 5.0} | parameters,
     )

@@ -43,9 +43,9 @@ RESULTS = Path(__file__).parent / "results"
 DATA = ("a9a", "ijcnn1", "coil2000", "mnist")
 MODELS = {
     "Nystrom": NystromClassifier(alpha="path", random_state=0),
-    "Nystrom, 1e-6": NystromClassifier(random_state=0),
-    "Falkon": FalkonLikeClassifier(random_state=0),
-    "Falkon, CG": FalkonLikeClassifier(n_centers=1000, random_state=0),
+    "Nystrom, 1e-6": NystromClassifier(alpha=1e-6, random_state=0),
+    "Falkon": FalkonLikeClassifier(alpha=1e-6, random_state=0),
+    "Falkon, CG": FalkonLikeClassifier(alpha=1e-6, n_centers=1000, random_state=0),
     "NYTRO": NytroClassifier(random_state=0),
     "EigenPro": EigenProClassifier(random_state=0),
     "linear": LinearEigenProClassifier(random_state=0),

@@ -48,7 +48,7 @@ class TestError(Timed):
 
 
 def fit(data, **parameters):
-    model = EigenProClassifier(early_stopping=False, random_state=0, **parameters)
+    model = EigenProClassifier(alpha=0.0, random_state=0, **parameters)
     errors = TestError(data.X_test, data.y_test)
     start = time.perf_counter()
     model.set_callbacks(errors).fit(data.X_train, data.y_train)

@@ -223,7 +223,7 @@ def fit(X, Y, kernel, measured, **parameters):
     """Return (model, curve) of a fit."""
     curve = Curve(*measured)
     parameters = {"algorithm": "eigenpro2", "tol": 0.0} | parameters
-    parameters["early_stopping"] = False  # the system itself is solved
+    parameters["alpha"] = 0.0  # the system itself is solved
     model = EigenProRegressor(kernel, random_state=0, **parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -347,7 +347,7 @@ def time_setups(names, every, n_rows, path):
         for dtype in DTYPES:
             timer = Setup()
             model = EigenProRegressor(kernel, algorithm="eigenpro2", random_state=0)
-            model.set_params(early_stopping=False)
+            model.set_params(alpha=0.0)
             model.set_callbacks(timer)
             with suppress(FirstEpoch):
                 model.fit(X.astype(dtype), Y)

@@ -84,7 +84,7 @@ def model(p, m):
         batch_size=m,
         max_iter=1,
         tol=0,
-        early_stopping=False,
+        alpha=0.0,
         cache_size=1000,  # for the factor of K(Z, Z), not for K(X, Z)
         algorithm="eigenpro3",
         random_state=0,

@@ -53,7 +53,7 @@ N_TRAIN, N_TEST, N_GPR = 4000, 4000, 1000
 LEVELS = (50, 80, 90, 95)
 PATH = {"alpha": "path"}
 OURS = {
-    "default": {},
+    "default": {"alpha": 1e-6},
     "path": PATH,
     "gaussian": PATH | {"kernel": "gaussian"},
     "centers": PATH | {"n_centers": 1000},

@@ -155,7 +155,7 @@ class Track:
                 self.kernel,
                 max_iter=n_epochs,
                 tol=0,
-                early_stopping=False,
+                alpha=0.0,
                 random_state=0,
                 **parameters,
             ).fit(X, Y)

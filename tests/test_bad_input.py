@@ -1,11 +1,22 @@
 """Bad input: errors name the parameter, its value and what would be right."""
 
+import re
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.base import clone
 
-from eigenkern import EigenProClassifier, EigenProRegressor
+import eigenkern
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    NystromRegressor,
+    RFMClassifier,
+    RFMRegressor,
+)
 from eigenkern.backend import memory
+from eigenkern.kernels import Gaussian
 
 
 @pytest.fixture
@@ -35,9 +46,9 @@ BAD_PARAMETERS = [
     ),
     ({"bandwidth": True}, "bandwidth must be .*; got True"),
     ({"bandwidth": None}, "bandwidth must be .*; got None"),
-    ({"alpha": -0.1}, "alpha must be a number >= 0; got -0.1"),
-    ({"alpha": np.inf}, "alpha must be a number >= 0; got inf"),
-    ({"alpha": "path"}, "alpha must be a number >= 0; got 'path'"),
+    ({"alpha": -0.1}, "alpha must be 'auto' or a number >= 0; got -0.1"),
+    ({"alpha": np.inf}, "alpha must be 'auto' or a number >= 0; got inf"),
+    ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
     ({"algorithm": "eigenpro9"}, "algorithm must be 'auto', .*; got 'eigenpro9'"),
     ({"algorithm": None}, "algorithm must be 'auto', .*; got None"),
     ({"algorithm": "sgd", "n_components": 5}, "n_components must be .*; got 5"),
@@ -63,8 +74,8 @@ BAD_PARAMETERS = [
     ({"max_iter": 2.0}, "max_iter must be an integer >= 1; got 2.0"),
     ({"max_iter": None}, "max_iter must be an integer >= 1; got None"),
     (
-        {"early_stopping": "yes"},
-        "early_stopping must be 'auto', True or False; got 'yes'",
+        {"early_stopping": "auto"},
+        "early_stopping must be True or False; got 'auto'",
     ),
     ({"warm_start": 1}, "warm_start must be True or False; got 1"),
     ({"tol": -1e-3}, "tol must be a number >= 0; got -0.001"),
@@ -89,6 +100,54 @@ def test_parameters(cls, parameters, message, three_classes, no_work):
     model = cls(**parameters)
     with pytest.raises(ValueError, match=message):
         model.fit(*three_classes)
+
+
+# Every family as constructed, with centers of its own, and inside a learned metric.
+FAMILIES = [
+    cls()
+    for name in eigenkern.__all__
+    if hasattr(cls := getattr(eigenkern, name), "get_params")
+    and "bandwidth" in cls().get_params()
+]
+FAMILIES += [
+    clone(model).set_params(n_centers=20)
+    for model in FAMILIES
+    if "n_centers" in model.get_params()
+]
+FAMILIES += [
+    RFMRegressor(NystromRegressor()),
+    RFMRegressor(EigenProRegressor()),
+    RFMClassifier(EigenProClassifier()),
+]
+BAD_IN_EVERY_FAMILY = [
+    *[("kernel", value) for value in ("rbff", None, 1.0, Gaussian, ["gaussian"])],
+    *[("bandwidth", value) for value in (0, -1.0, np.nan, np.inf, 1e-170, 1e170)],
+    *[("bandwidth", value) for value in ("mean", True, None, [1.0])],
+    *[("cache_size", value) for value in (-1, np.nan, np.inf, "all", None, True)],
+]
+
+
+@pytest.mark.parametrize(
+    "name, value", BAD_IN_EVERY_FAMILY, ids=lambda value: repr(value)
+)
+@pytest.mark.parametrize("model", FAMILIES, ids=lambda model: type(model).__name__)
+def test_kernel_bandwidth_and_cache_size(model, name, value, three_classes):
+    inner, model = "", clone(model)
+    if "estimator" in model.get_params():
+        inner = "estimator__"
+    if inner + name not in model.get_params():
+        pytest.skip(f"it has no {name}")
+    model.set_params(**{inner + name: value})
+    before = dict(vars(model))
+    got = re.escape(repr(value))
+    message = f"^{name} must be .*; got {got}|^estimator must .*; got {name}={got}"
+    with pytest.raises(ValueError, match=message):
+        model.fit(*three_classes)
+    if hasattr(model, "partial_fit"):
+        classes = {"classes": [0, 1, 2]} if "Classifier" in repr(model) else {}
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(*three_classes, **classes)
+    assert vars(model) == before
 
 
 @pytest.mark.parametrize(
@@ -168,21 +227,6 @@ DATA = [
 def test_data(cls, X, y, message, no_work):
     with pytest.raises(ValueError, match=message):
         cls().fit(X, y)
-
-
-def test_equal_rows(no_work):
-    X = np.full((20, 3), 0.3)
-    with pytest.raises(ValueError, match=r"bandwidth='median'.* 0.*positive bandwidth"):
-        EigenProRegressor().fit(X, np.arange(20.0))
-
-
-@pytest.mark.parametrize("seed", [0, 27])  # whose loss is above the mean's, by rounding
-def test_equal_rows_with_a_bandwidth_predict_the_mean(seed):
-    X = np.full((20, 3), 0.3)
-    model = EigenProRegressor(
-        bandwidth=1.0, batch_size=20, max_iter=100, random_state=seed
-    )
-    assert model.fit(X, np.arange(20.0)).predict(X) == pytest.approx(9.5)
 
 
 def test_continuous_labels(three_classes, no_work):

@@ -252,6 +252,16 @@ def test_choose_needs_memory_and_values(method, monkeypatch, rng):
         choice(Gaussian(), X)
 
 
+@pytest.mark.parametrize("method", ["leverage_scores", "rpcholesky"])
+def test_rows_that_explain_nothing_are_no_centers(method, rng):
+    """k(x, x) = 0 of the linear kernel at a row of zeros."""
+    X = rng.standard_normal((50, 60))
+    X[[0, 7, 49]] = 0
+    chosen, indices = choose(method, Linear(), X, 47, np.random.RandomState(0))
+    assert_array_equal(np.sort(indices), np.flatnonzero(X[:, 0]))
+    assert_array_equal(chosen, X[indices])
+
+
 def test_choose_knows_its_methods(rng):
     with pytest.raises(ValueError, match=r"method must be one of .*; got 'best'"):
         choose("best", Gaussian(), np.ones((3, 1)), 1, np.random.RandomState(0))

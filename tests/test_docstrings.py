@@ -102,11 +102,7 @@ def test_classifiers_say_what_regressors_say(family):
 # and of descriptions (or types), and the reason.
 SHARED = {
     "algorithm": (2, 2, "of EigenPro and of random features"),
-    "alpha": (
-        3,
-        4,
-        "none in EigenPro unless asked for; a path in Nystrom; half in DSG",
-    ),
+    "alpha": (2, 5, "of rows, features or weights; a path in Nystrom; half in DSG"),
     "batch_size": (1, 3, "what fills the machine depends on the algorithm"),
     "bandwidth": (1, 3, "distinct rows for exact solvers; features have no targets"),
     "cache_size": (1, 4, "what is kept: kernel matrix, factor, or values"),
@@ -114,7 +110,6 @@ SHARED = {
     "class_weight": (1, 3, "of pieces of the data"),
     "damping": (2, 2, "the paper's values, of kernels and of random features"),
     "device": (1, 3, "kernel matrices may be on several; features come back"),
-    "early_stopping": (1, 3, "a penalty that is given, or has no parameter"),
     "kernel": (2, 4, "random features need a spectral law; features use gaussian"),
     "max_iter": (3, 4, "epochs, iterations or steps"),
     "n_centers": (3, 4, "EigenPro takes all rows, features need some number"),

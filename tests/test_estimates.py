@@ -59,7 +59,7 @@ def data(rng, n, d, dtype="float64"):
         EigenProRegressor(n_centers=50, max_iter=3, algorithm="eigenpro3-exact"),
         FalkonLikeRegressor(n_centers=200),
         LinearEigenProRegressor(max_iter=3),
-        LinearEigenProRegressor(max_iter=3, early_stopping=False),
+        LinearEigenProRegressor(max_iter=3, alpha=0.0),
         DSGRegressor(max_iter=2),
         NystromRegressor(n_centers=150),
         NystromRegressor(),
@@ -161,7 +161,7 @@ def test_work_grows_as_it_should():
     def flops(n, d=20, k=1, **parameters):
         return estimate(EigenProRegressor(**parameters), n, d, k).flops
 
-    many = {"algorithm": "eigenpro2", "cache_size": 0, "early_stopping": False}
+    many = {"algorithm": "eigenpro2", "cache_size": 0, "alpha": 0.0}
     # Kernel entries of 20 epochs.
     assert 1 <= flops(100_000, **many) / (20 * 100_000**2 * 2 * 21) < 1.3
     assert flops(200_000, **many) / flops(100_000, **many) == pytest.approx(4, rel=0.1)

@@ -203,15 +203,15 @@ def test_progress_bar(regression, capsys):
 
 
 @both
-@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"early_stopping": True}], ids=str)
 @pytest.mark.skipif(
     os.environ.get("SCIPY_ARRAY_API") != "1",
     reason="scikit-learn dispatches on arrays only with SCIPY_ARRAY_API=1",
 )
-def test_other_libraries_agree_with_numpy(cls, early_stopping, other_xp, three_classes):
+def test_other_libraries_agree_with_numpy(cls, options, other_xp, three_classes):
     X, y = three_classes
     model = cls(random_state=0, batch_size=40, n_components=9, max_iter=5)
-    model.set_params(early_stopping=early_stopping, bandwidth=1.0)
+    model.set_params(bandwidth=1.0, **options)
     expected = clone(model).fit(X, y)
     X_xp, y_xp = other_xp.asarray(X), other_xp.asarray(y)
     with config_context(array_api_dispatch=True):

@@ -32,6 +32,7 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeRegressor,
+    LinearEigenProClassifier,
     NystromClassifier,
     NystromRegressor,
     RandomFourierFeatures,
@@ -298,3 +299,23 @@ def test_lines_of_progress_in_a_notebook(regression, capsys):
     out = capsys.readouterr().out
     assert "\r" not in out
     assert [line.split()[3] for line in out.splitlines()] == ["1/3", "2/3", "3/3"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProClassifier(),
+        LinearEigenProClassifier(),
+        NystromClassifier(n_centers=30),
+    ],
+    ids=repr,
+)
+def test_labels_that_an_array_library_cannot_hold(model, three_classes, other_xp):
+    X, y = three_classes
+    labels = np.array(["low", "mid", "high"])[y]
+    model = clone(model).set_params(random_state=0)
+    expected = clone(model).fit(X, labels).predict(X)
+    with config_context(array_api_dispatch=True):
+        predicted = model.fit(other_xp.asarray(X), labels).predict(other_xp.asarray(X))
+    assert isinstance(predicted, np.ndarray)
+    assert_array_equal(predicted, expected)

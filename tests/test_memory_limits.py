@@ -72,7 +72,7 @@ def test_what_has_to_be_in_memory_says_what_it_needs():
         "    cls = globals()[name + 'Regressor']\n"
         "    attempt(cls(n_centers=2000, random_state=0), 250)\n"
         "attempt(EigenProRegressor(algorithm='eigenpro3-exact', n_centers=2000), 150)\n"
-        "attempt(EigenProRegressor(cache_size=500, early_stopping=False), 150)\n"
+        "attempt(EigenProRegressor(cache_size=500, alpha=0.0), 150)\n"
     )
     assert len(lines) == 5
     for line in lines:

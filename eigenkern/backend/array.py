@@ -26,6 +26,11 @@ def to_numpy(x):
     return np.asarray(x)
 
 
+def plain(value):
+    """Return a NumPy scalar as a number or string of Python, others as they are."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def detached(x):
     """Return a PyTorch tensor without its gradients, other arrays as they are."""
     return x.detach() if array_api_compat.is_torch_array(x) else x

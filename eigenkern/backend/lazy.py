@@ -81,6 +81,33 @@ class LazyRows:
         return rng.permutation(starts)
 
 
+class MappedRows(LazyRows):
+    """Functions of other rows, computed from these when they are fetched.
+
+    Parameters
+    ----------
+    rows : LazyRows
+    function : callable
+        ``function(rows)`` returns as many rows, with as many features.
+    """
+
+    def __init__(self, rows, function):
+        self._rows, self._function = rows, function
+        self.shape, self.dtype, self.device = rows.shape, rows.dtype, rows.device
+
+    def __array_namespace__(self, api_version=None):
+        """Return the namespace of the rows that are fetched."""
+        return self._rows.__array_namespace__()
+
+    def take(self, index):
+        """Return the rows at some indices, not fetched yet."""
+        return MappedRows(self._rows.take(index), self._function)
+
+    def __getitem__(self, key):
+        """Return a range of rows as an array."""
+        return self._function(self._rows[key[0], :])[:, key[1]]
+
+
 def is_lazy(X):
     """Whether rows are not in memory."""
     return isinstance(X, LazyRows)

@@ -306,6 +306,12 @@ def eigh(K):
     return namespace(K).linalg.eigh(K)
 
 
+def absolute(K):
+    """Return the matrix with the absolute eigenvalues of a symmetric matrix."""
+    values, V = eigh(namespace(K).asarray(0.5 * (K + K.T)))
+    return (V * namespace(K).abs(values)) @ V.T
+
+
 def plus_diagonal(K, value):
     """Return K + value I, in `K` itself.
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..backend.array import device_of, move, namespace, slices, to_numpy
 from ..backend.linalg import large_product
+from ..backend.robust import centered, frame_of_distances
 from ..backend.threads import openmp_with_room
 from .distinct import distinct_rows
 
@@ -28,7 +29,7 @@ def cluster_means(X, n_centers, rng, weights=None):
     if weights is not None:  # rounded, so that their scale changes no bit
         weights = np.maximum((weights / weights.max()).astype(np.float32), 1e-30)
     rows = to_numpy(X)
-    offset = rows.mean(axis=0)  # a large one would cost digits of the distances
+    offset, limits = frame_of_distances(rows)  # far rows cost digits of distances
     clusters = MiniBatchKMeans(
         n_centers,
         init="k-means++" if n_centers <= _MAX_PLUS_PLUS else "random",
@@ -37,7 +38,7 @@ def cluster_means(X, n_centers, rng, weights=None):
         compute_labels=False,
     )
     with openmp_with_room():
-        clusters.fit(rows - offset, sample_weight=weights)
+        clusters.fit(centered(rows, offset, limits), sample_weight=weights)
     centers = clusters.cluster_centers_ + offset
     # A mean of few rows is restarted from a row, possibly the same as another mean.
     if len(distinct_rows(centers)[0]) < n_centers:
@@ -49,11 +50,11 @@ def cluster_means(X, n_centers, rng, weights=None):
 def masses(X, centers, weights):
     """Return the total weight of the rows nearest to each center, (m,)."""
     xp, (n, m) = namespace(X), (X.shape[0], centers.shape[0])
-    offset = xp.mean(centers, axis=0)  # a large one would cost digits of the distances
-    Z = centers - offset
+    offset, limits = frame_of_distances(centers)  # far rows cost digits of distances
+    Z = centered(centers, offset, limits)
     norms = xp.sum(Z**2, axis=1)
     nearest = np.empty(n, dtype=np.int64)
     for rows in slices(n, max(2**22 // m, 16)):
-        distances = norms - 2 * large_product(X[rows, :] - offset, Z.T)
+        distances = norms - 2 * large_product(centered(X[rows, :], offset, limits), Z.T)
         nearest[rows] = to_numpy(xp.argmin(distances, axis=1))
     return np.bincount(nearest, weights=weights, minlength=m)

@@ -3,6 +3,7 @@
 from hashlib import blake2b
 
 import numpy as np
+import scipy.sparse
 
 from ..backend.array import slices, to_numpy
 from ..backend.lazy import is_lazy
@@ -47,6 +48,8 @@ def _distinct(keys):
 
 def _all_keys(X):
     """Return keys of the rows in single precision and as they are, shape (n, 2)."""
+    if scipy.sparse.issparse(X):
+        return _keys_of_sparse(X)
     X = to_numpy(X)
     keys = np.empty((X.shape[0], 2), dtype=np.uint64)
     for rows in slices(X.shape[0], max(_KEYS_BLOCK // max(X.shape[1], 1), 1)):
@@ -54,6 +57,22 @@ def _all_keys(X):
         with np.errstate(over="ignore"):
             keys[rows, 0] = _keys(block.astype(np.float32))
         keys[rows, 1] = keys[rows, 0] if X.dtype == np.float32 else _keys(block)
+    return keys
+
+
+def _keys_of_sparse(X):
+    """Return the same of a sparse array: of the places and values of its entries."""
+    X = X.tocsr(copy=True)
+    X.sum_duplicates()
+    X.eliminate_zeros()
+    with np.errstate(over="ignore"):
+        kinds = X.data.astype(np.float32), X.data
+    keys = np.empty((X.shape[0], 2), dtype=np.uint64)
+    for i, values in enumerate(kinds):
+        for row, (start, stop) in enumerate(zip(X.indptr, X.indptr[1:])):
+            content = X.indices[start:stop].tobytes() + values[start:stop].tobytes()
+            digest = blake2b(content, digest_size=8).digest()
+            keys[row, i] = np.frombuffer(digest, dtype=np.uint64)[0]
     return keys
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend.machine import CPU
-from ..estimators.base import stops_early
+from ..estimators.base import has_penalty, stops_early
 from ..estimators.doubly_stochastic import (
     chosen_sizes,
     holds_rows_out,
@@ -34,9 +34,9 @@ def estimate_linear(fit):
     X = CenteredFeatures(fit.data.X[:n], fit.data.X[0])
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 2 * size) * n * k)
-    if is_auto(e.early_stopping) and is_solved_directly(e, X):
+    if is_solved_directly(e, X):
         return _direct_on_features(fit, X)
-    alpha = float(is_auto(e.early_stopping))  # only whether it is 0 matters
+    alpha = float(has_penalty(e))  # only whether it is 0 matters
     _, m, s = sizes_of_features(X, k, alpha, e.batch_size, e.subsample_size)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
@@ -55,7 +55,7 @@ def estimate_linear(fit):
 
 
 def _direct_on_features(fit, X):
-    """Return the estimate for a factor of the normal matrix and a chosen penalty."""
+    """Return the estimate for a factor of F' F or F F', and a chosen penalty."""
     (n, d), size = X.shape, fit.itemsize
     s, left = min(n // 4, 4000), min(max(n / 8, 300), 4000)
     fewer, judges = min(s, d), min(n - s, 4000)
@@ -63,9 +63,13 @@ def _direct_on_features(fit, X):
     fit.uses(((s + judges) * d + 3 * fewer**2) * 4)
     fit.products(_HALF_PRODUCT * s * d * fewer + N_FACTORS * FACTOR_CUBES * fewer**3, 4)
     fit.reads(N_FACTORS * (judges * d + 2 * fewer**2), fit.n_outputs, 4)
-    converted = 4 if size == 8 else 0
-    fit.uses(X.gram_rows() * d * (size + converted) + (3 * d * d + 3 * left * d) * 4)
-    fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
+    if d >= n:  # the rows in double precision
+        fit.uses((n * d + 3 * n * n) * 8)
+        fit.products(_HALF_PRODUCT * n * n * d + FACTOR_CUBES * n**3, 8)
+    else:
+        converted = 4 if size == 8 else 0
+        fit.uses(X.gram_rows() * d * (size + converted) + (d + left) * 3 * d * 4)
+        fit.products(_HALF_PRODUCT * (n + left) * d * d + FACTOR_CUBES * d**3, 4)
     fit.reads((_SETUP_PASSES + 2 * N_REFINEMENTS) * n * d, fit.n_outputs)
     return fit.result("direct")
 

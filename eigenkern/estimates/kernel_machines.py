@@ -2,7 +2,7 @@
 
 from ..backend.machine import CPU
 from ..centers import METHODS
-from ..estimators.base import stops_early
+from ..estimators.base import given_penalty, stops_early
 from ..estimators.learner import chosen_interval, n_learned_rows
 from ..estimators.tuned import chosen_algorithm, has_own_centers, may_be_direct
 from ..estimators.validation import check_centers, is_auto
@@ -83,7 +83,7 @@ def _direct(fit, K):
     """Return the estimate for one factor of the kernel matrix."""
     e, n, size = fit.estimator, K.shape[0], fit.itemsize
     # In single precision if the penalty is above the rounding.
-    factor_size = 4 if not e.alpha or size == 4 else 8
+    factor_size = 8 if given_penalty(e) > 0 and size == 8 else 4
     fit.holds("kernel matrix", n * n * factor_size)
     left = n / 8
     fit.uses(fit.tiles(K) + 3 * left**2 * factor_size + 8 * n * fit.n_outputs * 4)
@@ -104,7 +104,7 @@ def _estimate_general(fit, n, held_out):
     n_sampled = n_sampled_rows(n)
     sample = fit.matrix(n_sampled, n_sampled)
     add_ridge(fit, sample, n_sampled * Z.row_width * size)
-    direct = may_be_direct(e) and not fit.drowns(e.alpha, p)
+    direct = may_be_direct(e) and not fit.drowns(given_penalty(e), p)
     if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
     n_learned = n_learned_rows(Z, n, e.max_iter)

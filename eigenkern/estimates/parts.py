@@ -1,5 +1,6 @@
 """Costs of the parts that fits of several estimators share."""
 
+from ..estimators.base import chooses_penalty
 from ..estimators.validation import is_auto
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan
@@ -41,9 +42,7 @@ def add_ridge(fit, K, n_bytes=0.0):
     K is the kernel matrix of rows that take `n_bytes` on top of what is held.
     """
     e, size = fit.estimator, fit.itemsize
-    if not is_auto(e.early_stopping) or getattr(e, "alpha", 0.0) not in (0, "auto"):
-        return
-    if fit.n < 20:
+    if not chooses_penalty(e) or fit.n < 20:
         return
     s, judges = n_ridge_rows(K)
     judges = min(judges, max(K.shape[0] - s, 0))

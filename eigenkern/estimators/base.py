@@ -1,6 +1,6 @@
 """The base of all models: fitting, predicted values, tags."""
 
-import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,19 +8,23 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 
-from ..backend.array import location_of, move, namespace
+from ..backend.array import location_of, move, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import check_in_memory
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
-from ..problems.data import Data, Spared, choose_evenly
+from ..problems.data import Data, Spared, hold_out
 from .callbacks import Callbacks
 from .checkpoint import open_keeper
 from .documentation import link_to_documentation
 from .epochs import EpochRule
+from .far_values import check_values, warn_of_far_values
+from .kernel_check import check_given_kernel, is_own
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
+from .outcome import constant_values, warn_of_outcome
 from .training import ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -33,6 +37,7 @@ from .validation import (
     check_weights,
     is_auto,
     publish,
+    replaced_parameters,
     total_weights,
     validated,
     warn_user,
@@ -55,7 +60,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
     #: Name of an iteration for callbacks; None: a fit without iterations.
     _task = None
     #: What to try if no step is stable.
-    _failure_hint = "Is the kernel positive semi-definite?"
+    _failure_hint = "Pass a smaller step_size."
     #: What to pass if the rows are not in memory; None: they need not be.
     _in_memory_unless = None
     #: What a fit needs for out-of-sample values, to calibrate probabilities.
@@ -64,6 +69,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
+    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    _tells_outcome = True
+    #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
+    _kernel_ends = None
     #: Whether first epochs spare rows, to calibrate on (`may_spare`).
     _spares = False
 
@@ -99,15 +108,32 @@ class Model(CallbackSupportMixin, BaseEstimator):
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._validate(X, y, sample_weight, **validation)
-        progress = self._progress()
+        data = self._examined(self._validate(X, y, sample_weight, **validation))
+        with replaced_parameters(self, self._simplest if data.constant else {}):
+            rule = self._fit_to(data, callbacks, checkpoint, resume)
+        if self._tells_outcome:
+            warn_of_outcome(self, data, rule)
+        rows = data.rows_with_weight()
+        self._warn_of_far_values(
+            data.X if len(rows) == len(data.targets) else data.take(rows).X
+        )
+        return self
+
+    def _fit_to(self, data, callbacks, checkpoint, resume):
+        """Prepare, train, publish; return the rule that ended the training."""
+        progress, all_data = self._progress(), data
+        if data.constant and self._takes_constant_targets:
+            data = data.with_constant_targets()
         keeper = open_keeper(checkpoint, resume, self, data)
         prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
         problem, solver, chosen, rule = prepared
 
         def attributes(interrupted):
             found = chosen | rule.fitted_attributes(interrupted)
-            return found | self._calibrated(data, rule.out_of_sample())
+            out_of_sample = rule.out_of_sample()
+            if data.constant:
+                out_of_sample = constant_values(all_data)
+            return found | self._calibrated(all_data, out_of_sample)
 
         report = Report(problem, callbacks, progress)
         try:
@@ -126,7 +152,38 @@ class Model(CallbackSupportMixin, BaseEstimator):
             raise Interrupted(self) from interrupt
         callbacks.close(fitted)
         publish(self, fitted)
-        return self
+        return rule
+
+    def _examined(self, data):
+        """Return the data with what is odd about them: equal rows, or the kernel."""
+        self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
+        constant = data.rows_are_equal()
+        if not is_own(kernel) and (data.precomputed or not constant):
+            rows = data.rows_with_weight()
+            self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
+        indefinite = self._kernel_ends is not None
+        return replace(data, constant=constant, indefinite=indefinite)
+
+    @property
+    def _simplest(self):
+        """Parameters of a fit to equal rows, of which none can be held out."""
+        simplest = {"early_stopping": False, "warm_start": False, "selection": None}
+        if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
+            simplest["alpha"] = 0.0 if is_auto(self.alpha) else 1e-6
+        if isinstance(getattr(self, "n_centers", None), int):
+            if isinstance(self.centers, str):
+                simplest |= {"n_centers": 1, "centers": "uniform"}
+        return {k: v for k, v in simplest.items() if hasattr(self, k)}
+
+    @property
+    def _takes_constant_targets(self):
+        """Whether targets may be replaced by their mean, which the model then is."""
+        return not getattr(self, "_has_log_loss", False)
+
+    def _warn_of_far_values(self, X):
+        """Warn of entries of training rows that the fitted model cuts off."""
+        if getattr(self, "kernel_", None) is not None:
+            warn_of_far_values(self, X, self.kernel_, self.centers_)
 
     def _validate(
         self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
@@ -213,12 +270,20 @@ class Model(CallbackSupportMixin, BaseEstimator):
         if self.verbose:
             print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
 
+    def _fitted_values(self, X):
+        """Return f(X) of validated rows in float64 on the host, shape (m, l)."""
+        F = to_numpy(self._expand(X)).astype(np.float64)
+        return F + to_numpy(self.intercept_).astype(np.float64)
+
     def _values(self, X, method):
         """Return f(X), shape (m, l), where X lives."""
         X = check_rows(self, X)
         location = location_of(X)
         check_same_location(self, location, method)
-        return move(self._expand(X), *location) + self.intercept_
+        with np.errstate(over="ignore", invalid="ignore"):
+            F = move(self._expand(X), *location) + self.intercept_
+        check_values(F, X)
+        return F
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -233,7 +298,7 @@ def kernel_values(model, X):
     coef = move(model.dual_coef_, *devices[0])
     if model.kernel_ is None:
         X = move(X, *devices[0])
-        return large_product(namespace(X).astype(X, coef.dtype, copy=False), coef)
+        return large_product(cast(X, coef.dtype), coef)
     return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
 
 
@@ -257,7 +322,7 @@ def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are valid."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
     check_number("tol", estimator.tol, 0)
-    check_flag("early_stopping", estimator.early_stopping, or_auto=True)
+    check_flag("early_stopping", estimator.early_stopping)
     check_number(
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
@@ -266,11 +331,28 @@ def check_epochs(estimator):
 
 def stops_early(estimator):
     """Whether rows are held out for early stopping."""
-    return not is_auto(estimator.early_stopping) and bool(estimator.early_stopping)
+    return bool(estimator.early_stopping)
+
+
+def chooses_penalty(estimator):
+    """Whether a fit chooses the penalty: early stopping does without one."""
+    return is_auto(estimator.alpha) and not stops_early(estimator)
+
+
+def given_penalty(estimator):
+    """Return `alpha`, or 0 if that is "auto"."""
+    return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
+
+
+def has_penalty(estimator):
+    """Whether a fit has a penalty, or chooses one, which may be 0."""
+    if is_auto(estimator.alpha):
+        return chooses_penalty(estimator)
+    return estimator.alpha != 0
 
 
 def split(data, early_stopping, fraction):
-    """Return the shuffled training rows, and rows to score the epochs on (or None).
+    """Return the training rows, and rows to score the epochs on (or None).
 
     Neither includes rows without weight: their coefficients are zero.
 
@@ -285,46 +367,39 @@ def split(data, early_stopping, fraction):
     """
     rows = data.rows_with_weight()
     if not early_stopping:
-        return data.shuffled(rows), None
-    groups = np.zeros_like(rows) if data.groups is None else data.groups[rows]
-    held = choose_evenly(groups, math.ceil(fraction * len(rows)), data.rng)
-    if min(held.sum(), (~held).sum()) < 2:
-        trained = "" if data.groups is None else ", and one of each class"
-        raise ValueError(
-            "validation_fraction must leave at least 2 rows to score and 2 to train "
-            f"with{trained}; got {fraction} of {len(rows)} rows"
-        )
-    return data.shuffled(rows[~held]), rows[held]
+        return rows, None
+    return hold_out(data, rows, fraction, fewest=2, in_given_order=True)
 
 
 def may_spare(model):
-    """Whether ``early_stopping="auto"`` first spares rows, to calibrate on."""
-    return is_auto(model.early_stopping) and model.max_iter > 1 and not model.warm_start
+    """Whether a fit with a penalty first spares rows, to calibrate on."""
+    enough = model.max_iter > 1 and not model.warm_start
+    return enough and has_penalty(model) and not stops_early(model)
 
 
-def spare(model, data, train, *, at_start=False):
+def spare(model, merged, *, at_start=False):
     """Return the training rows that a classifier spares, or None."""
-    if data.groups is None or not model._spares:
+    if merged.data.groups is None or not model._spares:
         return None
-    return Spared(train, at_start=at_start)
+    return Spared(merged, at_start=at_start)
 
 
 def epoch_rule(
-    model, problem, data, predicted, *, kind=EpochRule, start=None, spared=None
+    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
 ):
     """Return the rule of an iteration over epochs.
 
-    `predicted` are the held-out rows, which score the epochs, or the spared rows, which
-    do not; None: neither.
+    The held-out rows score the epochs, and probabilities are calibrated on them, or on
+    the spared rows.
     """
-    score = targets = None
-    if predicted is not None:
-        weights = None if data.weights is None else data.weights[predicted]
-        if spared is None:
-            labels = data.labels[predicted]
-            score = partial(model._score_values, labels=labels, weights=weights)
-        weights = np.ones(len(predicted)) if weights is None else weights
-        targets = data.targets[predicted], weights
+    score, out_of_sample = None, None
+    if spared is not None:
+        out_of_sample = spared.out_of_sample
+    elif held_out is not None:
+        labels = data.labels[held_out]
+        weights = None if data.weights is None else data.weights[held_out]
+        score = partial(model._score_values, labels=labels, weights=weights)
+        out_of_sample = partial(data.out_of_sample, held_out)
     return kind(
         type(model).__name__,
         model._failure_hint,
@@ -334,6 +409,6 @@ def epoch_rule(
         n_iter_no_change=model.n_iter_no_change,
         score=score,
         start=start,
-        predicted=targets,
-        spared=spared,
+        out_of_sample=out_of_sample,
+        spares=spared is not None,
     )

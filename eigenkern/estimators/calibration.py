@@ -103,8 +103,8 @@ def calibrate(values, codes, weights, n_rows=None, *, keeps_decision=True):
     codes : ndarray of shape (m,)
         Class of each row.
     weights : ndarray of shape (m,)
-    n_rows : int, default=None
-        n, the number of distinct rows. None: all m.
+    n_rows : float, default=None
+        n, the number of independent observations. None: all m.
     keeps_decision : bool, default=True
         As in `Calibration`.
 

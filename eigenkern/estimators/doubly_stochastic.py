@@ -11,6 +11,7 @@ from sklearn.base import is_regressor
 from ..backend.array import location_of, move, slices, to_numpy
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, RandomState
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..kernels import Kernel
 from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
@@ -27,9 +28,10 @@ from ..tuning.doubly_stochastic import (
     first_blocks,
     make_steps,
 )
-from .base import Model, check_epochs, epoch_rule, split, stops_early
+from .base import Model, check_epochs, chooses_penalty, epoch_rule, split, stops_early
 from .checkpoint import Checkpoint
 from .epochs import EpochRule
+from .far_values import warn_of_cutoffs
 from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
@@ -58,7 +60,7 @@ def holds_rows_out(model, n):
 
     A quantile needs at least one held-out row on either side.
     """
-    if model.loss != "pinball" or not is_auto(model.early_stopping):
+    if model.loss != "pinball" or not chooses_penalty(model):
         return stops_early(model)
     quantiles = np.ravel(model.quantile)
     rarest = np.minimum(quantiles, 1.0 - quantiles).min()
@@ -83,6 +85,7 @@ class _DoublyStochastic(Streaming, Model):
     _task = "epoch"
     _coef_attribute = "coef_"
     _balances_pieces = True
+    _takes_constant_targets = False  # its constant need not be their mean
     _failure_hint = "Pass a shorter step_size, or scale y."
     _alpha_of_C = "1 / (C n)"  # the penalty is alpha / 2 |f|^2
 
@@ -97,8 +100,7 @@ class _DoublyStochastic(Streaming, Model):
         if not isinstance(self.loss, str) or self.loss not in self._losses:
             names = ", ".join(repr(name) for name in self._losses)
             raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
-        if not is_auto(self.alpha):
-            check_number("alpha", self.alpha, 0)
+        check_number("alpha", self.alpha, 0, or_auto=True)
         for name, low in {"block_size": 1, "batch_size": 2}.items():
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
@@ -138,12 +140,13 @@ class _DoublyStochastic(Streaming, Model):
     def _prepare(self, data):
         holds_out = holds_rows_out(self, len(data.rows_with_weight()))
         train, held_out = split(data, holds_out, self.validation_fraction)
+        data, train = data.without_copies(train)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
         block_size, batch_size, kept = chosen_sizes(self, n, n_columns, cache)
         problem = self._problem(data, train, held_out, block_size, cache - kept)
         alpha = self._alpha
-        if is_auto(self.alpha) and is_auto(self.early_stopping) and held_out is None:
+        if is_auto(self.alpha) and held_out is None:
             alpha = problem.auto_alpha()
         chosen = self._chosen(problem, batch_size, n, alpha)
         chosen["cache_size_"] = kept / 1e6
@@ -272,13 +275,17 @@ class _DoublyStochastic(Streaming, Model):
 
     def _fitted_features(self, location, cache_bytes):
         """Return the random features of a fitted model, and their coefficients."""
-        coef, offset = move(self.coef_, *location), move(self.offset_, *location)
-        given = self.kernel_, self.seed_, coef.shape[1] // 2, offset[None, :], offset
+        attributes = self.coef_, self.offset_, self.limits_
+        coef, *frame = (move(values, *location) for values in attributes)
+        given = self.kernel_, self.seed_, coef.shape[1] // 2, frame[0][None, :], *frame
         return FourierBlocks(*given, cache_bytes=cache_bytes), coef
 
     def _gradients(self, X):
         location = compute_device(self.device, X)
         return FourierGradient(*self._fitted_features(location, _FREQUENCY_BYTES), X)
+
+    def _warn_of_far_values(self, X):
+        warn_of_cutoffs(self, X, self.offset_, self.limits_)
 
     def _expand(self, X):
         xp, _ = location = compute_device(self.device, X)
@@ -289,7 +296,7 @@ class _DoublyStochastic(Streaming, Model):
         n_blocks, _, n_columns = coef.shape
         coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
         for tile in slices(n, n_sent):
-            piece = xp.astype(rows[tile, :], coef.dtype, copy=False)
+            piece = cast(rows[tile, :], coef.dtype)
             values.append(features.product(piece, range(n_blocks), coefs, n_columns))
         return xp.concat(values)
 
@@ -334,16 +341,17 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     quantile : float or sequence of float, default=0.5
         Which quantile q "pinball" predicts, between 0 and 1; other losses ignore it.
         For several quantiles `predict` returns one column each, in the order given and
-        without crossing; y must then be one-dimensional. ``early_stopping="auto"`` then
-        holds out rows: without them the quantiles overfit the training rows, and less
-        than a fraction q of new rows falls below.
+        without crossing; y must then be one-dimensional. Unless `alpha` is a number,
+        rows are held out for the quantiles, as with ``early_stopping=True``: without
+        them the quantiles overfit the training rows, and less than a fraction q of new
+        rows falls below.
     alpha : float or "auto", default="auto"
         Strength of the penalty: raise it if targets are noisy. It is lambda in
         ``lambda / 2 |f|^2``, added to the mean loss; with the squared loss the same as
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
-        rows are held out or ``early_stopping=False``.
+        rows are held out.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -376,10 +384,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": choose `alpha` if that is
-        "auto". True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: do neither.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -409,7 +417,9 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -518,7 +528,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         max_features: int | None = None,
         max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         cache_size: float | str = "auto",
@@ -566,7 +576,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -618,7 +628,7 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns
@@ -736,7 +746,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         in `NystromRegressor`. "auto": the one that best predicts new rows in kernel
         ridge regression on a quarter of the rows, at most 4000, times the curvature of
         the loss at its constant, but at least 1e-6; and 1e-6 in `partial_fit`, or if
-        rows are held out or ``early_stopping=False``.
+        rows are held out.
     block_size : int or "auto", default="auto"
         Random frequencies per block, each a cosine and a sine: F in the papers. A step
         changes one block, but the first steps of `fit` up to 8192 frequencies; larger
@@ -769,10 +779,10 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": choose `alpha` if that is
-        "auto". True: hold out rows, score them every epoch, stop when the score no
-        longer improves, and keep the best epoch's coefficients. False: do neither.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -806,7 +816,9 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     seeds_ : array of shape (n_blocks,)
         Block k is drawn from a counter-based generator with this seed.
     offset_ : array of shape (n_features,)
-        Mean of the rows that the model began with; it is subtracted from X.
+        Median of the rows that the model began with; it is subtracted from X.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -899,7 +911,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         max_features: int | None = None,
         max_iter: int = 100,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -953,7 +965,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Training rows; float32 is computed in float32, which is faster.
         y : array of shape (n_samples,)
             Labels.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -1011,7 +1023,7 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
             Labels.
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the losses, relative to their mean in the piece.
 
         Returns

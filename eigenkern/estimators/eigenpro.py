@@ -17,6 +17,7 @@ from ..problems.retained import Retained
 from ..tuning.sizes import n_sampled_rows
 from .base import (
     Model,
+    given_penalty,
     is_precomputed,
     kernel_gradients,
     kernel_values,
@@ -44,6 +45,7 @@ from .tuned import (
     chosen_algorithm,
     gives_centers,
     has_own_centers,
+    largest_size,
 )
 from .validation import (
     advises_on_memory,
@@ -77,6 +79,7 @@ def _has_centers(estimator):
 class _EigenPro(Streaming, Model):
     _task = "epoch"
     _stream_attribute = "t_"
+    _failure_hint = "Pass a smaller step_size, or scale X."
     _expand = kernel_values
     _gradients = kernel_gradients
 
@@ -87,7 +90,7 @@ class _EigenPro(Streaming, Model):
         bandwidth: float | str = "median",
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
-        alpha: float = 0.0,
+        alpha: float | str = "auto",
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -97,7 +100,7 @@ class _EigenPro(Streaming, Model):
         damping: float = 1.0,
         max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
@@ -139,11 +142,11 @@ class _EigenPro(Streaming, Model):
                 f"got {self.algorithm!r}"
             )
         self._check_general()
-        check_number("alpha", self.alpha, 0)
-        if self.alpha > 0 and self.algorithm == "eigenpro3-exact":
+        check_number("alpha", self.alpha, 0, or_auto=True)
+        if given_penalty(self) > 0 and self.algorithm == "eigenpro3-exact":
             raise ValueError(
-                "alpha must be 0 with algorithm='eigenpro3-exact', whose fixed point "
-                f"is no minimum; got {self.alpha}; choose 'eigenpro4'"
+                "alpha must be 'auto' or 0 with algorithm='eigenpro3-exact', whose "
+                f"fixed point is no minimum; got {self.alpha}; choose 'eigenpro4'"
             )
         if self.svd_solver not in ("nystrom", "randomized"):
             raise ValueError(
@@ -196,7 +199,7 @@ class _EigenPro(Streaming, Model):
             centers, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -224,7 +227,7 @@ class _EigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned, or no step size keeps the iteration bounded.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -241,19 +244,19 @@ class _EigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
+        merged = data.merged(train, fewest=max(largest_size(self), 2))
         if self.algorithm == "eigenpro3-exact":
-            return prepare_exact(self, data, train, held_out)
-        spared = spare(self, data, train, at_start=has_own_centers(self))
-        predicted = held_out if spared is None else spared.rows
+            return prepare_exact(self, merged, held_out)
+        spared = spare(self, merged, at_start=has_own_centers(self))
         prepare = prepare_on_centers if has_own_centers(self) else prepare_machine
-        return prepare(self, data, train, predicted, spared)
+        return prepare(self, merged, held_out, spared)
 
     def _check_stream(self):
         super()._check_stream()
         if stops_early(self):
             raise ValueError(
-                "early_stopping must be 'auto' or False for data that come in pieces, "
-                "of which none are held out; got True"
+                "early_stopping must be False for data that come in pieces, of which "
+                "none are held out; got True"
             )
 
     def _prepare_piece(self, data, anew):
@@ -354,6 +357,7 @@ class _EigenPro(Streaming, Model):
             raise
         watched.end()
         self._publish_learned(learner, rule.losses)
+        self._warn_of_far_values(self.centers_)
         return self
 
     def _publish_learned(self, learner, losses):
@@ -411,7 +415,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
     """Kernel regression by EigenPro: preconditioned stochastic gradient descent.
 
     Finds f(x) = sum_i a_i k(x, x_i) + intercept with the least squared residual on the
-    training rows; `early_stopping` regularizes. A spectral preconditioner, computed on
+    training rows; `alpha` regularizes. A spectral preconditioner, computed on
     a subsample, lets large batches take large steps; the step is measured on up to 4000
     rows, and a guard halves it if the iteration still diverges. An epoch costs n^2 (d +
     l) multiply-adds, or n^2 l if the kernel matrix fits in memory.
@@ -441,11 +445,14 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
         which need not be training rows.
-    alpha : float, default=0.0
+    alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. With its own centers the model is that of `NystromRegressor`.
-        0: see `early_stopping`.
+        "auto": the one that best predicts new rows in kernel ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 300; but 0 if
+        ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
+        in the papers, only the number of epochs regularizes.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -505,13 +512,10 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": if `alpha` is 0, choose the
-        penalty that best predicts new rows in kernel ridge regression on a quarter of
-        the rows, at most 4000, or by leave-one-out on up to 300; then fit all rows.
-        True: hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. False: keep the penalty
-        `alpha`; the number of epochs regularizes.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -654,7 +658,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ----------
         X : array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns
@@ -707,11 +711,14 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
             (n_centers, n_features), default="uniform"
         How to choose the centers, see `eigenkern.centers`, or the centers themselves,
         which need not be training rows.
-    alpha : float, default=0.0
+    alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. With its own centers the model is that of `NystromRegressor`.
-        0: see `early_stopping`.
+        "auto": the one that best predicts new rows in kernel ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 300; but 0 if
+        ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
+        in the papers, only the number of epochs regularizes.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
             "eigenpro4", "sgd"}, default="auto"
         "auto" is "eigenpro2" for a kernel machine and "eigenpro4" for a model with
@@ -771,13 +778,10 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": if `alpha` is 0, choose the
-        penalty that best predicts new rows in kernel ridge regression on a quarter of
-        the rows, at most 4000, or by leave-one-out on up to 300; then fit all rows.
-        True: hold out rows, score them every epoch, stop when the score no longer
-        improves, and keep the best epoch's coefficients. False: keep the penalty
-        `alpha`; the number of epochs regularizes.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -869,7 +873,8 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        absent after epochs with ``early_stopping=False``.
+        absent after epochs with ``alpha=0.0``, ``max_iter=1`` or ``warm_start=True``,
+        unless ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
@@ -909,7 +914,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         bandwidth: float | str = "median",
         n_centers: int | None = None,
         centers: str | ArrayLike = "uniform",
-        alpha: float = 0.0,
+        alpha: float | str = "auto",
         algorithm: str = "auto",
         n_components: int | str = "auto",
         subsample_size: int | str = "auto",
@@ -919,7 +924,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         damping: float = 1.0,
         max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
@@ -983,7 +988,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns

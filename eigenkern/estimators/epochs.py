@@ -3,7 +3,6 @@
 import math
 from functools import partial
 
-from ..problems.data import OutOfSample
 from .training import Plateau, Rule
 from .validation import warn_user
 
@@ -99,10 +98,11 @@ class EpochRule(Rule):
         ``score(F)`` of values on the held-out rows.
     start : object, default=None
         Coefficients that the iteration starts from. None: the constant model.
-    predicted : tuple of ndarray, default=None
-        Targets and weights of the held-out or spared rows.
-    spared : Spared, default=None
-        The spared rows, if any; then no epoch is scored.
+    out_of_sample : callable, default=None
+        ``out_of_sample(values)`` returns an `OutOfSample` from the values of the
+        held-out or spared rows.
+    spares : bool, default=False
+        Whether rows are spared; then no epoch is scored.
 
     Attributes
     ----------
@@ -123,12 +123,12 @@ class EpochRule(Rule):
         n_iter_no_change,
         score=None,
         start=None,
-        predicted=None,
-        spared=None,
+        out_of_sample=None,
+        spares=False,
     ):
         self._name, self._hint, self.max_iter = name, hint, max_iter
-        self._problem, self._score, self._predicted = problem, score, predicted
-        self._spares = spared is not None
+        self._problem, self._score = problem, score
+        self._out_of_sample, self._spares = out_of_sample, spares
         self._stopping = Stopping(max_iter, tol, n_iter_no_change, self._spares)
         self.losses, self.scores = [], []
         self._coef = self._state = self._values = None
@@ -203,24 +203,26 @@ class EpochRule(Rule):
         """Return the values of the model on held-out or spared rows, or None."""
         if self._values is None:
             return None
-        return OutOfSample(self._values, *self._predicted)
+        return self._out_of_sample(self._values)
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the epochs."""
         state = self._state
         if state.failed:
+            self.has_warned = True
             warn_user(
                 f"{self._name} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
                 f"before that are kept. {self._hint}"
             )
         model = self._problem.fitted_attributes(self._best_coef())
+        within = self._problem.within
         return (
             model
             | state.counts
             | {
                 "n_iter_": len(self.losses),
-                "loss_curve_": self.losses,
+                "loss_curve_": [loss + within for loss in self.losses],
                 "validation_scores_": self.scores if self.scores else None,
                 "n_step_halvings_": state.n_step_halvings,
             }
@@ -245,11 +247,12 @@ class EpochRule(Rule):
         if self.losses[-1] > _ABOVE_BEST * min(self.losses) and not self._state.failed:
             # The last epoch may be noisy, or the iteration may diverge slowly.
             coef = min((coef, self._fallback), key=problem.loss)
-        if is_no_worse_than_mean(problem, coef, self.losses[-1]):
+        if self._is_no_worse_than_mean(coef):
             return coef
         zero = problem.initial_coef()
         other = min((self._fallback, self._start), key=problem.model_loss)
         better = problem.model_loss(other) < problem.model_loss(zero)
+        self.has_warned = True
         warn_user(
             f"{self._name} stopped after {len(self.losses)} epochs with a training "
             "loss above that of predicting the mean; "
@@ -258,16 +261,20 @@ class EpochRule(Rule):
         )
         return other if better else zero
 
+    def _is_no_worse_than_mean(self, coef):
+        """Whether the loss of coefficients is at most that of predicting the mean.
 
-def is_no_worse_than_mean(problem, coef, last_loss):
-    """Whether the loss of coefficients is at most that of predicting the mean.
-
-    If `last_loss`, that of their epoch, is far below it, not all rows are checked.
-    """
-    zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
-    limit = problem.model_loss(zero) * (1 + _SAME_LOSS_EPS * eps)
-    if last_loss <= _HIGH_LOSS * limit:
-        of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
-        if of_some[0] <= of_some[1]:
-            return True
-    return problem.model_loss(coef) <= limit
+        If that of the last epoch is far below it, not all rows are checked.
+        """
+        problem = self._problem
+        zero, eps = problem.initial_coef(), float(problem.xp.finfo(problem.dtype).eps)
+        limit = problem.model_loss(zero) * (1 + _SAME_LOSS_EPS * eps)
+        if self.losses[-1] <= _HIGH_LOSS * limit:
+            of_some = [problem.model_loss(one, _N_CHECKED) for one in (coef, zero)]
+            if of_some[0] <= of_some[1]:
+                of_mean = of_some[1] + problem.within
+                self.gain = (of_some[1] - of_some[0]) / (of_mean or 1.0)
+                return True
+        loss = problem.model_loss(coef)
+        self.gain = (limit - loss) / (limit + problem.within or 1.0)
+        return loss <= limit

@@ -86,7 +86,7 @@ class _FalkonLike(Model):
             array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals. A weight of 2 counts as two
             copies of the row.
         checkpoint : str, path or Checkpoint, default=None
@@ -114,7 +114,7 @@ class _FalkonLike(Model):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` iterations do not reach `tol`.
+            If nothing is learned, or `max_iter` iterations do not reach `tol`.
         """
         if checkpoint is not None and getattr(self, "loss", None) == "log_loss":
             raise ValueError(

@@ -13,12 +13,12 @@ from sklearn.utils import check_random_state
 from ..backend.array import device_of, location_of, move, namespace, slices
 from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, KernelLike, RandomState
-from ..backend.lazy import check_in_memory, in_memory, is_lazy, rows_at
+from ..backend.lazy import check_in_memory, in_memory, rows_at
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..centers import cluster_means, distinct_rows, uniform_indices
 from ..kernels import Kernel
-from ..operators.fourier import fourier_features
-from ..operators.linear import features_of
+from ..operators.fourier import fourier_features, frame_of_phases
 from ..operators.tiled import TiledKernel
 from ..problems.parameters import (
     check_bandwidth,
@@ -27,6 +27,7 @@ from ..problems.parameters import (
     make_kernel,
 )
 from .documentation import link_to_documentation
+from .far_values import check_values, warn_of_cutoffs, warn_of_far_values
 from .names import refuse_names_of_svc
 from .nested import set_with_kernel
 from .validation import (
@@ -111,6 +112,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X = validated(self, X, reset=True, ensure_min_samples=2)
         compute_device(self.device, X)
         publish(self, self._fitted(X, check_random_state(self.random_state)))
+        self._warn_of_far_values(X)
         return self
 
     @on_its_device
@@ -130,7 +132,11 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X = in_memory(check_rows(self, X))
         source, compute = location_of(X), compute_device(self.device, X)
         check_same_location(self, source, "transform")
-        return self._features(X) if compute == source else self._in_slabs(X, compute)
+        with np.errstate(over="ignore", invalid="ignore"):
+            here = compute == source
+            phi = self._features(X) if here else self._in_slabs(X, compute)
+        check_values(phi, X)
+        return phi
 
     def _in_slabs(self, X, compute):
         """Return the features of rows, computed on another device."""
@@ -189,8 +195,10 @@ class RandomFourierFeatures(FeatureMap):
     frequencies_ : array of shape (n_features, n_frequencies)
         Frequencies, half as many as features, rounded up; in the data type of X.
     offset_ : array of shape (n_features,)
-        Mean of the training rows, subtracted from all rows: k(x, z) stays the same, and
-        a large mean would cost accuracy.
+        Median of the training rows (1000 of them), subtracted from all rows: k(x, z)
+        stays the same, and a large offset would cost accuracy.
+    limits_ : array of shape (n_features,)
+        How far from it entries of X, such as fill values, are cut off.
     kernel_ : Kernel
         The kernel object with its bandwidth.
     bandwidth_ : float
@@ -267,17 +275,23 @@ class RandomFourierFeatures(FeatureMap):
                 "pass a larger bandwidth"
             )
         W = xp.asarray(W, device=device_of(X))
+        offset, limits = frame_of_phases(X, kernel.bandwidth)
         return {
             "kernel_": kernel,
             "bandwidth_": kernel.bandwidth,
-            "offset_": _mean(X),
+            "offset_": offset,
+            "limits_": limits,
             "frequencies_": xp.astype(W, X.dtype, copy=False),
             "n_components_": self.n_components,
         }
 
+    def _warn_of_far_values(self, X):
+        warn_of_cutoffs(self, X, self.offset_, self.limits_)
+
     def _features(self, X):
-        W, offset = (_like(X, values) for values in (self.frequencies_, self.offset_))
-        return fourier_features(X, W, offset, self.n_components_)
+        attributes = self.frequencies_, self.offset_, self.limits_
+        given = (_like(X, values) for values in attributes)
+        return fourier_features(X, *given, self.n_components_)
 
     @property
     def _n_features_out(self):
@@ -420,6 +434,9 @@ class RBFNetworkFeatures(FeatureMap):
         indices = first[uniform_indices(len(first), self.n_centers, rng)]
         return rows_at(X, indices), xp.asarray(indices, device=device)
 
+    def _warn_of_far_values(self, X):
+        warn_of_far_values(self, X, self.kernel_, self.centers_)
+
     def _features(self, X):
         return TiledKernel(self.kernel_, _like(X, self.centers_), X).block()
 
@@ -428,17 +445,7 @@ class RBFNetworkFeatures(FeatureMap):
         return self.centers_.shape[0]
 
 
-def _mean(X):
-    """Return the mean of the rows."""
-    xp, (n, d) = namespace(X), X.shape
-    if not is_lazy(X):
-        return xp.mean(X, axis=0)
-    like_X = {"dtype": X.dtype, "device": device_of(X)}
-    each = xp.full((n, 1), 1 / n, **like_X)
-    return features_of(X, xp.zeros(d, **like_X)).adjoint(each)[:, 0]
-
-
 def _like(X, values):
     """Return `values` in the library and data type of X, on its device."""
     xp = namespace(X)
-    return xp.astype(move(values, xp, device_of(X)), X.dtype, copy=False)
+    return cast(move(values, xp, device_of(X)), X.dtype)

@@ -1,13 +1,17 @@
 """Kernel ridge regression as a Gaussian process: variances of predictions."""
 
+import numpy as np
+
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import by_rows, in_memory
 from ..backend.linalg import large_gram, large_product, solve_triangular
+from ..backend.robust import cast
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import unseen
 from ..operators.sharded import kernel_operator
 from ..problems.problem import take
+from .far_values import check_values
 from .validation import check_rows
 
 _NO_VARIANCES = dict.fromkeys(
@@ -146,7 +150,8 @@ class Posterior:
 
     def deviation(self):
         """Return the standard deviation of new targets, where X lives, in its type."""
-        return self._returned(by_rows(self._deviation_of, self._X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._returned(by_rows(self._deviation_of, self._X))
 
     def _deviation_of(self, X):
         X = self._double(X)
@@ -166,7 +171,11 @@ class Posterior:
 
     def covariance(self):
         """Return the covariance of new targets, where X lives, in its type."""
-        X = self._double(in_memory(self._X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._returned(self._covariance_of(in_memory(self._X)))
+
+    def _covariance_of(self, X):
+        X = self._double(X)
         to_centers = self._to_centers(X).block()
         P, U = self._features(to_centers)
         K = kernel_operator(self._kernel, X, self._devices).block()
@@ -184,9 +193,10 @@ class Posterior:
         ratio = limited / xp.where(some, variance, xp.ones_like(variance))
         root = xp.sqrt(xp.where(some, ratio, xp.ones_like(ratio)))
         both = root[:, None, :] * both * root[None, :, :]
-        return self._returned(both + self._noise * noise[:, :, None])
+        return both + self._noise * noise[:, :, None]
 
     def _returned(self, values):
         values = values[..., 0] if self._single else values
-        xp = self._source.xp
-        return xp.astype(move(values, *self._source), self._dtype)
+        values = cast(move(values, *self._source), self._dtype)
+        check_values(values, self._X)
+        return values

@@ -11,7 +11,8 @@ from ..problems.general import GeneralProblem
 from ..solvers.projected import Iterate, projected_exactly
 from ..solvers.projection import CenterFactor, ExactProjection
 from ..tuning.sizes import direct_pays_on_centers
-from .base import epoch_rule
+from .base import epoch_rule, given_penalty
+from .kernel_check import check_given_kernel
 from .learner import Learner, ProjectedRule
 from .tuned import (
     EPOCH_PENALTY,
@@ -30,24 +31,33 @@ from .validation import check_centers, is_auto, warn_of_few_rows
 _LEAST_BATCHES = 8
 
 
-def prepare_on_centers(model, data, train, predicted, spared):
+def prepare_on_centers(model, merged, held_out, spared):
     """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
 
     Parameters
     ----------
     model : EigenProRegressor or EigenProClassifier
-    data : Data
-    train : ndarray of int
-        Training rows, in random order.
-    predicted : ndarray of int or None
-        Rows to predict: held out to score the epochs, or spared.
+    merged : Merged
+        The training rows.
+    held_out : ndarray of int or None
+        Rows to score the epochs.
     spared : Spared or None
         The spared training rows.
     """
-    problem = _chosen_problem(model, data, train, predicted)
-    ridge = chosen_ridge(model, problem, problem.sampled_kernel())
-    if may_be_direct(model) and not is_lazy(data.X):
-        prepared = _prepare_direct_on_centers(model, problem, ridge)
+    predicted = held_out if spared is None else spared.rows
+    problem = _chosen_problem(model, merged.data, merged.rows, predicted)
+    problem.within = merged.within
+    if merged.data.indefinite:  # no projection exists, and no penalty can be chosen
+        ridge = given_penalty(model) * problem.n_rows
+        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+        if prepared is not None:
+            return prepared
+    K = problem.sampled_kernel()
+    ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
+    if may_be_direct(model) and not is_lazy(merged.data.X):
+        prepared = None
+        if _direct_pays(model, problem):
+            prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
     start = first_coef(model, problem)
@@ -72,8 +82,8 @@ def prepare_on_centers(model, data, train, predicted, spared):
     rule = epoch_rule(
         model,
         problem,
-        data,
-        predicted,
+        merged.data,
+        held_out,
         kind=ProjectedRule,
         start=start,
         spared=spared,
@@ -81,9 +91,13 @@ def prepare_on_centers(model, data, train, predicted, spared):
     return problem, solver, chosen, rule
 
 
-def prepare_exact(model, data, train, held_out):
+def prepare_exact(model, merged, held_out):
     """Return the same for EigenPro 3 with exact projections of full batches."""
-    problem = _chosen_problem(model, data, train, held_out)
+    data = merged.data
+    if data.indefinite:
+        return prepare_on_centers(model, merged, held_out, None)
+    problem = _chosen_problem(model, data, merged.rows, held_out)
+    problem.within = merged.within
     n, start = problem.n_rows, first_coef(model, problem)
     if not is_auto(model.batch_size) and model.batch_size != n:
         raise ValueError(
@@ -119,29 +133,29 @@ def prepare_exact(model, data, train, held_out):
     return problem, solver, chosen, rule
 
 
-def _prepare_direct_on_centers(model, problem, ridge):
-    """Return the same for a direct solution, or None if it would not pay or fails."""
-    if not direct_pays_on_centers(
+def _direct_pays(model, problem):
+    return direct_pays_on_centers(
         problem.center_matrix,
         problem.n_rows,
         problem.n_features,
         problem.targets.shape[1],
         model.max_iter,
         model.cache_size,
-    ):
-        return None
+    )
+
+
+def _prepare_direct_on_centers(model, problem, ridge, merged):
+    """Return the same for a direct solution, or None if it fails."""
     least, size = problem.least_ridge(), problem.entry_size()
-    if not 0 < size < np.inf or (model.alpha > 0 and ridge <= least):
+    if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
         return None
     if ridge:
         ridge = max(ridge, least)
     penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
-    coef, out_of_sample = problem.solved(ridge or penalty)
+    coef, out_of_sample = problem.solved(ridge or penalty, merged)
     if coef is None:
         return None
     loss = problem.loss(coef)
-    if not loss <= problem.loss(problem.initial_coef()):
-        return None
     chosen = {
         "cache_size_": 0.0,
         "alpha_": ridge / problem.n_rows,
@@ -212,9 +226,15 @@ def _too_few_rows(model, problem, data, train):
 
 def new_learner(model, data):
     """Return the `Learner` of a stream that begins with some rows."""
+    rows = data.rows_with_weight()
+    ends = check_given_kernel(model.kernel, data.X, rows, model.device)
+    if ends is not None:
+        raise ValueError(
+            f"kernel must be positive semi-definite for data in pieces; got {ends}"
+        )
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
-    return Learner.make(model, problem, float(model.alpha), batch_size=m)
+    return Learner.make(model, problem, given_penalty(model), batch_size=m)
 
 
 def learner_of_fitted(model, data):
@@ -230,7 +250,7 @@ def learner_of_fitted(model, data):
         weight_scale=model.weight_scale_,
     )
     coef = problem.coef_of(model.dual_coef_)
-    learner = Learner.make(model, problem, float(model.alpha), coef)
+    learner = Learner.make(model, problem, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_
     return learner
 

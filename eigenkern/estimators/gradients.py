@@ -13,6 +13,7 @@ from ..backend.linalg import large_product
 from ..backend.machine import GRADIENT_BYTES
 from ..problems.problem import take
 from .base import Model
+from .far_values import check_values
 from .validation import (
     check_number,
     check_rows,
@@ -68,8 +69,10 @@ def gradient(model: Any, X: ArrayLike) -> Any:
     """
     X = _checked_rows(model, X, "gradient")
     with working_device(model.device, X), shared_out(X):
-        gradients = model._gradients(X)
-        return move(gradients.block(0, X.shape[0]), *location_of(X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            G = model._gradients(X).block(0, X.shape[0])
+        check_values(G, X)
+        return move(G, *location_of(X))
 
 
 def average_gradient_outer_product(

@@ -1,6 +1,7 @@
 """The metric of a recursive feature machine, learned in rounds."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ from scipy.special import softmax
 from sklearn.base import clone
 
 from ..backend.array import device_of, namespace, to_numpy
+from ..backend.lazy import MappedRows, is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast, frame_of_distances, without_far_values
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
 from ..problems.parameters import make_kernel
+from .far_values import no_warning_of_columns
 from .gradients import mean_outer_product
 from .training import Rule
 from .validation import warn_user
@@ -195,14 +199,26 @@ class MetricProblem:
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
-        rows = _trained_rows(data)
-        self._everything = data if len(rows) == len(data.targets) else data.take(rows)
+        rows = np.arange(len(data.targets))
+        if not data.constant:
+            data, rows = data.without_copies(_trained_rows(data))
+            data = data.take(np.sort(rows))
+        # A metric adds columns up: a fill value would cost all of them their digits.
+        self._frame = frame_of_distances(data.X)
+        self._everything = replace(data, X=without_far_values(data.X, *self._frame))
         self._train, self._validation = draw(self._everything, n_rows), data.validation
+        if data.constant:  # no rows to hold out, and no metric to learn
+            self._train = data
+            self._validation = data.X, data.targets, data.weights
         if self._validation is None:
             drawn = self._train
             train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
             self._train, scored = drawn.take(train), drawn.take(held_out)
             self._validation = scored.X, scored.targets, scored.weights
+        else:
+            X, *others = self._validation
+            X = cast(X, self._everything.X.dtype)
+            self._validation = without_far_values(X, *self._frame), *others
         if len(self._train.targets) < 2:
             raise ValueError(
                 f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
@@ -225,7 +241,11 @@ class MetricProblem:
             rng = np.random.RandomState(model.random_state)
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
-        return model.fit(X, data.labels, data.weights)
+        model._tells_outcome = False  # the last fit speaks for all
+        with no_warning_of_columns():
+            model.fit(X, data.labels, data.weights)
+        del model._tells_outcome
+        return model
 
     def fitted(self, kind, number, root):
         """Return the round of a metric, with its model and the error of the model."""
@@ -346,7 +366,10 @@ class MetricProblem:
         model = self._fit(chosen.root, chosen.kernel, self._everything)
         importances = to_numpy(self._outer_product(model, chosen.root, "diagonal"))
         importances /= importances.sum() or 1.0
+        offset, limits = self._frame
         return {
+            "_offset": offset,
+            "_limits": limits,
             "metric_root_": chosen.root,
             "estimator_": model,
             "feature_importances_": self._as_features(importances),
@@ -399,7 +422,8 @@ def mapped(X, root):
 
 def mapped_gradients(model, X, root):
     """Return the gradients in x of a fitted model of x R, at the rows of X."""
-    return MappedGradient(model._gradients(mapped(X, root)), root)
+    X_R = MappedRows(X, partial(mapped, root=root)) if is_lazy(X) else mapped(X, root)
+    return MappedGradient(model._gradients(X_R), root)
 
 
 def _of_eigenvalues(matrix, function):

@@ -14,6 +14,7 @@ from ..problems.rows import RowProblem
 from ..tuning.sizes import default_n_centers
 from .base import is_precomputed
 from .gaussian_process import most_centers
+from .kernel_check import is_own
 from .validation import (
     check_centers,
     check_flag,
@@ -129,6 +130,10 @@ def make_problem(
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
+    merged = None
+    if selection in ("gcv", "loo"):
+        merged = data.merged(train)
+        data, train = merged.data, np.sort(merged.rows)
     if n_centers is None and centers is None:
         check_in_memory(data.X, "n_centers")
     n_distinct = len(train)
@@ -143,6 +148,7 @@ def make_problem(
         if (n_centers or 0) >= data.X.shape[0]:
             n_centers = None  # one Cholesky factor gives the same model
     shared = {"kernel": estimator.kernel, "bandwidth": estimator.bandwidth}
+    shared["merged"] = merged
     logistic = kind.endswith("logistic")
     if n_centers is None and centers is None and not logistic:
         train = shuffled(train) if shuffles else train
@@ -191,7 +197,8 @@ def ridge_coef(estimator, equations, alpha, spectrum=None):
         Spectrum of the equations, if known.
     """
     if spectrum is None:
-        factor = equations.factor(alpha)
+        # A penalty may be so large that an indefinite matrix has a factor too.
+        factor = None if estimator._kernel_ends else equations.factor(alpha)
         if factor is not None:
             return equations.solve(factor)[:, :-1], factor
         if alpha > 0:
@@ -285,8 +292,12 @@ def warn_at_end(estimator, alphas, errors, floor=0.0):
 
 
 def warn_if_indefinite(estimator, spectrum):
-    """Warn if negative eigenvalues were dropped."""
-    if spectrum.indefinite:
+    """Warn if negative eigenvalues were dropped, unless the fit warns of the kernel.
+
+    Those of eigenkern's own kernels are rounding.
+    """
+    warns = estimator._kernel_ends is not None or is_own(estimator.kernel)
+    if spectrum.indefinite and not warns:
         warn_user(
             f"{type(estimator).__name__} dropped the negative part of a kernel that is "
             "not positive semi-definite: its smallest eigenvalue is "

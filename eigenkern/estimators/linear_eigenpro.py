@@ -13,6 +13,7 @@ from ..backend.devices import compute_device
 from ..backend.hints import ArrayLike, Device, RandomState
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..operators.linear import features_of
 from ..preconditioners.linear import LinearSpectral
 from ..problems.linear import LinearProblem, Seen
@@ -22,27 +23,46 @@ from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
 from ..tuning.linear import sizes_of_features, tune_on_features
 from ..tuning.penalty import auto_ridge_of_features
 from ..tuning.sizes import direct_pays_on_features
-from .base import Model, epoch_rule, may_spare, spare, split, stops_early
+from .base import (
+    Model,
+    chooses_penalty,
+    epoch_rule,
+    given_penalty,
+    has_penalty,
+    may_spare,
+    spare,
+    split,
+    stops_early,
+)
 from .checkpoint import Checkpoint
+from .far_values import have_leverage, warn_of_leverage
 from .streaming import Streaming
 from .targets import ClassificationTargets, RegressionTargets
 from .tuned import (
+    EPOCH_PENALTY,
     check_tuning,
-    left_out_values,
+    largest_size,
     may_be_direct,
     prepared_solution,
     tuned_attributes,
 )
-from .validation import check_flag, is_auto
+from .validation import check_flag, check_number, is_auto
 
+_LEFT_OUT = "its row was left out"
 # Fitted attributes that are counts or means of rows.
 _ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
 def is_solved_directly(model, features):
-    """Whether a model with a penalty is solved directly, on these features."""
-    pays = direct_pays_on_features(features, model.max_iter)
-    return pays and may_be_direct(model, damping=0.25)
+    """Whether a model is solved directly, on these features.
+
+    If it chooses alpha=0 for rows that are not in memory, it is not.
+    """
+    if not (has_penalty(model) or features.in_core):
+        return False
+    if not may_be_direct(model, damping=0.25):
+        return False
+    return direct_pays_on_features(features, model.max_iter)
 
 
 class _LinearEigenPro(Streaming, Model):
@@ -55,6 +75,7 @@ class _LinearEigenPro(Streaming, Model):
         self,
         n_components: int | str = "auto",
         *,
+        alpha: float | str = "auto",
         subsample_size: int | str = "auto",
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
@@ -62,7 +83,7 @@ class _LinearEigenPro(Streaming, Model):
         fit_intercept: bool = True,
         max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
@@ -71,6 +92,7 @@ class _LinearEigenPro(Streaming, Model):
         verbose: int | bool = 0,
     ) -> None:
         self.n_components = n_components
+        self.alpha = alpha
         self.subsample_size = subsample_size
         self.batch_size = batch_size
         self.step_size = step_size
@@ -87,6 +109,7 @@ class _LinearEigenPro(Streaming, Model):
         self.verbose = verbose
 
     def _check_parameters(self):
+        check_number("alpha", self.alpha, 0, or_auto=True)
         check_tuning(self)
         check_flag("fit_intercept", self.fit_intercept)
 
@@ -108,7 +131,7 @@ class _LinearEigenPro(Streaming, Model):
             array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to, once a minute or as often as a
@@ -136,7 +159,7 @@ class _LinearEigenPro(Streaming, Model):
         Warns
         -----
         ConvergenceWarning
-            If no step size keeps the iteration bounded.
+            If nothing is learned, or no step size keeps the iteration bounded.
         """
         return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
@@ -147,23 +170,30 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
-        spared = spare(self, data, train)
+        train = _without_leverage(data, train)
+        fewest = max(largest_size(self), data.X.shape[1])
+        merged = data.merged(train, fewest=fewest)
+        data, train = merged.data, merged.rows
+        spared = spare(self, merged)
         predicted = held_out if spared is None else spared.rows
-        chooses = is_auto(self.early_stopping)
         problem = self._problem(
             data,
             train,
             predicted,
             self.fit_intercept,
-            needs_normal=partial(is_solved_directly, self) if chooses else None,
+            needs_normal=partial(is_solved_directly, self),
         )
-        ridge, begun = 0.0, None
-        if chooses:
+        problem.within = merged.within
+        ridge, begun = given_penalty(self) * len(train), None
+        if chooses_penalty(self):
             X, y = problem.operator, problem.targets
-            ridge, begun = auto_ridge_of_features(X, y, problem.weights)
+            ridge, begun = auto_ridge_of_features(
+                X, y, problem.weights, replicates=merged.replicates
+            )
         alpha = ridge / len(train)
-        if alpha > 0 and is_solved_directly(self, problem.operator):
-            prepared = self._prepare_direct(problem, alpha, begun, data, train)
+        in_core = problem.operator.in_core
+        if (alpha > 0 or in_core) and is_solved_directly(self, problem.operator):
+            prepared = self._prepare_direct(problem, alpha, begun, merged)
             if prepared is not None:
                 return prepared
         begun = problem.normal = None  # free d x d numbers
@@ -184,20 +214,22 @@ class _LinearEigenPro(Streaming, Model):
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = epoch_rule(self, problem, data, predicted, start=start, spared=spared)
+        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
-    def _prepare_direct(self, problem, alpha, begun, data, train):
+    def _prepare_direct(self, problem, alpha, begun, merged):
         """Return the same for a direct solution, or None if it fails.
 
-        It is one step of EigenPro with all eigenvectors.
+        It is one step of EigenPro with all eigenvectors. If `alpha` is 0, a small
+        penalty makes it about as smooth as `max_iter` epochs would.
         """
         found = solve_features_directly(
             problem.operator,
             problem.targets,
             problem.weights,
-            alpha * len(train),
+            alpha * len(merged.rows),
+            EPOCH_PENALTY / self.max_iter,
             has_mean=self.fit_intercept,
             begun=begun,
             normal=problem.normal,
@@ -213,8 +245,9 @@ class _LinearEigenPro(Streaming, Model):
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
-        rows = train[: found.left_out.shape[0]]
-        out_of_sample = left_out_values(data, rows, found.left_out)
+        places = np.arange(found.kept.shape[0])
+        residual, kept = to_numpy(found.residual), to_numpy(found.kept)
+        out_of_sample = merged.left_out(places, residual, kept)
         return prepared_solution(problem, found.coef, found.loss, chosen, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
@@ -328,6 +361,7 @@ class _LinearEigenPro(Streaming, Model):
             preconditioner = self._previous_preconditioner(problem)
             names = "batch_size_", "step_size_"
             chosen = {name: getattr(self, name) for name in names}
+        chosen["alpha_"] = given_penalty(self)
         # The few steps on a piece may end badly unnoticed if all its targets are near
         # the mean. Its loss may exceed that before or that of zero, but not both.
         loss = problem.loss(coef)
@@ -338,6 +372,7 @@ class _LinearEigenPro(Streaming, Model):
             coef=coef,
             batch_size=chosen["batch_size_"],
             step_size=chosen["step_size_"],
+            alpha=chosen["alpha_"],
             try_steps=False,
             zero_loss=max(loss, problem.rounding) * problem.targets.shape[1],
             n_halvings=halvings,
@@ -355,6 +390,14 @@ class _LinearEigenPro(Streaming, Model):
         made = LinearSpectral(vectors.T, values, self.damping_)
         return made.truncate(self.n_components_)
 
+    def _warn_of_far_values(self, X):
+        warn_of_leverage(self, X, _squared_norms, _LEFT_OUT)
+
+    def _without_leverage(self, piece):
+        # A few steps on a piece can't fit such rows, which would only move the means.
+        found = warn_of_leverage(self, piece.X, _squared_norms, _LEFT_OUT)
+        return piece if found is None else piece.take(np.flatnonzero(~found))
+
     def _expand(self, X):
         """Return f(X) without the intercept, on the device that computes."""
         shape = self.target_mean_.shape[0], X.shape[1]
@@ -365,7 +408,7 @@ class _LinearEigenPro(Streaming, Model):
         if not scipy.sparse.issparse(X):
             device = compute_device(self.device, X)
             X, coef = move(X, *device), move(coef, *device)
-            X = namespace(coef).astype(X, coef.dtype, copy=False)
+            X = cast(X, coef.dtype)
         return large_product(X, coef.T)
 
     def __sklearn_tags__(self):
@@ -374,13 +417,30 @@ class _LinearEigenPro(Streaming, Model):
         return tags
 
 
+def _without_leverage(data, rows):
+    """Return the rows whose size costs the others no digits; rows in files as given."""
+    if is_lazy(data.X):
+        return rows
+    with np.errstate(over="ignore"):
+        norms = to_numpy(_squared_norms(data.X)).astype(np.float64)[rows]
+    far = have_leverage(norms, data.X.dtype)
+    return rows if far.all() else rows[~far]
+
+
+def _squared_norms(X):
+    """Return |x|^2 of every row, dense or sparse."""
+    if scipy.sparse.issparse(X):
+        return np.asarray(X.multiply(X).sum(axis=1)).reshape(-1)
+    return namespace(X).sum(X * X, axis=1)
+
+
 class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     """Linear least squares by EigenPro iteration: preconditioned gradient descent.
 
     For many strongly correlated features, such as random Fourier features of a kernel
     (EigenPro-RF), on which plain gradient descent is slow. A preconditioner from the
     top eigenvectors of the covariance of a subsample allows long steps. The solution is
-    the same, least squares with the regularization of `early_stopping`. An epoch costs
+    the same, least squares with the penalty `alpha`. An epoch costs
     2 n d l multiply-adds, and 2 q d l more for every batch. Directions in which X
     varies by less than 1e-7 of the largest (0.003 in float32) are learned slowly: scale
     X first.
@@ -392,6 +452,13 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent; n_features or more means all of them. Those lost to
         rounding are left out.
+    alpha : float or "auto", default="auto"
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
+        / n here. "auto": the one that best predicts new rows in ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
+        ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
+        number of epochs regularizes.
     subsample_size : int or "auto", default="auto"
         Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
@@ -422,13 +489,10 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": hold out no rows, but choose
-        the penalty ``alpha_ |w|^2`` that best predicts new rows in ridge regression on
-        a quarter of the rows, at most 4000, or by leave-one-out on up to 1200. True:
-        hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients. False: only the number of epochs
-        regularizes.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out. They are lost to the fit, so the default is
         less than the 0.2 of `NystromRegressor`, which is refitted to all rows.
@@ -456,12 +520,12 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
-        The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
+        lambda in use.
     algorithm_ : str
-        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
-        start was set, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then the attributes of batches, step sizes and
-        eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping, early stopping or warm start
+        was set, and X has up to 2000 rows or features, or a Cholesky factor is faster
+        than epochs. Then the attributes of batches, step sizes and eigenvectors are
+        None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -540,7 +604,7 @@ class LinearEigenProRegressor(RegressionTargets, _LinearEigenPro):
         ----------
         X : array or sparse array of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns
@@ -575,6 +639,13 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         `RandomFourierFeatures`): more allow longer steps and cost more. 0 is plain
         mini-batch gradient descent; n_features or more means all of them. Those lost to
         rounding are left out.
+    alpha : float or "auto", default="auto"
+        Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
+        ``lambda |w|^2``, added to the *mean* squared error: ``Ridge``'s alpha = a is a
+        / n here. "auto": the one that best predicts new rows in ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1200; but 0 if
+        ``early_stopping=True`` and in `partial_fit`. 0: as in the paper, only the
+        number of epochs regularizes.
     subsample_size : int or "auto", default="auto"
         Number of rows to compute the eigenvectors from, s: more are more accurate.
         "auto": all of up to 1000 rows, at most 2000 below 100000 rows, else 4000; with
@@ -605,13 +676,10 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Stop when the training loss, as a fraction of the first epoch's (with early
         stopping: the validation score), has not improved by `tol` in `n_iter_no_change`
         epochs.
-    early_stopping : bool or "auto", default="auto"
-        How to keep the model from fitting noise. "auto": hold out no rows, but choose
-        the penalty ``alpha_ |w|^2`` that best predicts new rows in ridge regression on
-        a quarter of the rows, at most 4000, or by leave-one-out on up to 1200. True:
-        hold out rows, score them every epoch, stop when the score no longer improves,
-        and keep the best epoch's coefficients. False: only the number of epochs
-        regularizes.
+    early_stopping : bool, default=False
+        Whether to hold out rows, score them every epoch, stop when the score no longer
+        improves, and keep the best epoch's coefficients. This, too, keeps the model
+        from fitting noise, so ``alpha="auto"`` then chooses no penalty.
     validation_fraction : float, default=0.1
         Fraction of the rows to hold out, the same from every class. They are lost to
         the fit, so the default is less than the 0.2 of `NystromClassifier`, which is
@@ -642,12 +710,12 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     eigenvalues_ : array of shape (q + 1,)
         The largest eigenvalues of the covariance of the subsample.
     alpha_ : float
-        The penalty ``alpha_ |w|^2`` added to the mean squared error; only after `fit`.
+        lambda in use.
     algorithm_ : str
-        "eigenpro", or "direct" if a penalty was chosen, no size, step, damping or warm
-        start was set, X is dense with at least as many rows as features, and a Cholesky
-        factor is faster than epochs. Then the attributes of batches, step sizes and
-        eigenvectors are None.
+        "eigenpro", or "direct" if no size, step, damping, early stopping or warm start
+        was set, and X has up to 2000 rows or features, or a Cholesky factor is faster
+        than epochs. Then the attributes of batches, step sizes and eigenvectors are
+        None.
     mean_, target_mean_ : array of shape (n_features,), (n_outputs,)
         Means of features and targets of all rows seen; zeros without an intercept.
     n_samples_seen_, weight_seen_ : int, float
@@ -682,7 +750,8 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         Accuracy on the held-out rows after each epoch; None without early stopping.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        absent after epochs with ``early_stopping=False``.
+        absent after epochs with ``alpha=0.0``, ``max_iter=1`` or ``warm_start=True``,
+        unless ``early_stopping=True``.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
@@ -718,6 +787,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         self,
         n_components: int | str = "auto",
         *,
+        alpha: float | str = "auto",
         subsample_size: int | str = "auto",
         batch_size: int | str = "auto",
         step_size: float | str = "auto",
@@ -725,7 +795,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         fit_intercept: bool = True,
         max_iter: int = 20,
         tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 3,
         warm_start: bool = False,
@@ -736,6 +806,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
     ) -> None:
         super().__init__(
             n_components,
+            alpha=alpha,
             subsample_size=subsample_size,
             batch_size=batch_size,
             step_size=step_size,
@@ -777,7 +848,7 @@ class LinearEigenProClassifier(ClassificationTargets, _LinearEigenPro):
         y : array of shape (n_samples,)
         classes : array of shape (n_classes,), default=None
             All labels that will occur; needed only in the first call.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
 
         Returns

@@ -105,13 +105,13 @@ class _Nystrom(Model):
             centers than rows, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals. A weight of 2 counts as two
             copies of the row.
         X_val, y_val : arrays, default=None
             Rows to select alpha on, instead of rows held out of X; only with
             ``alpha="path"`` and ``selection="holdout"``.
-        sample_weight_val : array, default=None
+        sample_weight_val : float or array, default=None
             Their weights; `class_weight` applies to them too.
 
         Returns
@@ -129,9 +129,9 @@ class _Nystrom(Model):
         Warns
         -----
         ConvergenceWarning
-            If the kernel is not positive semi-definite and its negative part is
-            dropped; or if the least error of a path is at an end of `alphas` and still
-            falls there.
+            If nothing is learned; if the kernel is not positive semi-definite, and its
+            negative part is dropped; or if the least error of a path is at an end of
+            `alphas` and still falls there.
         """
         return self._fit(
             X,
@@ -159,6 +159,11 @@ class _Nystrom(Model):
                 f" with selection='holdout'; got selection={self.selection!r}"
             )
         check_alphas(self.alphas)
+        if self.alphas is not None and self.alpha != "path":
+            raise ValueError(
+                f"alphas are the values of a path: pass alpha='path' with them, or "
+                f"alphas=None; got alpha={self.alpha!r}"
+            )
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
@@ -245,7 +250,7 @@ def _equal(problem, spectrum, alphas, best):
     h = e / np.maximum(e + alphas, np.finfo(float).tiny)
     distance = np.sqrt(np.sum((h - h[:, best, None]) ** 2, axis=0))
     judges = problem.train if problem.validation is None else problem.validation
-    n, m = (problem.n_distinct(rows) for rows in (problem.train, judges))
+    n, m = (problem.n_observations(rows) for rows in (problem.train, judges))
     return np.maximum(_EQUAL, np.minimum(2 * distance, _MOST_EQUAL) / (n * m) ** 0.5)
 
 
@@ -324,7 +329,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         to all rows. If X is float32 and the penalty so small that rounding would change
         predictions, the model is float64.
     alphas : array-like or None, default=None
-        The values of a path. None: 100 from 1e-15 to 1, evenly in the logarithm.
+        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
+        evenly in the logarithm.
     selection : {"auto", "holdout", "gcv", "loo"}, default="auto"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
@@ -548,7 +554,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         to all rows. If X is float32 and the penalty so small that rounding would change
         predictions, the model is float64.
     alphas : array-like or None, default=None
-        The values of a path. None: 100 from 1e-15 to 1, evenly in the logarithm.
+        The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
+        evenly in the logarithm.
     selection : {"auto", "holdout", "gcv", "loo"}, default="auto"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,

@@ -106,13 +106,13 @@ class _Nytro(Model):
             centers than rows, X may be a file or a Dask array, see :ref:`large_data`.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals. A weight of 2 counts as two
             copies of the row.
         X_val, y_val : arrays, default=None
             Rows to select the number of iterations on, instead of rows held out of X;
             only with ``selection="holdout"``.
-        sample_weight_val : array, default=None
+        sample_weight_val : float or array, default=None
             Their weights; `class_weight` applies to them too.
         checkpoint : str, path or Checkpoint, default=None
             Folder to write the state of the fit to where it iterates, once a minute or
@@ -138,9 +138,9 @@ class _Nytro(Model):
         Warns
         -----
         ConvergenceWarning
-            If the kernel is not positive semi-definite and its negative part is
-            dropped; or if the last iteration is the best one, so that `max_iter` ends
-            the path while the error still falls.
+            If nothing is learned; if the kernel is not positive semi-definite, and its
+            negative part is dropped; or if the last iteration is the best one, so that
+            `max_iter` ends the path while the error still falls.
         """
         return self._fit(
             X,
@@ -177,7 +177,8 @@ class _Nytro(Model):
         n, n_outputs = problem.all.targets.shape
         sizes = n, problem.n_centers, problem.n_features, n_outputs
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        if uses_factors(self, problem, plan, sizes, itemsize):
+        factors = uses_factors(self, problem, plan, sizes, itemsize)
+        if data.indefinite or factors:
             solver = self._closed_form(problem, plan)
             return problem, solver, {}, SolutionRule(problem)
         # The descent is ridge regression with lambda = 1 / (gamma t), up to a constant,

@@ -15,9 +15,11 @@ from sklearn.utils.metaestimators import available_if
 from ..backend.array import device_of, location_of, namespace
 from ..backend.hints import ArrayLike, RandomState
 from ..backend.lazy import by_rows
+from ..backend.robust import cast, without_far_values
 from ..kernels import Kernel
 from .base import Model, is_precomputed
 from .eigenpro import EigenProClassifier, EigenProRegressor
+from .far_values import check_values, warn_of_cutoffs
 from .gradients import is_on_kernels
 from .learned_metric import (
     MetricProblem,
@@ -47,6 +49,7 @@ class _RecursiveFeatureMachine(
     _task = "round"
     _coef_attribute = "metric_root_"
     _in_memory_unless = "a sample of them"
+    _takes_constant_targets = False  # its estimator does so
 
     def __init__(
         self,
@@ -118,12 +121,12 @@ class _RecursiveFeatureMachine(
             Training rows; standardize features that have different units.
         y : array of shape (n_samples,) or (n_samples, n_outputs)
             Targets; one label per row for a classifier.
-        sample_weight : array of shape (n_samples,), default=None
+        sample_weight : float or array of shape (n_samples,), default=None
             Nonnegative weights of the squared residuals.
         X_val, y_val : arrays, default=None
             Rows to compare the metrics on; None: `validation_fraction` of the rows are
             held out for this.
-        sample_weight_val : array, default=None
+        sample_weight_val : float or array, default=None
             Weights of the rows of X_val.
 
         Returns
@@ -202,18 +205,35 @@ class _RecursiveFeatureMachine(
         return self.metric_root_.shape[0]
 
     def _gradients(self, X):
-        return mapped_gradients(self.estimator_, X, self.metric_root_)
+        return mapped_gradients(self.estimator_, self._near(X), self.metric_root_)
+
+    def _near(self, X):
+        """Return rows with entries cut off that are far from the training rows."""
+        frame = (cast(values, X.dtype) for values in (self._offset, self._limits))
+        return without_far_values(X, *frame)
+
+    def _warn_of_far_values(self, X):
+        warn_of_cutoffs(self, X, self._offset, self._limits)
 
     def _values(self, X, method):
         return self._of_mapped(
             X, method, lambda X_R: self.estimator_._values(X_R, method)
         )
 
+    def _fitted_values(self, X):
+        return self.estimator_._fitted_values(mapped(X, self.metric_root_))
+
     def _of_mapped(self, X, method, function):
         """Return a function of the rows of X R."""
         X = check_rows(self, X)
         check_same_location(self, location_of(X), method)
-        return by_rows(lambda rows: function(mapped(rows, self.metric_root_)), X)
+
+        def values(rows):
+            F = function(mapped(self._near(rows), self.metric_root_))
+            check_values(F, rows)
+            return F
+
+        return by_rows(values, X)
 
     @on_its_device
     def transform(self, X: ArrayLike) -> Any:

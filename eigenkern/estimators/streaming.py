@@ -163,6 +163,7 @@ class Streaming:
             self.classes_ = np.unique(classes)
         n_outputs = None if first else math.prod(self.intercept_.shape)
         piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
+        piece = self._without_leverage(piece)
         if first:
             return self._start(piece)
         vars(self).pop("calibration_", None)  # of an earlier fit
@@ -175,6 +176,7 @@ class Streaming:
             self._waiting_ = None
             losses[-1] = self._learn(piece)
         self.n_iter_, self.loss_curve_ = len(losses), losses
+        self._warn_of_far_values(piece.X)
         return self
 
     def _start(self, piece):
@@ -189,6 +191,7 @@ class Streaming:
         publish(self, attributes)
         if state.failed:
             self._warn_of_piece()
+        self._warn_of_far_values(piece.X)
         return self
 
     def _learn(self, piece):
@@ -335,6 +338,10 @@ class Streaming:
     def _take_model(self, model):
         """Take the attributes of a model."""
         vars(self).update(model)
+
+    def _without_leverage(self, piece):
+        """Return a piece without rows that would undo what was learned, or as it is."""
+        return piece
 
     def _count_rows(self, piece):
         """Count the rows and update their means, in models that need them."""

@@ -204,7 +204,7 @@ class ClassificationTargets(ClassifierMixin):
             self._as_indicators(found.values),
             codes,
             weights,
-            found.n_distinct,
+            found.n_observations,
             keeps_decision=class_weights is None,
         )
         return {"calibration_": found}

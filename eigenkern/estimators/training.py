@@ -133,6 +133,10 @@ class Rule:
     """
 
     losses = scores = ()
+    #: Whether a warning has said that the model is bad.
+    has_warned = False
+    #: By what fraction the training loss is below that of the mean; None: not known.
+    gain = None
     #: Whether the next epochs also visit the spared rows.
     on_all_rows = False
 
@@ -171,6 +175,15 @@ class SolutionRule(Rule):
         """Record a state; return whether it has failed (a closed form never does)."""
         self.state = state
         return getattr(state, "failed", False)
+
+    @property
+    def gain(self):
+        """As in `Rule`: a closed form may know its loss."""
+        if not self.losses or self.max_iter > 1:
+            return None
+        problem = self._problem
+        of_mean = problem.model_loss(problem.initial_coef()) + problem.within
+        return 1.0 - self.losses[-1] / of_mean if of_mean > 0 else None
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model."""

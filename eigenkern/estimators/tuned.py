@@ -3,24 +3,21 @@
 from functools import partial
 from operator import attrgetter
 
-import numpy as np
 from sklearn.base import is_classifier
 
-from ..backend.array import to_numpy
 from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
-from ..problems.data import OutOfSample
 from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import max_batch_size
 from ..tuning.step import tune
-from .base import check_epochs, stops_early
+from .base import check_epochs, chooses_penalty, given_penalty, stops_early
 from .training import SolutionRule
 from .validation import check_flag, check_number, is_auto
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
-# (200 to 7000 rows, early_stopping=False); a penalty five times as large costs up to
+# (200 to 7000 rows, alpha=0); a penalty five times as large costs up to
 # 0.8 % on clean targets.
 EPOCH_PENALTY = 0.02
 
@@ -78,15 +75,28 @@ def may_be_direct(model, damping=1):
     return auto and not others
 
 
-def chosen_ridge(model, problem, K):
-    """Return alpha n, which ``early_stopping="auto"`` chooses if alpha is 0.
+def largest_size(model):
+    """Return the largest number of rows that a parameter of the iteration asks for."""
+    sizes = (getattr(model, name) for name in ("subsample_size", "batch_size"))
+    return max((size for size in sizes if not is_auto(size)), default=0)
 
-    The choice uses K, the kernel matrix of the training rows or a sample of them.
+
+def chosen_ridge(model, problem, K, merged, in_double):
+    """Return alpha n, which a fit may choose.
+
+    The choice uses K, the kernel matrix of the training rows or a sample of them;
+    `merged` are the training rows, and `in_double` as in `auto_ridge`.
     """
-    if model.alpha > 0 or not is_auto(model.early_stopping):
-        return float(model.alpha) * problem.targets.shape[0]
-    labels = is_classifier(model)
-    return auto_ridge(K, problem.targets, problem.weights, labels=labels)
+    if not chooses_penalty(model):
+        return given_penalty(model) * problem.targets.shape[0]
+    return auto_ridge(
+        K,
+        problem.targets,
+        problem.weights,
+        replicates=merged.replicates,
+        labels=is_classifier(model),
+        in_double=in_double,
+    )
 
 
 def tuned(model, problem, K, q, *, of_all_rows, in_batches=True):
@@ -168,6 +178,7 @@ def prepared_solution(problem, coef, loss, chosen, out_of_sample):
     out_of_sample : OutOfSample or None
     """
     chosen = dict.fromkeys(_CHOSEN) | chosen
+    loss += problem.within
     chosen |= {
         "algorithm_": "direct",
         "n_iter_": 1,
@@ -177,18 +188,3 @@ def prepared_solution(problem, coef, loss, chosen, out_of_sample):
     }
     solver = iter([State(coef, chosen, out_of_sample)])
     return problem, solver, chosen, SolutionRule(problem, [loss])
-
-
-def left_out_values(data, rows, residual):
-    """Return the out-of-sample values of some training rows.
-
-    Parameters
-    ----------
-    data : Data
-    rows : ndarray of int, of shape (m,)
-    residual : array of shape (m, l)
-        Residual of each row in the model of all other rows.
-    """
-    targets = data.targets[rows]
-    weights = np.ones(len(rows)) if data.weights is None else data.weights[rows]
-    return OutOfSample(targets - to_numpy(residual), targets, weights)

@@ -4,7 +4,7 @@ import sys
 import warnings
 from contextlib import contextmanager, nullcontext
 from functools import wraps
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 
 import numpy as np
 from array_api_compat import is_array_api_obj, is_numpy_array
@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from ..backend import memory
-from ..backend.array import detached, location_of, namespace, to_numpy
+from ..backend.array import detached, location_of, namespace, plain, to_numpy
 from ..backend.devices import compute_devices, working_device
 from ..backend.threads import single_threaded_blas
 from ..problems.parameters import check_bandwidth, check_kernel
@@ -35,7 +35,15 @@ def floats(X, name="X"):
 
 
 def check_number(
-    name, value, low, high=None, *, integer=False, open_ends=False, open_low=False
+    name,
+    value,
+    low,
+    high=None,
+    *,
+    integer=False,
+    open_ends=False,
+    open_low=False,
+    or_auto=False,
 ):
     """Raise a ValueError unless `value` is a number between `low` and `high`.
 
@@ -52,9 +60,14 @@ def check_number(
         Whether the bounds are excluded.
     open_low : bool, default=False
         Whether the lower bound is excluded.
+    or_auto : bool, default=False
+        Whether "auto" is valid too.
     """
-    kind = Integral if integer else Real
+    if or_auto and is_auto(value):
+        return
+    kind, given = Integral if integer else Real, value
     valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
+    value = plain(value)  # a bound may be outside the range of float32
     if valid and open_ends:
         valid = low < value and (high is None or value < high)
     elif valid:
@@ -63,18 +76,17 @@ def check_number(
     if valid and value < float("inf"):
         return
     noun = "an integer" if integer else "a number"
+    noun = f"'auto' or {noun}" if or_auto else noun
     above = ">" if open_ends or open_low else ">="
     below = "<" if open_ends else "<="
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
-    raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
+    raise ValueError(f"{name} must be {noun} {bounds}; got {given!r}")
 
 
-def check_flag(name, value, *, or_auto=False):
-    """Raise a ValueError unless `value` is True, False or, with `or_auto`, "auto"."""
-    if isinstance(value, bool | np.bool_) or (or_auto and is_auto(value)):
-        return
-    allowed = "'auto', True or False" if or_auto else "True or False"
-    raise ValueError(f"{name} must be {allowed}; got {value!r}")
+def check_flag(name, value):
+    """Raise a ValueError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_verbose(verbose):
@@ -228,9 +240,22 @@ def check_same_location(estimator, location, method):
 
 
 def check_weights(sample_weight, n, name="sample_weight"):
-    """Return the weights as a float64 array on the host, or None."""
+    """Return the weights as a float64 array on the host, or None.
+
+    A number is the weight of every row.
+    """
     if sample_weight is None:
         return None
+    if isinstance(sample_weight, Number):
+        if isinstance(sample_weight, Real):
+            check_number(name, sample_weight, 0, open_ends=True)
+            return np.full(n, float(sample_weight))
+        raise ValueError(f"{name} must be real; got {sample_weight!r}")
+    if isinstance(sample_weight, str) or getattr(sample_weight, "ndim", 1) == 0:
+        raise ValueError(
+            f"{name} must be a number or an array of shape ({n},), one weight per row "
+            f"of X; got {sample_weight!r}"
+        )
     weights = check_array(
         sample_weight,
         ensure_2d=False,
@@ -295,6 +320,32 @@ def on_its_device(method):
     return run
 
 
+@contextmanager
+def plain_parameters(estimator):
+    """Replace parameters that are NumPy scalars by Python's numbers for a while.
+
+    Their arithmetic would stay in float32 or int32, or overflow.
+    """
+    parameters = estimator.get_params(deep=False)
+    for name, value in parameters.items():
+        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
+            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
+    scalars = {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
+    with replaced_parameters(estimator, scalars):
+        yield
+
+
+@contextmanager
+def replaced_parameters(estimator, values):
+    """Replace parameters of an estimator for a while."""
+    given = {name: getattr(estimator, name) for name in values}
+    vars(estimator).update(values)
+    try:
+        yield
+    finally:
+        vars(estimator).update(given)
+
+
 class Interrupted(KeyboardInterrupt):
     """An interrupt of a fit whose model so far was published."""
 
@@ -310,7 +361,7 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with advises_on_memory(self, method.__name__, X):
+            with plain_parameters(self), advises_on_memory(self, method.__name__, X):
                 with working_device(self.device, X), shared_out(X):
                     return method(self, X, *args, **options)
         except BaseException as error:

@@ -1,13 +1,24 @@
 """Checks of bandwidths, and units for them that are measured on rows."""
 
 import math
+from dataclasses import fields
+from numbers import Real
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from ..backend.array import as_random_state, floating, namespace, slices, to_numpy
+from ..backend.array import (
+    as_random_state,
+    floating,
+    location_of,
+    move,
+    plain,
+    slices,
+    to_numpy,
+)
 from ..backend.hints import AnyGenerator, ArrayLike
 from ..backend.lazy import in_memory, is_lazy, rows_at
+from ..backend.robust import medians, sampled, usual_size
 
 # Distances by name, and what SciPy calls them.
 _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
@@ -15,23 +26,46 @@ _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
 # standard deviation is at most 1.8 % (with 200 rows at most 5.3 %): a bandwidth need
 # not be more accurate.
 MEDIAN_ROWS = 600
+# Usual sizes at which entries are cut off: sums of their squares are finite.
+_MOST_SIZES = 1e150
+# Usual sizes from which an entry is no measure of the others. Of normal values none is
+# more than 10 away, of a Cauchy distribution one in 1600.
+_FILL_SIZES = 1000.0
 # Numbers of X that `scale_gamma` reads at a time: 8 MB.
 _BLOCK = 2**20
 
 
 def check_positive_bandwidth(value):
     """Raise a ValueError unless the square of a bandwidth is a positive float."""
-    if not 0 < value < float("inf"):
+    value = plain(value)  # the limits are outside the range of float32
+    if not is_number(value) or not 0 < value < float("inf"):
         raise ValueError(f"bandwidth must be positive and finite; got {value!r}")
     if not 1e-150 < value < 1e150:  # its square is finite and positive
         raise ValueError(f"bandwidth must be in (1e-150, 1e150); got {value!r}")
 
 
 def checked_gamma(gamma):
-    """Return `gamma`; raise a ValueError unless it is positive."""
-    if not 0 < gamma < float("inf"):
+    """Return `gamma` as a float; raise a ValueError unless it is positive."""
+    if not is_number(gamma) or not 0 < gamma < float("inf"):
         raise ValueError(f"gamma must be positive and finite; got {gamma!r}")
-    return gamma
+    return float(gamma)
+
+
+def is_number(value):
+    """Whether a parameter is a number of Python or NumPy, and no array or bool."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+
+
+def check_numbers(kernel):
+    """Raise a ValueError unless all parameters of a kernel are numbers.
+
+    NumPy scalars become numbers of Python: the square of a small one would be wrong.
+    """
+    for field in fields(kernel):
+        value = getattr(kernel, field.name)
+        if not is_number(value):
+            raise ValueError(f"{field.name} must be a number; got {value!r}")
+        object.__setattr__(kernel, field.name, plain(value))  # kernels are frozen
 
 
 def median_distance(
@@ -78,11 +112,14 @@ def median_distance(
     if X.shape[0] > n_rows:
         rng = as_random_state(random_state)
         X = rows_at(X, np.sort(rng.choice(X.shape[0], n_rows, replace=False)))
-    # Scaled, so that squares of very large or small values stay finite.
+    # In units of their usual size, so that squares of it are finite, and those of fill
+    # values at most infinite.
     rows = to_numpy(in_memory(X)).astype(np.float64)
-    rows -= rows.mean(axis=0)
-    scale = np.abs(rows).max()
-    distances = pdist(rows / (scale or 1.0), _METRICS[metric]) * scale
+    with np.errstate(over="ignore"):
+        rows -= medians(rows)
+        scale = usual_size(rows)
+        np.clip(rows / scale, -_MOST_SIZES, _MOST_SIZES, out=rows)
+        distances = pdist(rows, _METRICS[metric]) * scale
     distances = distances[distances > 0]
     if distances.size == 0:
         raise ValueError(
@@ -93,23 +130,37 @@ def median_distance(
     return float(np.median(distances))
 
 
-def scale_gamma(X):
+def scale_gamma(X, like=None):
     """Return scikit-learn's gamma="scale": 1 / (d var), or 1 if X is constant.
 
-    ``var`` is the variance of all n d numbers; X may be an array or StreamedRows.
+    ``var`` is the variance of all n d numbers, except fill values: those more than 1000
+    usual sizes away from the median of their column. X may be an array or StreamedRows;
+    both are measured on rows of the array `like`, or of X.
     """
     n, d = X.shape
+    some = sampled(X if like is None else like)
+    offset = medians(some)
+    with np.errstate(over="ignore"):
+        far = _FILL_SIZES * usual_size(to_numpy(some) - to_numpy(offset))
     count, mean, squares, lowest, highest = 0, 0.0, 0.0, math.inf, -math.inf
     for rows in slices(n, max(_BLOCK // d, 1)):
         block = X[rows, :]
-        xp = namespace(block)
-        block = xp.astype(block, xp.float64)
+        xp, device = location_of(block)
+        with np.errstate(over="ignore"):
+            near = xp.abs(block - move(offset, xp, device)) <= far
+        block = xp.astype(block if bool(xp.all(near)) else block[near], xp.float64)
+        if 0 in block.shape:
+            continue
         lowest = min(lowest, float(xp.min(block)))
         highest = max(highest, float(xp.max(block)))
         # Squares about the common mean: those of the block, and of the two means.
-        m, mean_of_block = block.shape[0] * d, float(xp.mean(block))
-        squares += float(xp.sum((block - mean_of_block) ** 2))
-        squares += (mean_of_block - mean) ** 2 * m * count / (m + count)
-        mean += (mean_of_block - mean) * m / (m + count)
+        m, mean_of_block = math.prod(block.shape), float(xp.mean(block))
+        moved = mean_of_block - mean
+        with np.errstate(over="ignore"):
+            squares += float(xp.sum((block - mean_of_block) ** 2))
+        squares += moved * moved * m * count / (m + count)
+        mean += moved * m / (m + count)
         count += m
-    return 1.0 if lowest == highest else count / (d * squares)
+    if lowest == highest:
+        return 1.0
+    return count / (d * squares) if squares else math.inf

@@ -6,6 +6,8 @@ from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..backend.array import (
     device_of,
     floating,
@@ -140,6 +142,7 @@ class Kernel:
         """Return the kernel to evaluate on the encoded rows `E`: usually itself."""
         return self
 
+    @np.errstate(over="ignore", invalid="ignore")  # infinite values are found later
     def evaluate(self, xp, left, right, out=None):
         """Return the block of kernel values of encoded rows, in `out` if given."""
         product = matmul(xp, left, right.T, out)
@@ -204,6 +207,10 @@ class CallableKernel(Kernel):
 
     def evaluate(self, xp, left, right, out=None):
         found, expected = self.function(left, right), (left.shape[0], right.shape[0])
+        if "complex" in str(getattr(found, "dtype", "")):
+            raise ValueError(
+                f"kernel={self.function!r} must return real numbers; got {found.dtype}"
+            )
         try:
             K = xp.asarray(found, dtype=left.dtype)
         except (TypeError, ValueError) as error:

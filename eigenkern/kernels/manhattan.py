@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..backend.array import device_of, in_place, is_numpy, matmul, namespace, slices
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from ..backend.robust import cut, cutoffs, medians, sampled
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 
 # Numbers of a tile in which the differences of all features are added up: few enough
@@ -44,6 +45,7 @@ class Manhattan(Kernel):
     feature_work = 12
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
 
     @classmethod
@@ -67,11 +69,22 @@ class Manhattan(Kernel):
         """
         return cls(1.0 / checked_gamma(gamma))
 
-    def encode(self, X):
+    def frame(self, centers):
+        # Differences are exact, so that fill values cost no digits; only sums of them,
+        # in bandwidths, must not overflow.
+        xp = namespace(centers)
+        most = float(xp.finfo(centers.dtype).max) * min(self.bandwidth, 1.0)
+        most /= 64 * centers.shape[1]
+        usual = medians(xp.abs(sampled(centers)))
+        return {"limits": cutoffs(usual, most, most)}
+
+    def encode(self, X, limits):
         xp, (m, d) = namespace(X), X.shape
         # Stored by columns: products of two columns are then twice as fast.
         columns = xp.ones((2 * d, m), dtype=X.dtype, device=device_of(X))
-        columns[0::2, :] = X.T
+        for rows in slices(m):
+            slab = xp.asarray(X[rows, :], copy=True)
+            columns[0::2, rows] = cut(xp, slab, limits).T
         return columns.T
 
     def left(self, E):

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from ..backend.array import device_of, namespace
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope
 
 
@@ -35,6 +37,7 @@ class Polynomial(Kernel):
     coef0: float = 1.0
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
         if not self.degree >= 1 or int(self.degree) != self.degree:
             raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")
@@ -92,6 +95,7 @@ class Polynomial(Kernel):
         kernel = Polynomial(self.bandwidth, int(self.degree) - 1, self.coef0)
         return Slope(kernel, factor, "z")
 
+    @np.errstate(over="ignore")
     def diagonal(self, X):
         squares = namespace(X).sum(X * X, axis=1) / self.bandwidth**2
         return _integer_power(squares + self.coef0, int(self.degree))
@@ -124,6 +128,7 @@ class Linear(Kernel):
     def slope(self):
         return Slope(_One(), 1.0, "z")
 
+    @np.errstate(over="ignore")
     def diagonal(self, X):
         return namespace(X).sum(X * X, axis=1)
 

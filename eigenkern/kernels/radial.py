@@ -10,10 +10,12 @@ from ..backend.array import (
     device_of,
     has_vector_math,
     in_place,
+    is_numpy,
     namespace,
     slices,
 )
-from .bandwidth import check_positive_bandwidth, checked_gamma
+from ..backend.robust import cut, frame_of_distances
+from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import LOG2_E, Kernel, Slope, exp_of_minus
 
 
@@ -31,6 +33,7 @@ class _Radial(Kernel):
     _norms_lowered = 0.0
 
     def __post_init__(self):
+        check_numbers(self)
         check_positive_bandwidth(self.bandwidth)
 
     @property
@@ -44,22 +47,30 @@ class _Radial(Kernel):
 
     def frame(self, centers):
         xp = namespace(centers)
-        low = xp.min(centers, axis=0)
-        varies = xp.max(centers, axis=0) > low
-        # Distances do not depend on the offset; the mean makes the norms small. Columns
-        # in which the centers are constant count only in the norms of other rows.
-        return {
-            "offset": xp.where(varies, xp.mean(centers, axis=0), low),
-            "features": None if bool(xp.all(varies)) else xp.nonzero(varies)[0],
-        }
+        varies = xp.max(centers, axis=0) > xp.min(centers, axis=0)
+        # Distances do not depend on the offset; the median makes the norms small,
+        # except those of a few rows, which are cut off. Columns in which the centers
+        # are constant count only in the norms of other rows.
+        unit = ((1.0 + self._norms_lowered) * abs(self._scale)) ** -0.5
+        offset, limits = frame_of_distances(centers, unit)
+        features = None if bool(xp.all(varies)) else xp.nonzero(varies)[0]
+        return {"offset": offset, "limits": limits, "features": features}
 
-    def encode(self, X, offset, features):
+    @np.errstate(over="ignore")
+    def encode(self, X, offset, limits, features):
         xp, m = namespace(X), X.shape[0]
         d = X.shape[1] if features is None else features.shape[0]
         E = xp.empty((m, d + 2), dtype=X.dtype, device=device_of(X))
+        # In NumPy the norms, needed anyway, tell whether any entry may be too large.
+        always = not is_numpy(xp)
+        least = 0.0 if always else float(xp.min(limits)) ** 2
         for rows in slices(m):  # temporaries of one slab, not of all of X
             slab = X[rows, :] - offset
-            squares = xp.sum(xp.astype(slab, xp.float64) ** 2, axis=1)
+            if always:
+                slab = cut(xp, slab, limits)
+            squares = _squared_norms(slab)
+            if not always and not xp.max(squares) <= least:
+                squares = _squared_norms(cut(xp, slab, limits))
             E[rows, :d] = slab if features is None else xp.take(slab, features, axis=1)
             E[rows, d] = 1.0
             E[rows, d + 1] = xp.astype(squares, X.dtype)
@@ -85,7 +96,8 @@ class _Radial(Kernel):
         xp = namespace(E)
         largest = float(xp.max(E[:, -1])) if E.shape[0] else 0.0
         limit = float(xp.finfo(E.dtype).max) / 8
-        scale, away = abs(self._scale), f"up to {largest**0.5:.3g} away from their mean"
+        scale = abs(self._scale)
+        away = f"up to {largest**0.5:.3g} away from their median"
         if max(scale, 1.0) * max(largest, 1.0) < limit:
             return scale * largest
         wrong = f"bandwidth {self.bandwidth:.3g} is too small for rows of X {away}, in"
@@ -110,6 +122,12 @@ class _Radial(Kernel):
     def _random_lengths(self, rng, n):
         """Draw `n` factors of standard normal vectors, for a bandwidth of 1."""
         raise NotImplementedError
+
+
+def _squared_norms(X):
+    """Return |x|^2 of every row, in float64."""
+    xp = namespace(X)
+    return xp.sum(xp.astype(X, xp.float64) ** 2, axis=1)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ _ALL_UP_TO, _LATER_FACTOR = 20, 1.25
 # After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
 # fitted yet: less than single precision resolves.
 _FITTED = 20
+# The same factor from which on penalties count as more than rounding in a path.
+_ABOVE_ROUNDING = 100
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,10 @@ def iterations(last, all_up_to=_ALL_UP_TO):
 def last_iteration(spectrum, step_size):
     """Return the t after which more iterations change nothing.
 
-    By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding.
+    By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding. In
+    the span of equal rows with different targets 1 / (gamma t) has to stay above
+    rounding by a factor (`_ABOVE_ROUNDING`), or the model is rounding.
     """
-    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, spectrum.floor)
+    least = _ABOVE_ROUNDING * spectrum.floor
+    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, least)
     return math.ceil(1 / max(slowest, 1 / LAST))

@@ -248,8 +248,9 @@ class WeightedKernel:
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
         lowest = max(lowest, 0.0) if self.semidefinite else lowest
-        negative = values < -floor
-        tiny = xp.full_like(values, EPS**2 * top)
+        # A kernel that is zero, or negative, has no positive eigenvalue.
+        negative = (values < -floor) | (values[-1] <= 0)
+        tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)
         values = xp.where(values > tiny, values, tiny)
         root = xp.sqrt(values)
         targets = root[:, None] * (V.T @ T) / N
@@ -274,7 +275,7 @@ class WeightedKernel:
         return self._floor(self._weighted_matrix()) / self.weight
 
     def _floor(self, K):
-        return self.rounding * float(namespace(K).linalg.trace(K))
+        return self.rounding * abs(float(namespace(K).linalg.trace(K)))
 
     def _weighted_targets(self):
         """Return W^1/2 [Y - mean, 1]."""

@@ -120,7 +120,7 @@ def unseen(P, diagonal):
     """Return k(x, x) - |P|^2, at least 0."""
     xp = namespace(P)
     rest = diagonal - xp.sum(P**2, axis=0)
-    return xp.where(rest > 0, rest, xp.zeros_like(rest))
+    return xp.where(rest < 0, xp.zeros_like(rest), rest)  # NaN stays
 
 
 def _without_row(values, Y, weights, total):

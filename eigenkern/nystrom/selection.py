@@ -79,7 +79,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
     return to_numpy(total / (float(xp.sum(weights)) * Y.shape[1]))
 
 
-def gcv_errors(spectrum, kept, n_rows):
+def gcv_errors(spectrum, kept, n_rows, within=0.0):
     """Return the generalized cross-validation error of a path, (k,).
 
     GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centered
@@ -92,8 +92,10 @@ def gcv_errors(spectrum, kept, n_rows):
     kept : array of shape (p, k)
         1 - e g, what a filter g leaves of the targets along an eigenvector; or any
         multiple of it if ``spectrum.complete`` and n = p.
-    n_rows : int
-        n, the distinct rows: a copy, or a weight of 2, adds no information.
+    n_rows : float
+        n, the independent observations: a copy, or a weight of 2, adds no information.
+    within : float, default=0.0
+        Mean variance of targets that have become one (`Data.merged`).
     """
     xp = namespace(kept)
     N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
@@ -110,11 +112,11 @@ def gcv_errors(spectrum, kept, n_rows):
     # A model whose trace is rounding fits all targets, and can't be judged.
     left = trace > 1e-10 * xp.max(xp.abs(trace))
     safe = xp.where(left, trace, xp.ones_like(trace))
-    errors = residual / (n_outputs * N) * (n_rows / safe) ** 2
+    errors = (residual / (n_outputs * N) + within) * (n_rows / safe) ** 2
     return to_numpy(xp.where(left, errors, xp.full_like(errors, np.inf)))
 
 
-def loo_errors(spectrum, kept, blocks, Y, weights):
+def loo_errors(spectrum, kept, blocks, Y, weights, replicates=None):
     """Return the exact leave-one-out error of kernel ridge regression, (k,).
 
     Leaving row i out changes its residual r_i to ::
@@ -123,7 +125,8 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
 
     with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centered
     targets moves. The penalty lambda N is kept. With U the orthonormal columns of
-    W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise.
+    W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise. Of a row that stands
+    for u observations one is left out, with the leverage h / u.
 
     Parameters
     ----------
@@ -135,9 +138,15 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
     Y : array of shape (n, l)
         Centered targets.
     weights : array of shape (n,)
+    replicates : tuple of arrays of shape (n,), default=None
+        u, and the variance of the targets that have become one, summed over the
+        outputs. `kept` must then be no multiple.
     """
     xp = namespace(kept)
     N, n_outputs = spectrum.weight, Y.shape[1]
+    if replicates is None:
+        replicates = xp.ones_like(weights), xp.zeros_like(weights)
+    u, variance = replicates
     components = spectrum.components
     kept_components = components[:, :, None] * kept[:, None, :]
     kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
@@ -152,8 +161,11 @@ def loo_errors(spectrum, kept, blocks, Y, weights):
         if not spectrum.complete:
             residual = residual + (T - U @ components)[:, :, None]
             left = left + (1 - xp.sum(U**2, axis=1))[:, None]
-        moved = (w / (N - w))[:, None] * Y[rows, :]
+        share = w / u[rows]
+        moved = (share / (N - share))[:, None] * Y[rows, :]
         residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
         left = xp.where(left > 0, left, xp.full_like(left, EPS))
-        total = total + xp.sum((residual / left[:, None, :]) ** 2, axis=(0, 1))
+        left = (left + (u[rows] - 1)[:, None]) / u[rows][:, None]
+        squares = xp.sum(residual**2, axis=1) + (w * variance[rows])[:, None]
+        total = total + xp.sum(squares / left**2, axis=0)
     return to_numpy(total / (N * n_outputs))

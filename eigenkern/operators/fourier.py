@@ -18,7 +18,22 @@ from ..backend.machine import (
     WAVE_TILE_ROWS,
     WAVE_TILE_UNTHREADED,
 )
+from ..backend.robust import centered, cutoffs, medians, sampled
 from ..backend.threads import SleepingTeam, n_blas_threads, run_on_threads
+
+# Rounding of a phase w'x, in radians, for a row that is cut off, with w of one over the
+# bandwidth: its features are any point of the unit circle, but the same at every call.
+_ROUNDING_OF_PHASES = 1e-2
+
+
+def frame_of_phases(X, bandwidth):
+    """Return an offset of rows, and how far from it entries are cut off, (d,) each."""
+    xp, some = namespace(X), sampled(X)
+    real = xp.finfo(some.dtype)
+    offset, far = medians(some), _ROUNDING_OF_PHASES / float(real.eps) * bandwidth
+    with np.errstate(over="ignore"):
+        usual = medians(xp.abs(some - offset))
+    return offset, cutoffs(usual, far, float(real.max) / 4)
 
 
 class _Waves:
@@ -30,11 +45,13 @@ class _Waves:
         Rows whose library, device and data type to use.
     offset : array of shape (d,)
         Subtracted from all rows.
+    limits : array of shape (d,), default=None
+        How far from the offset entries are cut off; None: nowhere.
     """
 
-    def __init__(self, like, offset):
+    def __init__(self, like, offset, limits=None):
         self.xp, self.device, self.dtype = namespace(like), device_of(like), like.dtype
-        self.offset = offset
+        self.offset, self._limits = offset, limits
         threaded = is_numpy(self.xp)
         self.n_workers = n_blas_threads() if threaded else 1
         self._pool = SleepingTeam(self.n_workers) if threaded else None
@@ -43,6 +60,12 @@ class _Waves:
     def array_options(self):
         """Data type and device of new arrays."""
         return {"dtype": self.dtype, "device": self.device}
+
+    def centered(self, X):
+        """Return rows minus the offset, with entries far away cut off."""
+        if self._limits is None:
+            return X - self.offset
+        return centered(X, self.offset, self._limits)
 
     def map_tiles(self, task, m, width):
         """Return ``task(rows)`` of all tiles, ranges of `m` rows, in order.
@@ -70,7 +93,7 @@ class _Waves:
         run_on_threads(pool, work, [(i,) for i in range(len(items))])
         return results
 
-    def write(self, phi, rows, centered, W):
+    def write(self, phi, rows, near, W):
         """Write the features of some rows to `phi`.
 
         Parameters
@@ -78,7 +101,7 @@ class _Waves:
         phi : array of shape (m, D)
             D = 2 F, or 2 F - 1 as in `fourier_features`.
         rows : slice
-        centered : array of shape (len(rows), d)
+        near : array of shape (len(rows), d)
             These rows of X, minus the offset.
         W : array of shape (d, F)
             Halves of the frequencies.
@@ -87,7 +110,7 @@ class _Waves:
         scale = 2.0 * (2.0 / n_columns) ** 0.5
         for start in range(0, n_frequencies, FREQUENCY_SLAB):
             end = min(start + FREQUENCY_SLAB, n_frequencies)
-            cosines, sines = _half_waves(self.xp, centered @ W[:, start:end])
+            cosines, sines = _half_waves(self.xp, near @ W[:, start:end])
             cosines -= 0.5
             if end == n_frequencies and n_columns % 2:
                 cosines[:, -1] = (cosines[:, -1] + sines[:, -1]) * 0.5**0.5
@@ -99,7 +122,7 @@ class _Waves:
             phi[rows, first : first + sines.shape[1]] = sines
 
 
-def fourier_features(X, frequencies, offset, n_columns):
+def fourier_features(X, frequencies, offset, limits, n_columns):
     """Return random Fourier features of given frequencies, shape (m, D).
 
     For D = 2 F columns and frequencies w_1, ..., w_F ::
@@ -117,15 +140,17 @@ def fourier_features(X, frequencies, offset, n_columns):
     frequencies : array of shape (d, F)
     offset : array of shape (d,)
         Subtracted from all rows first.
+    limits : array of shape (d,)
+        How far from the offset entries are cut off.
     n_columns : int
         D.
     """
-    waves = _Waves(X, offset)
+    waves = _Waves(X, offset, limits)
     half = 0.5 * frequencies
     phi = waves.xp.empty((X.shape[0], n_columns), **waves.array_options)
 
     def task(rows):
-        waves.write(phi, rows, X[rows, :] - offset, half)
+        waves.write(phi, rows, waves.centered(X[rows, :]), half)
 
     waves.map_tiles(task, X.shape[0], min(half.shape[1], FREQUENCY_SLAB))
     return phi
@@ -156,12 +181,16 @@ class FourierBlocks(_Waves):
     offset : array of shape (d,)
         Subtracted from all rows. This changes no product of features, and keeps large
         offsets of X from costing digits.
+    limits : array of shape (d,), default=None
+        How far from the offset entries are cut off; None: nowhere.
     cache_bytes : float, default=0
         Memory for frequencies already drawn.
     """
 
-    def __init__(self, kernel, seed, block_size, like, offset, *, cache_bytes=0.0):
-        super().__init__(like, offset)
+    def __init__(
+        self, kernel, seed, block_size, like, offset, limits=None, *, cache_bytes=0.0
+    ):
+        super().__init__(like, offset, limits)
         self.kernel, self.seed, self.block_size = kernel, seed, block_size
         self._n_features = like.shape[1]
         itemsize = self.xp.finfo(self.dtype).bits // 8
@@ -210,7 +239,7 @@ class FourierBlocks(_Waves):
 
         def task(rows):
             phi = self._buffer(rows)
-            T = matmul(xp, W.T, (X[rows, :] - self.offset).T, phi[F:, :])
+            T = matmul(xp, W.T, self.centered(X[rows, :]).T, phi[F:, :])
             _write_waves(xp, T, phi[:F, :], phi[F:, :], F**-0.5)
             return (rows, phi), phi @ G[rows, :]
 
@@ -265,12 +294,12 @@ class FourierBlocks(_Waves):
             constant = -0.5 * sum(xp.sum(A, axis=0) for _, A, _ in slabs)
 
             def task(rows, slabs=slabs, constant=constant):
-                centered, total = X[rows, :] - self.offset, constant
+                near, total = self.centered(X[rows, :]), constant
                 T = buffer = None
                 for W, A, B in slabs:
                     if T is not None and T.shape[1] != W.shape[1]:
                         T = buffer = None
-                    T = matmul(xp, centered, W, T)
+                    T = matmul(xp, near, W, T)
                     squares, buffer = _half_waves(xp, T, buffer)
                     total = total + squares @ A
                     total += buffer @ B

@@ -22,9 +22,13 @@ from ..backend.array import (
     to_numpy,
 )
 from ..backend.machine import GRADIENT_BYTES, SIGNED_ROWS, SIGNED_TILE
+from ..backend.robust import cast, centered, cut, cutoffs, medians, sampled
 from ..backend.threads import run_on_threads
 from ..backend.transfer import StreamedRows
 from .sharded import kernel_operator
+
+# Bandwidths from which signs of differences are not needed: exp(-1e4) is zero.
+_FAR = 1e4
 
 
 class KernelGradient:
@@ -53,11 +57,10 @@ class KernelGradient:
         self.dtype = self._matrix.dtype
         self._coef = move(coef, self.xp, device)
         self._Z = move(centers, self.xp, device)
-        self._rows = StreamedRows(X, *devices[0])
+        self._rows, self._frame = StreamedRows(X, *devices[0]), {}
         # Far from the origin the difference of the two sums would lose digits.
-        self._offset = self.xp.mean(self._Z, axis=0)
-        if self._slope.direction == "z":
-            self._offset = self.xp.zeros_like(self._offset)
+        if self._slope.direction != "z":
+            self._frame = self._slope.kernel.frame(self._Z)
         self.shape = *X.shape, coef.shape[1]
 
     def block(self, start, stop, mix=None):
@@ -70,11 +73,14 @@ class KernelGradient:
             Return those of the r combinations ``f(x) @ mix`` of the outputs.
         """
         xp, coef = self.xp, _mixed(self._coef, mix)
-        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
+        x = cast(self._rows[start:stop, :], self.dtype)
         if self._slope.direction == "sign(z - x)":
             return self._slope.factor * self._by_signs(x, coef)
         (p, d), itemsize = self._Z.shape, self._matrix.itemsize
-        x, Z, parts = x - self._offset, self._Z - self._offset, []
+        Z, parts = self._Z, []
+        if "offset" in self._frame:
+            offset, limits = self._frame["offset"], self._frame["limits"]
+            x, Z = centered(x, offset, limits), centered(Z, offset, limits)
         n_at_once = max(int(GRADIENT_BYTES // (itemsize * p * (d + 1))), 1)
         for outputs in slices(coef.shape[1], n_at_once):
             a = coef[:, outputs]
@@ -90,8 +96,11 @@ class KernelGradient:
     def _by_signs(self, x, coef):
         """Return sum_j w(x, z_j) sign(z_j - x) a_j of the rows x."""
         xp, kernel, (m, d), p = self.xp, self._slope.kernel, x.shape, self._Z.shape[0]
-        left, right = kernel.left(kernel.encode(x)), kernel.encode(self._Z)
-        huge = left * xp.repeat(self._huge(x), 2)
+        left, right = (kernel.encode(rows, **self._frame) for rows in (x, self._Z))
+        left, x, Z = kernel.left(left), self._near(x), self._near(self._Z)
+        huge = kernel.left(kernel.encode(x, **self._frame))
+        huge *= xp.repeat(self._huge(x, Z), 2)
+        signed = kernel.encode(Z, **self._frame)
         G = xp.zeros((m, d, coef.shape[1]), dtype=self.dtype, device=device_of(x))
         # Four tiles: W, -W, the differences, and another one inside `evaluate`.
         n_centers, n_rows = p, max(int(GRADIENT_BYTES // (32 * p)), 1)
@@ -104,8 +113,8 @@ class KernelGradient:
         def task(i):
             rows = slice(i, min(i + n_rows, m))
             for columns in slices(p, n_centers):
-                Z, a, tile = right[columns, :], coef[columns, :], None
-                W = kernel.evaluate(xp, left[rows, :], Z)
+                Z, a, tile = signed[columns, :], coef[columns, :], None
+                W = kernel.evaluate(xp, left[rows, :], right[columns, :])
                 least = -W
                 for j in range(d):
                     tile = kernel.difference(xp, huge[rows, :], Z, j, tile)
@@ -116,10 +125,18 @@ class KernelGradient:
         run_on_threads(pool, task, [(i,) for i in range(0, m, n_rows)])
         return G
 
-    def _huge(self, x):
+    def _near(self, X):
+        """Return rows with fill values cut off, so that they cost signs no digits."""
+        xp, some = self.xp, sampled(self._Z)
+        offset = medians(some)
+        far, most = _FAR * self._slope.kernel.bandwidth, self._frame["limits"]
+        limits = cutoffs(medians(xp.abs(some - offset)), far, float(xp.min(most)))
+        return cut(xp, xp.asarray(X, copy=True), limits, offset)
+
+    def _huge(self, x, Z):
         """Return the power of two of each feature that makes its differences huge."""
         xp = self.xp
-        sizes = [to_numpy(xp.max(xp.abs(rows), axis=0)) for rows in (x, self._Z)]
+        sizes = [to_numpy(xp.max(xp.abs(rows), axis=0)) for rows in (x, Z)]
         limit = np.finfo(sizes[0].dtype).maxexp - 2
         powers = limit - np.frexp(np.maximum(*sizes))[1]
         huge = np.ldexp(np.ones_like(sizes[0]), np.minimum(powers, limit))
@@ -152,7 +169,7 @@ class FourierGradient:
         xp, d = self.xp, self.shape[1]
         coef = _mixed(self._coef, mix)
         (n_blocks, width, n_outputs), size = coef.shape, xp.finfo(self.dtype).bits // 8
-        x = xp.astype(self._rows[start:stop, :], self.dtype, copy=False)
+        x = cast(self._rows[start:stop, :], self.dtype)
         total = 0.0
         n_at_once = max(int(GRADIENT_BYTES // (size * width * d * n_outputs)), 1)
         for blocks in slices(n_blocks, n_at_once):

@@ -130,6 +130,15 @@ class CenteredFeatures(Matrix):
             for rows in slices(stop)
         )
 
+    def normal_equations(self, y, w):
+        """Return F' W F and F' W y of sparse rows in float64, without dense rows."""
+        X, mean, w = (values.astype(np.float64) for values in (self._X, self._mean, w))
+        sums = X.T @ w
+        G = (X.T @ (scipy.sparse.diags_array(w) @ X)).toarray()
+        G -= np.outer(sums, mean)
+        G -= np.outer(mean, sums - w.sum() * mean)
+        return G, X.T @ (w[:, None] * y) - np.outer(mean, w @ y)
+
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""
         return FeatureKernel(self.rows(self._X[start:stop, :]))

@@ -16,6 +16,7 @@ from ..backend.array import equal_slices, is_numpy, location_of, slices
 from ..backend.dask import DaskRows
 from ..backend.linalg import large_product, plus_diagonal
 from ..backend.machine import CPU, machine_of
+from ..backend.robust import cast
 from ..backend.threads import Team, n_blas_threads, run_on_threads
 from ..backend.transfer import StreamedRows
 from .dask_shards import matrix_on_workers
@@ -82,8 +83,7 @@ class TiledKernel(Matrix):
             X = StreamedRows(X, *here)
 
         def encoded_rows(start, stop):
-            rows = self.xp.astype(X[start:stop, :], self.dtype, copy=False)
-            return self.kernel.encode(rows, **self._frame)
+            return self.kernel.encode(cast(X[start:stop, :], self.dtype), **self._frame)
 
         return encoded_rows
 

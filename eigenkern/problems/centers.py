@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
 from ..backend.lazy import check_in_memory, is_lazy, rows_at
-from ..backend.linalg import large_product, solve_triangular
+from ..backend.linalg import absolute, large_product, solve_triangular
 from ..centers import choose, masses, uniform_indices
 from ..nystrom.moments import Moments
 from ..nystrom.plan import blocks
@@ -86,6 +86,8 @@ class CenterProblem(LeastSquares):
         """Choose centers among the distinct training rows."""
         if method != "uniform":
             check_in_memory(self._X, "centers='uniform', or an array as centers")
+        if self._data.indefinite:  # the other methods need a norm
+            method = "uniform"
         first, which = self._data.distinct(self.train.index)
         totals = np.bincount(which, weights=to_numpy(self.train.weights))
         alike = method == "uniform" or n_centers >= len(first)
@@ -125,9 +127,15 @@ class CenterProblem(LeastSquares):
             K = self.to_compute(take(K, self.center_indices, axis=1))
             K = xp.astype(K, xp.float64)
         else:
+            # What is cut off is the same as in the kernel values of other rows.
+            frame = self.kernel.frame(self._centers)
             centers = xp.astype(self._centers, xp.float64)
-            K = TiledKernel(self.kernel, centers).block()
+            K = TiledKernel(self.kernel, centers, frame=frame).block()
         check_finite(K)
+        if self._data.indefinite:
+            K = absolute(K)  # the norm of the span of its columns
+        if self._data.constant and not bool(xp.any(K != 0)):
+            K = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
         found = Whitening.of(K, self.kernel_dtype)
         if self.kernel is None or self.kernel_dtype == xp.float64:
             return found
@@ -209,7 +217,7 @@ class CenterProblem(LeastSquares):
             U *= xp.sqrt(rows.weights[block])[:, None]
             yield block, U
 
-    def without(self, sets, L, solutions):
+    def without(self, sets, factor, solutions):
         one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
         matrix = self.matrix_of(self.all.part_at(one_of_each))
         F, h = [], []
@@ -219,12 +227,12 @@ class CenterProblem(LeastSquares):
                 Phi_T = solve_triangular(self.whitening.L, K.T)
             else:
                 Phi_T = large_product(K, self.whitening.R).T
-            V = solve_triangular(L, Phi_T)
+            V = solve_triangular(factor.L, Phi_T)
             F.append(to_numpy(Phi_T.T @ solutions))
             h.append(to_numpy(self.xp.sum(V * V, axis=0)))
         F, h = np.concatenate(F), np.concatenate(h) * sets.weights
-        left = np.maximum(1.0 - h, float(self.xp.finfo(self.kernel_dtype).eps) ** 0.5)
-        return (F[:, :-1] - sets.targets) / left[:, None], (1.0 - F[:, -1]) / left
+        kept = np.maximum(1.0 - h, float(self.xp.finfo(self.kernel_dtype).eps) ** 0.5)
+        return F[:, :-1] - sets.targets, 1.0 - F[:, -1], kept, 1.0
 
     def gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)

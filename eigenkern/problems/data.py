@@ -1,5 +1,6 @@
-"""Validated training data, and rows held out of it."""
+"""Validated training data, equal rows among them, and rows held out of them."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -7,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import location_of
-from ..backend.lazy import is_lazy
+from ..backend.array import device_of, location_of, namespace, slices
+from ..backend.lazy import is_lazy, rows_at
 from ..backend.transfer import StreamedRows
 from ..centers import distinct_rows
 from .problem import take
@@ -17,6 +18,12 @@ from .problem import take
 # with 10000 training rows of a9a, covtype and mnist: 0.365, 0.375, 0.103 with at most
 # 100 spared rows; 0.348, 0.372, 0.100 with 300; the same to 0.002 with 1000 and 2000.
 _ROWS_PER_SPARED, _MAX_SPARED = 10, 1000
+# Rows that are compared with the first one at a time.
+_COMPARED_ROWS = 4096
+# Part of the repeated rows, in sets of equal rows with several targets, from which on
+# all repeated rows are replicates. In a table whose rows were copied it is 0; in one of
+# categories whose labels are noisy it is near 1.
+_PART_OF_REPLICATES = 0.2
 
 
 class OutOfSample(NamedTuple):
@@ -29,14 +36,150 @@ class OutOfSample(NamedTuple):
     targets : ndarray of shape (m, l)
     weights : ndarray of shape (m,)
         `sample_weight` times `class_weight`, times the number of rows each stands for.
-    n_distinct : int or None
-        Number of distinct rows. None: all rows are distinct.
+    n_observations : float
+        Number of independent observations among them, see `Data.observations`.
     """
 
     values: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
-    n_distinct: int | None = None
+    n_observations: float
+
+
+class Replicates(NamedTuple):
+    """What is known of rows that stand for several observations, see `Data.merged`.
+
+    Attributes
+    ----------
+    n_observations : ndarray of shape (n,)
+        u, how many independent observations each row stands for.
+    variance : ndarray of shape (n,)
+        v, the variance of their targets, summed over the outputs.
+    """
+
+    n_observations: np.ndarray
+    variance: np.ndarray
+
+    @property
+    def prevail(self):
+        """Whether most observations are replicates."""
+        u = self.n_observations
+        return u[u > 1].sum() > 0.5 * u.sum()
+
+    def of(self, y, n=None):
+        """Return u and v of the first `n` rows where y is, in its data type."""
+        xp, device = namespace(y), device_of(y)
+        parts = (xp.asarray(values[:n], device=device) for values in self)
+        return tuple(xp.astype(part, y.dtype) for part in parts)
+
+
+class Merged(NamedTuple):
+    """Rows of which equal ones have become one, see `Data.merged`.
+
+    Least squares on them has the solution of least squares on all rows. For it a set of
+    G equal rows is one row with the mean y of their targets, weighted, and the sum w of
+    their weights; their variance v adds w v to the loss of any model.
+
+    Attributes
+    ----------
+    data : Data
+        `targets` and `weights` of `rows` are means and sums; others are as they were.
+    rows : ndarray of shape (k,)
+        One row of each set, in random order.
+    source : Data
+        With the targets and weights of all rows.
+    members : ndarray of shape (n,)
+        All rows of the sets.
+    which : ndarray of shape (n,)
+        The set of each of them, an index in `rows`.
+    n_observations : ndarray of shape (k,)
+        u, the number of independent observations in each set.
+    variance : ndarray of shape (k, l)
+        v.
+    """
+
+    data: "Data"
+    rows: np.ndarray
+    source: "Data"
+    members: np.ndarray
+    which: np.ndarray
+    n_observations: np.ndarray
+    variance: np.ndarray
+
+    @property
+    def within(self):
+        """The mean of v, over rows and outputs: what no model removes of the loss."""
+        if len(self.rows) == len(self.members):
+            return 0.0
+        weights = self.data.weights[self.rows]
+        return float(np.average(self.variance.mean(axis=1), weights=weights))
+
+    @property
+    def replicates(self):
+        """The `Replicates` of the rows; None if each is one observation."""
+        if (self.n_observations == 1).all() and not self.variance.any():
+            return None
+        return Replicates(self.n_observations, self.variance.sum(axis=1))
+
+    def replicates_of(self, rows):
+        """Return the `Replicates` of the rows in another order."""
+        order = np.argsort(self.rows)
+        order = order[np.searchsorted(self.rows, rows, sorter=order)]
+        return Replicates(*(values[order] for values in self.replicates))
+
+    def members_of(self, places):
+        """Return all rows of some sets, and the place in `places` of the set of each.
+
+        Parameters
+        ----------
+        places : ndarray of int
+            Indices in `rows`.
+        """
+        order = np.full(len(self.rows), -1)
+        order[places] = np.arange(len(places))
+        found = order[self.which]
+        return self.members[found >= 0], found[found >= 0]
+
+    def out_of_sample(self, places, values):
+        """Return values of some sets as those of their rows, an `OutOfSample`.
+
+        Parameters
+        ----------
+        places : ndarray of int, of shape (m,)
+            Indices in `rows`.
+        values : ndarray of shape (m, l)
+            Each from a model that was trained without the set.
+        """
+        members, which = self.members_of(places)
+        n = float(self.n_observations[places].sum())
+        return self.source.out_of_sample(members, values[which], n)
+
+    def left_out(self, places, residual, kept):
+        """Return the value of each row of some sets, left out one by one.
+
+        Copies are left out together, replicates alone. With f the value in the model of
+        all rows, h the leverage of the set and v the part of its weight that belongs to
+        the observation, the value in the model without the observation y_i is
+        ``y_i - (y_i - f) / (1 - v h)``.
+
+        Parameters
+        ----------
+        places : ndarray of int, of shape (m,)
+            Indices in `rows`.
+        residual : ndarray of shape (m, l)
+            y - f, y the mean target.
+        kept : ndarray of shape (m,)
+            1 - h.
+        """
+        members, which = self.members_of(places)
+        weights = self.source.weights_of(members)
+        part = parts_of_sets(which, weights, self.n_observations[places])
+        kept = (1.0 - part) + part * kept[which]
+        Y = self.source.targets[members]
+        from_mean = Y - self.data.targets[self.rows[places]][which]
+        residual = (residual[which] + from_mean) / kept[:, None]
+        n = float(self.n_observations[places].sum())
+        return self.source.out_of_sample(members, Y - residual, n)
 
 
 class Spared:
@@ -46,8 +189,8 @@ class Spared:
 
     Parameters
     ----------
-    train : ndarray of int
-        Training rows, in the solver's order.
+    merged : Merged
+        The training rows, in the solver's order.
     at_start : bool, default=False
         Whether the first rows are spared instead of the last: a tenth, at most 1000.
 
@@ -59,11 +202,17 @@ class Spared:
         The other training rows.
     """
 
-    def __init__(self, train, *, at_start=False):
-        n = len(train)
+    def __init__(self, merged, *, at_start=False):
+        n = len(merged.rows)
         m = min(max(n // _ROWS_PER_SPARED, 1), _MAX_SPARED)
-        self.rows = train[:m] if at_start else train[n - m :]
+        self._merged = merged
+        self._places = np.arange(m) if at_start else np.arange(n - m, n)
+        self.rows = merged.rows[self._places]
         self.visited = slice(m, n) if at_start else slice(0, n - m)
+
+    def out_of_sample(self, values):
+        """Return values of the spared rows as those of all rows that equal them."""
+        return self._merged.out_of_sample(self._places, values)
 
     def states(self, solver, of_all_rows):
         """Iterate over the states of a solver on the visited rows, then on all rows.
@@ -131,6 +280,10 @@ class Data:
         Validation rows, if the user gave some.
     precomputed : bool
         Whether X is a kernel matrix.
+    indefinite : bool
+        Whether the kernel is known to have negative eigenvalues.
+    constant : bool
+        Whether all rows with weight are equal.
     """
 
     X: Any
@@ -141,6 +294,8 @@ class Data:
     groups: np.ndarray | None = None
     validation: tuple | None = None
     precomputed: bool = False
+    indefinite: bool = False
+    constant: bool = False
 
     @cached_property
     def ranks(self):
@@ -160,6 +315,146 @@ class Data:
         """Return the same for pairs of rows and targets."""
         pairs = np.column_stack([self.ranks[rows], self.targets[rows]])
         return np.unique(pairs, axis=0, return_index=True, return_inverse=True)[1:]
+
+    def observations(self, rows):
+        """Return which of some rows are one observation, and how many each set holds.
+
+        Equal rows with equal targets may be copies: they are one observation. But if
+        equal rows have other targets too, or many other repeated rows have, they are
+        replicates, which tell the noise: then each row, or unit of an integer weight,
+        is an observation. Copies of the whole table, or of a class, change nothing.
+
+        Returns
+        -------
+        first : ndarray of shape (k,)
+            Places in `rows` of a row of each observation, in an order of their content.
+        which : ndarray of shape (n,)
+            The observation of each row.
+        n_of_set : ndarray of shape (G,)
+            The number of observations in each set of equal rows, in the order of
+            `distinct`.
+        """
+        first_of_set, set_of_row = self.distinct(rows)
+        n_sets = len(first_of_set)
+        if n_sets == len(rows):
+            return first_of_set, set_of_row, np.ones(n_sets)
+        first, pair = self.distinct_with_targets(rows)
+        own, n_rows = set_of_row[first], np.bincount(pair)
+        weights = None if self.weights is None else self.weights[rows]
+        if weights is not None and (weights != np.rint(weights)).any():
+            weights = None
+        counts = np.bincount(pair, weights=weights).astype(np.int64)
+        several = (np.bincount(own) > 1)[own]
+        repeated = (np.bincount(own, counts) > 1)[own]
+        part = counts[several].sum() / max(counts[repeated].sum(), 1)
+        replicates = repeated if part >= _PART_OF_REPLICATES else several
+        groups = self.groups
+        groups = np.zeros_like(first) if groups is None else groups[rows[first]]
+        n_copies = np.ones(groups.max() + 1, dtype=np.int64)
+        for group in np.unique(groups):
+            n_copies[group] = np.gcd.reduce(counts[groups == group])
+        n_of_pair = np.where(replicates, counts // n_copies[groups], 1)
+        # The rows of a pair in as many parts as it has observations.
+        order = np.argsort(pair, kind="stable")
+        starts = np.cumsum(n_rows) - n_rows
+        place = np.empty_like(pair)
+        place[order] = np.arange(len(pair)) - np.repeat(starts, n_rows)
+        n_parts = np.minimum(n_of_pair, n_rows)
+        part_of_row = place * n_parts[pair] // n_rows[pair]
+        which = (np.cumsum(n_parts) - n_parts)[pair] + part_of_row
+        first = np.unique(which, return_index=True)[1]
+        return first, which, np.bincount(own, n_of_pair)
+
+    def out_of_sample(self, rows, values, n_observations=None):
+        """Return values of some rows, from models without them, an `OutOfSample`.
+
+        `n_observations` is that of the rows; None: it is computed.
+        """
+        if n_observations is None:
+            n_observations = float(self.observations(rows)[2].sum())
+        weights = self.weights_of(rows)
+        return OutOfSample(values, self.targets[rows], weights, n_observations)
+
+    def weights_of(self, rows):
+        """Return the weights of some rows."""
+        return np.ones(len(rows)) if self.weights is None else self.weights[rows]
+
+    def merged(self, rows, *, fewest=0):
+        """Return the rows in random order, equal ones as one, a `Merged`.
+
+        Where the copies of a row stand, after the first one, does not change the order.
+        Rows are not merged if they are not in memory, or if fewer than `fewest` sets
+        would remain.
+        """
+        n = len(rows)
+        if self.precomputed or is_lazy(self.X):
+            return self.unmerged(self.shuffled(rows))
+        first, which = self.distinct(rows)
+        order = self.rng.permutation(np.argsort(rows[first]))
+        if len(first) == n:
+            return self.unmerged(rows[first[order]])
+        n_of_set = self.observations(rows)[2]
+        if len(first) < fewest:
+            each = (n_of_set / np.bincount(which))[which]
+            order = self.rng.permutation(np.argsort(which, kind="stable"))
+            return self.unmerged(rows[order], each[order])
+        Y = self.targets[rows]
+        w = self.weights_of(rows)
+        totals = np.bincount(which, weights=w)
+        mean, variance = (np.empty((len(first), Y.shape[1])) for _ in range(2))
+        for j, y in enumerate(Y.T):
+            y_first = y[first]  # the mean of equal targets is exact
+            deviation = w * (y - y_first[which])
+            mean[:, j] = y_first + np.bincount(which, weights=deviation) / totals
+            squares = np.bincount(which, weights=w * (y - mean[which, j]) ** 2)
+            variance[:, j] = squares / totals
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return Merged(
+            self._with(rows[first], totals, mean),
+            rows[first[order]],
+            self,
+            rows,
+            place[which],
+            n_of_set[order],
+            variance[order],
+        )
+
+    def unmerged(self, rows, n_observations=None):
+        """Return rows as they are, in their order, as a `Merged`.
+
+        If there are copies, each is a part of an observation.
+        """
+        n, n_outputs = len(rows), self.targets.shape[1]
+        u = np.ones(n) if n_observations is None else n_observations
+        sets = np.arange(n), u, np.zeros((n, n_outputs))
+        return Merged(self, rows, self, rows, *sets)
+
+    def without_copies(self, rows):
+        """Return the data and, in random order, the rows without copies.
+
+        Equal rows with equal targets become one row with the sum of their weights, for
+        losses other than the squared one. The order is as in `merged`.
+        """
+        if self.precomputed or is_lazy(self.X):
+            return self, self.shuffled(rows)
+        first, which = self.distinct_with_targets(rows)
+        w = None if self.weights is None else self.weights[rows]
+        totals, data = np.bincount(which, weights=w), self
+        if len(first) < len(rows):
+            data = self._with(rows[first], totals, self.targets[rows[first]])
+        order = self.rng.permutation(np.argsort(rows[first]))
+        return data, rows[first[order]]
+
+    def _with(self, rows, weights, targets):
+        """Return the data with other weights and targets of some rows."""
+        n = len(self.targets)
+        w = np.ones(n) if self.weights is None else self.weights.copy()
+        Y = self.targets.copy()
+        w[rows], Y[rows] = weights, targets
+        other = replace(self, weights=w, targets=Y)
+        vars(other)["ranks"] = self.ranks  # the rows are the same
+        return other
 
     def take(self, rows):
         """Return the data of some rows."""
@@ -186,11 +481,58 @@ class Data:
             return np.arange(len(self.targets))
         return np.flatnonzero(self.weights > 0)
 
+    def rows_are_equal(self):
+        """Return whether all rows with weight are equal; most often two rows tell."""
+        rows = self.rows_with_weight()
+        few = rows[np.unique([0, len(rows) - 1, len(rows) // 2])]
+        parts = [few, *(rows[part] for part in slices(len(rows), _COMPARED_ROWS))]
+        first = rows_of(self.X, rows[:1])
+        return all(_equal(rows_of(self.X, index), first) for index in parts)
+
+    def with_constant_targets(self):
+        """Return the data with the mean of the targets for every row, of one class."""
+        rows = self.rows_with_weight()
+        w = None if self.weights is None else self.weights[rows]
+        mean = np.average(self.targets[rows], axis=0, weights=w)
+        targets = np.tile(mean, (len(self.targets), 1))
+        return replace(
+            self, targets=targets, weights=None, groups=None, validation=None
+        )
+
     @property
     def every_row(self):
         """All rows with positive weight, to be read in ranges."""
         order = None if self.weights is None else self.rows_with_weight()
         return StreamedRows(self.X, *location_of(self.X), order)
+
+
+def rows_of(X, index):
+    """Return some rows as an array in memory, or as a sparse array."""
+    return X[index] if scipy.sparse.issparse(X) else rows_at(X, index)
+
+
+def _equal(X, row):
+    """Return whether all rows equal one row, of shape (1, d)."""
+    if scipy.sparse.issparse(X):
+        return (X != row[np.zeros(X.shape[0], dtype=np.int64)]).nnz == 0
+    return bool(namespace(X).all(X == row))
+
+
+def parts_of_sets(which, weights, n_observations):
+    """Return the part of the weight of its set that the observation of each row has.
+
+    Parameters
+    ----------
+    which : ndarray of shape (n,)
+        The set of each row.
+    weights : ndarray of shape (n,)
+    n_observations : ndarray of shape (G,)
+        Of each set.
+    """
+    totals, n_rows = np.bincount(which, weights), np.bincount(which)
+    u = n_observations[which]
+    part = weights * n_rows[which] / (u * totals[which])
+    return np.where(u == 1, 1.0, np.minimum(part, 1.0))
 
 
 def draw(data, n):
@@ -276,11 +618,11 @@ def sample_of_classes(codes, n, rng):
     return chosen, (sizes / np.maximum(taken, 1))[codes[chosen]]
 
 
-def hold_out(data, rows, fraction):
+def hold_out(data, rows, fraction, *, fewest=1, in_given_order=False):
     """Split rows into training rows and held-out rows.
 
-    Equal rows with equal targets stay together, and only content and seed determine the
-    split: repeating a row gives the same result as an integer weight.
+    Copies stay together, replicates need not (`Data.observations`), and only content
+    and seed determine the split: a copy gives the same result as an integer weight.
 
     Parameters
     ----------
@@ -288,18 +630,31 @@ def hold_out(data, rows, fraction):
     rows : ndarray of int
     fraction : float
         Fraction of every class to hold out.
+    fewest : int, default=1
+        Fewest rows to hold out, and to train with.
+    in_given_order : bool, default=False
+        Whether the rows are drawn in the order of their first copies, not in that of
+        their content: sparse and dense rows then give the same split.
 
     Returns
     -------
     train, held_out : ndarray of int
         Increasing.
     """
-    first, which = data.distinct_with_targets(rows)
+    first, which, _ = data.observations(rows)
+    order, held = np.arange(len(first)), np.zeros(len(first), dtype=bool)
+    if in_given_order:
+        order = np.argsort(rows[first])
     groups = np.zeros_like(first) if data.groups is None else data.groups[rows[first]]
-    held = choose_evenly(groups, max(round(fraction * len(first)), 1), data.rng)
-    if not held.any():
+    n_held = math.ceil(fraction * len(first) - 1e-9)
+    held[order] = choose_evenly(groups[order], n_held, data.rng)
+    held = held[which]
+    if min(held.sum(), (~held).sum()) < fewest:
+        trained = "" if data.groups is None else ", and one of each class"
         raise ValueError(
-            f"validation_fraction={fraction} leaves no row for selection: the "
-            f"{len(rows)} training rows contain {len(first)} distinct rows"
+            f"validation_fraction must leave at least {fewest} "
+            f"row{'s' if fewest > 1 else ''} to score and {fewest} to train "
+            f"with{trained}; got {fraction} of {len(rows)} rows, of "
+            f"which {len(first)} are distinct"
         )
-    return rows[~held[which]], rows[held[which]]
+    return rows[~held], rows[held]

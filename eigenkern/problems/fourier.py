@@ -6,11 +6,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backend.array import device_of, move, namespace, to_numpy
+from ..backend.robust import cast
 from ..backend.transfer import move_what_fits
 from ..losses import SquaredError, weighted_median
-from ..operators.fourier import FourierBlocks
+from ..operators.fourier import FourierBlocks, frame_of_phases
+from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
-from ..tuning.doubly_stochastic import N_SAMPLED, auto_alpha, longest_safe_step
+from ..tuning.doubly_stochastic import (
+    ALPHA,
+    N_RIDGE,
+    N_SAMPLED,
+    OUTLIER,
+    longest_safe_step,
+)
+from ..tuning.penalty import auto_ridge
 from .parameters import make_kernel
 from .problem import Problem, take
 
@@ -25,6 +34,8 @@ class Start(NamedTuple):
         Seed of the frequencies.
     offset : array of shape (d,)
         Subtracted from all rows.
+    limits : array of shape (d,)
+        How far from the offset entries are cut off.
     target_scale, constant : ndarray of shape (l,)
         The unit of the targets, and the constant to start from, in units of y.
     """
@@ -32,6 +43,7 @@ class Start(NamedTuple):
     kernel: Any
     seed: int
     offset: Any
+    limits: Any
     target_scale: np.ndarray
     constant: np.ndarray
 
@@ -40,7 +52,7 @@ class Start(NamedTuple):
         """Return the `Start` of a fitted model, from its attributes."""
         names = "target_scale_", "intercept_", "feature_mean_"
         scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
-        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"]
+        rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"], fitted["limits_"]
         return cls(*rest, scale, sum(parts))
 
 
@@ -89,6 +101,7 @@ class FourierProblem(Problem):
         start=None,
     ):
         super().__init__(device, data.X, several=False)
+        self._data, self._train = data, train
         all_rows = move_what_fits(data.X, self.xp, self.device)
         self.rng, self.loss_function, self._labels = data.rng, loss, not numbers
         X, Y = take(all_rows, train), data.targets[train]
@@ -98,7 +111,8 @@ class FourierProblem(Problem):
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
         self._offset = move(start.offset, self.xp, self.device)
-        X = self.xp.astype(X, self._offset.dtype, copy=False)
+        self._limits = move(start.limits, self.xp, self.device)
+        X = cast(X, self._offset.dtype)
         self.dtype, self.kernel = X.dtype, start.kernel
         self.weights = self.array(w)
         self._target_scale, constant = start.target_scale, start.constant
@@ -115,7 +129,7 @@ class FourierProblem(Problem):
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
             self._held_out_targets = data.targets[held_out], w
-        given = self.kernel, start.seed, block_size, X, self._offset
+        given = self.kernel, start.seed, block_size, X, self._offset, self._limits
         self.features = FourierBlocks(*given, cache_bytes=frequency_bytes)
 
     def _choose(self, kernel, X, Y, w, numbers):
@@ -132,7 +146,9 @@ class FourierProblem(Problem):
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
         seed = int(self.rng.randint(2**31 - 1))
-        return Start(kernel, seed, self.xp.mean(X, axis=0), scale, constant)
+        return Start(
+            kernel, seed, *frame_of_phases(X, kernel.bandwidth), scale, constant
+        )
 
     def initial_coef(self):
         """Return the constant model."""
@@ -151,13 +167,36 @@ class FourierProblem(Problem):
         )
 
     def auto_alpha(self):
-        """Return the lambda that ``alpha="auto"`` means."""
-        curvature = self.loss_function.curvature_at(self._constant)
-        given = self.kernel, self.rows.X, self.targets, self.weights
-        robust = not isinstance(self.loss_function, SquaredError)
-        return auto_alpha(
-            *given, curvature=curvature, robust=robust, labels=self._labels
+        """Return the lambda that ``alpha="auto"`` means.
+
+        Kernel ridge regression with it predicts new rows best, see `tuning.penalty`.
+        Near the constant model a loss of curvature L is the squared loss times L, and
+        so is its lambda. A loss that tolerates outliers does not see them.
+        """
+        rows, Y = self._train[:N_RIDGE], self._data.targets
+        Y = (Y - self._shift) / self._target_scale
+        if not isinstance(self.loss_function, SquaredError):
+            Y = np.clip(Y, -OUTLIER, OUTLIER)
+        merged = replace(self._data, targets=Y).merged(rows)
+        X, Y = take(self._X, merged.rows), merged.data.targets[merged.rows]
+        w = np.ones(len(Y))
+        if merged.data.weights is not None:
+            w = merged.data.weights[merged.rows]
+        w = w / w.mean()
+        X = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
+        ridge = auto_ridge(
+            TiledKernel(self.kernel, X),
+            self.array(Y - np.average(Y, axis=0, weights=w)),
+            self.array(w),
+            replicates=merged.replicates,
+            labels=self._labels,
+            in_double=lambda n: TiledKernel(
+                self.kernel, self.xp.astype(X[:n, :], self.xp.float64)
+            ),
         )
+        n = len(Y) * len(self._train) / len(rows)
+        curvature = self.loss_function.curvature_at(self._constant)
+        return max(curvature * ridge / n, ALPHA)
 
     def longest_step(self, batch_size, n, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""
@@ -209,6 +248,7 @@ class FourierProblem(Problem):
             "feature_mean_": self.to_source(self.array(mean)),
             "target_scale_": self.to_source(scale),
             "offset_": self.to_source(self._offset),
+            "limits_": self.to_source(self._limits),
             "kernel_": self.kernel,
             "bandwidth_": self.kernel.bandwidth,
             "seed_": self.features.seed,

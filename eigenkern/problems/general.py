@@ -9,19 +9,21 @@ from ..backend import memory
 from ..backend.array import move, slices, to_numpy
 from ..backend.dask import DaskRows
 from ..backend.lazy import StoredRows, check_in_memory, is_lazy, rows_at
+from ..backend.linalg import absolute
+from ..backend.robust import cast
 from ..backend.transfer import StreamedRows
 from ..operators.cached import cached
 from ..operators.given import GivenMatrix
 from ..operators.plan import cache_budget, cache_pays
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from ..solvers.direct import N_DIAGONAL
+from ..solvers.direct import N_DIAGONAL, usual_size
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
 from .parameters import make_kernel
 from .precision import rounding
-from .problem import Problem, take
+from .problem import Problem, mean_of_targets, take
 from .sample import Sample
 
 # Rows per block of the loss, on each machine. With 2000 centers, the loss of 60000 rows
@@ -119,7 +121,7 @@ class GeneralProblem(Problem):
         self.dtype = like.dtype
         w = np.ones(len(train)) if weights is None else weights
         if intercept is None:
-            intercept = np.average(data.targets[train], axis=0, weights=w)
+            intercept = mean_of_targets(data.targets[train], w)
         self.intercept = intercept
         self.weight_scale = 1.0 / w.mean() if weight_scale is None else weight_scale
         self._centers = self.xp.astype(centers, self.dtype, copy=True)
@@ -148,7 +150,7 @@ class GeneralProblem(Problem):
         """Return a slice of the training rows in the solver's order."""
         if self._rows is not None:
             return self._rows[rows, :]
-        return self.xp.astype(self._streamed[rows, :], self.dtype, copy=False)
+        return cast(self._streamed[rows, :], self.dtype)
 
     @property
     def n_rows(self):
@@ -192,7 +194,7 @@ class GeneralProblem(Problem):
 
     def batch(self, X, Y, weights):
         """Return a batch of new rows; `Y` and `weights` are on the host."""
-        rows = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
+        rows = cast(self.to_compute(X), self.dtype)
         return Batch(
             self.center_matrix.rows(rows),
             rows,
@@ -217,20 +219,25 @@ class GeneralProblem(Problem):
         return other
 
     def entry_size(self):
-        """Return the mean of w k(x, x) over some rows."""
+        """Return the usual size of w k(x, x)."""
+        if self._data.indefinite:
+            K = absolute(self.center_matrix.block(dtype=self.xp.float64))
+            return float(self.xp.linalg.trace(K)) / K.shape[0]
         first = slice(0, min(self.n_rows, N_DIAGONAL))
-        entries = self.weights[first] * self.kernel.diagonal(self._gather(first))
-        return float(self.xp.mean(entries))
+        return usual_size(
+            self.weights[first] * self.kernel.diagonal(self._gather(first))
+        )
 
     def least_ridge(self):
         """Return the c below which rounding of the kernel matrix drowns the penalty."""
         least = rounding(self.xp, self.dtype, self.n_coefficients)
         return least * self.n_rows * self.entry_size()
 
-    def solved(self, ridge):
+    def solved(self, ridge, merged):
         """Return the minimizer of ``sum_i w_i (f(x_i) - y_i)^2 + c |f|^2``.
 
-        It solves the normal equations of the Nystrom method; c is `ridge`.
+        It solves the normal equations of the Nystrom method on all rows, of which this
+        problem has the `Merged`; c is `ridge`.
 
         Returns
         -------
@@ -241,8 +248,8 @@ class GeneralProblem(Problem):
         """
         squares = CenterProblem(
             self._device,
-            self._data,
-            np.sort(self._train),
+            merged.source,
+            np.sort(merged.members),
             None,
             kernel=self.kernel,
             bandwidth=None,
@@ -284,6 +291,11 @@ class GeneralProblem(Problem):
         """Return K(X, X) of a sample: the first training rows in the solver's order."""
         rows = slice(0, n_sampled_rows(self.n_rows))
         return TiledKernel(self.kernel, self._gather(rows))
+
+    def sampled_kernel_in_double(self, n):
+        """Return the same in double precision, of the first `n` rows."""
+        X = self.xp.astype(self._gather(slice(0, n)), self.xp.float64)
+        return TiledKernel(self.kernel, X)
 
     def row_operator(self):
         """Return K(X, X) of the training rows."""

@@ -1,15 +1,31 @@
 """The training problem of a kernel machine: every training row is a center."""
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
-from ..backend.array import move, to_numpy
+from ..backend.array import move, namespace, to_numpy
+from ..backend.linalg import eigh
 from ..operators.cached import cached, fit_in_memory
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
+from ..solvers.direct import N_DIAGONAL, usual_size
 from .parameters import make_kernel
-from .problem import Problem, scatter, take, take_entries, weighted_mean_square
+from .precision import rounding
+from .problem import (
+    Problem,
+    mean_of_targets,
+    scatter,
+    take,
+    take_entries,
+    weighted_mean_square,
+)
+
+# Smallest eigenvalue of an indefinite kernel that is kept, relative to the largest: the
+# others are rounding, or negative.
+_LEAST_KEPT = 1e-9
 
 
 class KernelProblem(Problem):
@@ -17,9 +33,10 @@ class KernelProblem(Problem):
 
     Parameters
     ----------
-    data : Data
-    train, held_out : ndarray of int
-        Rows to train with, in the solver's order; rows to score (or None).
+    merged : Merged
+        Rows to train with, in the solver's order.
+    held_out : ndarray of int or None
+        Rows to predict: held out to score the epochs, or spared.
     kernel, bandwidth, device
         Parameters of the estimator.
 
@@ -40,12 +57,16 @@ class KernelProblem(Problem):
     cache_megabytes = 0.0
     #: The penalty on the diagonal of the operator, (n,), or None.
     _added = None
+    #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
+    _kept = None
 
-    def __init__(self, data, train, held_out, *, kernel, bandwidth, device):
+    def __init__(self, merged, held_out, *, kernel, bandwidth, device):
+        data, train = merged.data, merged.rows
         super().__init__(device, data.X)
-        self._train, self.rng = train, data.rng
+        self._merged, self._held_out, self._device = merged, held_out, device
+        self._train, self.rng, self.within = train, data.rng, merged.within
         w = None if data.weights is None else data.weights[train]
-        self.intercept = np.average(data.targets[train], axis=0, weights=w)
+        self.intercept = mean_of_targets(data.targets[train], w)
         self.kernel = self.validation = None
         if data.precomputed:
             K = take_entries(data.X, train, train)
@@ -62,6 +83,58 @@ class KernelProblem(Problem):
         self.dtype = self.operator.dtype
         self.targets = self.array(data.targets[train] - self.intercept)
         self.weights = None if w is None else self.array(w / w.mean())
+
+    def positive(self):
+        """Return the problem with the positive part of an indefinite kernel matrix.
+
+        With W^1/2 K W^1/2 = V E V', it is W^-1/2 V E_+ V' W^-1/2. Coefficients are
+        projected onto W^1/2 V_+, where both matrices have the same product.
+        """
+        xp, other = self.xp, copy(self)
+        root = xp.ones_like(self.targets[:, :1])
+        if self.weights is not None:
+            root = xp.sqrt(self.weights)[:, None]
+        root = xp.astype(root, xp.float64)
+        values, V = eigh(root * self.operator.block(dtype=xp.float64) * root.T)
+        first = int(xp.sum(xp.astype(values <= _LEAST_KEPT * values[-1], xp.int64)))
+        values, V = values[first:], V[:, first:]
+        matrix = (V * values) @ V.T / root / root.T
+        other.operator = GivenMatrix(xp.astype(matrix, self.dtype))
+        other._kept = V, root
+        return other
+
+    def _projected(self, coef):
+        """Return coefficients in the span of the eigenvectors that are kept."""
+        if self._kept is None:
+            return coef
+        V, root = self._kept
+        return self.xp.astype(root * (V @ (V.T @ (coef / root))), self.dtype)
+
+    def in_double(self):
+        """Return the problem in double precision."""
+        data, xp = self._merged.data, namespace(self._X)
+        if self.kernel is None or self.dtype == self.xp.float64:
+            return self  # `positive`, too, is in double precision or precomputed
+        data = replace(data, X=xp.astype(data.X, xp.float64))
+        return KernelProblem(
+            self._merged._replace(data=data),
+            self._held_out,
+            kernel=self.kernel,
+            bandwidth=None,
+            device=self._device,
+        )
+
+    def precise_enough(self, ridge):
+        """Return the problem in a precision whose rounding does not drown a penalty."""
+        n = len(self._train)
+        entries = self.diagonal(slice(0, min(n, N_DIAGONAL)))
+        least = n * rounding(self.xp, self.dtype, n) * usual_size(entries)
+        return self.in_double() if 0 < ridge <= least else self
+
+    def first_rows_in_double(self, n):
+        """Return K(X, X) of the first rows in double precision."""
+        X = self.to_compute(take(self._X, self._train[:n]))
+        return TiledKernel(self.kernel, self.xp.astype(X, self.xp.float64))
 
     def penalized(self, ridge):
         """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
@@ -96,7 +169,7 @@ class KernelProblem(Problem):
 
     def diagonal(self, rows):
         """Return the diagonal of the operator in a range of the rows, (m,)."""
-        if self.kernel is None:
+        if self.kernel is None or self._kept is not None:
             block = self.operator.block(rows.start, rows.stop, rows.start, rows.stop)
             return self.xp.linalg.diagonal(block)
         X = self.to_compute(take(self._X, self._train[rows]))
@@ -134,7 +207,7 @@ class KernelProblem(Problem):
 
     def validation_values(self, coef):
         """Return f on the held-out rows, on the host, shape (m, l)."""
-        return to_numpy(self.validation @ coef) + self.intercept
+        return to_numpy(self.validation @ self._projected(coef)) + self.intercept
 
     def loss(self, coef, n_rows=None, *, penalized=True):
         """Return the weighted mean squared residual of the first rows, or of all."""
@@ -153,5 +226,5 @@ class KernelProblem(Problem):
 
     def fitted_attributes(self, coef):
         """Return the attributes that prediction needs, rows in the order of X."""
-        dual_coef = scatter(coef, self._train, self.n_coefficients)
+        dual_coef = scatter(self._projected(coef), self._train, self.n_coefficients)
         return self.kernel_attributes(dual_coef, self.intercept, self._X)

@@ -8,6 +8,7 @@ from ..backend import memory
 from ..backend.array import namespace, to_numpy
 from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
+from ..backend.robust import cast
 from ..centers import distinct_rows
 from ..kernels import MEDIAN_ROWS
 from ..nystrom.descent import Descent
@@ -16,7 +17,7 @@ from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
-from .data import OutOfSample, sample_of_classes
+from .data import OutOfSample, parts_of_sets, sample_of_classes
 from .parameters import make_kernel
 from .precision import InPrecision
 from .problem import Problem, scatter, take
@@ -40,12 +41,12 @@ def weighted_mean(losses, weights):
     return float(xp.sum(weights * losses)) / float(xp.sum(weights))
 
 
-def standard_error(losses, weights, n_distinct):
-    """Return the standard error of `weighted_mean`, with `n_distinct` distinct rows."""
+def standard_error(losses, weights, n_observations):
+    """Return the standard error of `weighted_mean` of independent observations."""
     xp = namespace(weights)
     w = weights / xp.sum(weights)
     variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-    return (variance / n_distinct) ** 0.5
+    return (variance / n_observations) ** 0.5
 
 
 def products(matrix, coefs, width):
@@ -96,7 +97,7 @@ class Sets(NamedTuple):
     Attributes
     ----------
     position : ndarray of shape (k,)
-        Positions of their rows, increasing.
+        Positions of their rows in the problem, increasing.
     which : ndarray of shape (k,)
         The set of each row.
     row_weights : ndarray of shape (k,)
@@ -104,8 +105,13 @@ class Sets(NamedTuple):
         Total weight of each set.
     targets : ndarray of shape (G, l)
         Weighted mean target of each set.
+    n_observations : ndarray of shape (G,)
+        u, see `Data.observations`.
     stands_for : ndarray of shape (G,)
         How many sets of its class each one stands for.
+    members : ndarray of shape (m,)
+        Indices of all their rows in the data, more than k if the problem is `Merged`.
+    set_of_member : ndarray of shape (m,)
     """
 
     position: np.ndarray
@@ -113,7 +119,10 @@ class Sets(NamedTuple):
     row_weights: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
+    n_observations: np.ndarray
     stands_for: np.ndarray
+    members: np.ndarray
+    set_of_member: np.ndarray
 
 
 class LeastSquares(InPrecision, Problem):
@@ -137,8 +146,9 @@ class LeastSquares(InPrecision, Problem):
     - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
       with its columns scaled to norm 1; a range fits into a block even with `width`
       more numbers per row;
-    - ``without(sets, L, solutions)``: (f - y) / (1 - h) and (1 - s) / (1 - h) of
-      `left_out`, from the factor L of ``everything`` and its solutions, (p, l + 1);
+    - ``without(sets, factor, solutions)``: f - y, 1 - s and 1 - h of `left_out`,
+      divided by a number, and that number, from a `Factor` of ``everything`` and its
+      solutions, (p, l + 1);
     - ``variance_attributes(factor)``: the attributes that variances of predictions
       need, from a `Factor` of ``everything``.
 
@@ -158,6 +168,8 @@ class LeastSquares(InPrecision, Problem):
         Columns of the kernel matrix, one per center. None: all rows are centers.
     centered : bool, default=True
         Whether the mean of the targets is subtracted from them.
+    merged : Merged, default=None
+        That of the data, if equal training rows have become one.
 
     Attributes
     ----------
@@ -198,8 +210,10 @@ class LeastSquares(InPrecision, Problem):
         bandwidth,
         n_columns=None,
         centered=True,
+        merged=None,
     ):
         super().__init__(device, data.X)
+        self._merged = merged
         self._data, self.rng, self.kernel = data, data.rng, None
         X = self.to_compute_if_small(data.X)
         self.dtype = self.kernel_dtype = self.to_compute(X[:0, :]).dtype
@@ -258,13 +272,15 @@ class LeastSquares(InPrecision, Problem):
         """Return validation rows that are not rows of X."""
         weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
         if not is_lazy(X):
-            X = self.xp.astype(self.to_compute(X), self.dtype)
+            X = cast(self.to_compute(X), self.dtype)
         return self._rows(X, targets, weights, np.arange(0))
 
-    def n_distinct(self, rows):
-        """Return the number of distinct pairs of a row and its targets."""
+    def n_observations(self, rows):
+        """Return the number of independent observations, see `Data.observations`."""
+        if self._merged is not None:
+            return float(self._merged.n_observations.sum())
         if len(rows.index):
-            return len(self._data.distinct_with_targets(rows.index)[0])
+            return float(self._data.observations(rows.index)[2].sum())
         # Validation rows given by the user may have no weight.
         pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
         return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
@@ -332,13 +348,21 @@ class LeastSquares(InPrecision, Problem):
         rows = self.train
         if selection == "holdout":
             return self.validation_errors(spectrum, path.filters(spectrum))
+        replicates, variance = None, 0.0
+        if self._merged is not None and self._merged.replicates is not None:
+            replicates = self._merged.replicates_of(rows.index).of(rows.targets)
+            variance = rows.weights * replicates[1]
+            n_outputs = rows.targets.shape[1]
+            variance = float(self.xp.sum(variance)) / float(self.xp.sum(rows.weights))
+            variance /= n_outputs
         if selection == "gcv":
-            n = self.n_distinct(rows)
-            return gcv_errors(spectrum, path.kept(spectrum, n), n)
-        left = path.kept(spectrum)
+            n = self.n_observations(rows)
+            kept = path.kept(spectrum, n)
+            return gcv_errors(spectrum, kept, n, variance)
+        left = path.kept(spectrum, None if replicates is None else np.inf)
         parts = self.orthonormal(3 * (rows.targets.shape[1] + 1) * left.shape[1])
         Y = rows.targets - self.training.mean
-        return loo_errors(spectrum, left, parts, Y, rows.weights)
+        return loo_errors(spectrum, left, parts, Y, rows.weights, replicates)
 
     def validation_error(self, matrix, coef, mean):
         """Return the mean squared error of b and the intercept on validation rows."""
@@ -349,7 +373,7 @@ class LeastSquares(InPrecision, Problem):
         """Return the standard error of the validation error of b."""
         matrix, rows = self.matrix_of_validation(coef), self.validation
         squares = self._squares(matrix, coef, self.training.mean)
-        return standard_error(squares, rows.weights, self.n_distinct(rows))
+        return standard_error(squares, rows.weights, self.n_observations(rows))
 
     def _squares(self, matrix, coef, mean):
         """Return the squared errors on the validation rows, mean over outputs."""
@@ -372,14 +396,14 @@ class LeastSquares(InPrecision, Problem):
     def left_out(self, alpha, factor=None, *, among=None):
         """Return the values of a sample of rows, each from a model fitted without it.
 
-        The models are ridge regressions. Equal rows are left out together, so that
-        repeating a row gives the same result as an integer weight. For a set of equal
-        rows, let phi be the features, w the weight, y the mean target, f the value in
-        the model of all rows, s the value in the model of targets that are all 1, and
-        h = w phi' (Phi' W Phi + lambda N)^-1 phi the leverage. The value in the model
-        without the set is ::
+        The models are ridge regressions. Copies are left out together, so that a copy
+        gives the same result as an integer weight; replicates are left out one by one
+        (`Data.observations`). For a set of equal rows let phi be the features, w the
+        weight, f the value in the model of all rows, s the value in the model of
+        targets that are all 1, and h = w phi' (Phi' W Phi + lambda N)^-1 phi the
+        leverage. The value in the model without an observation y of weight v is ::
 
-            y + (f - y + m (1 - s)) / (1 - h),   m = -w y / (N - w),
+            y + (f - y + m (1 - s)) / (1 - h v / w),   m = -v y / (N - v),
 
         where m is the change of the mean target. The penalty lambda N stays the same.
 
@@ -391,8 +415,9 @@ class LeastSquares(InPrecision, Problem):
             ``everything.factor(alpha)``. None: that of the least lambda >= `alpha` that
             has one.
         among : ndarray of bool, shape (n,), default=None
-            Which rows of `all` may be left out. If a class has no such row, all of its
-            rows may be. None: rows that are not centers, if there are enough.
+            Which rows of `all` may be left out, besides replicates. If a class has no
+            such row, all of its rows may be. None: rows that are not centers, if there
+            are enough.
 
         Returns
         -------
@@ -402,13 +427,22 @@ class LeastSquares(InPrecision, Problem):
         if factor is None:
             factor = nearest_factor(equations, alpha)
         sets = self._sets(self._able_to_leave_out() if among is None else among)
-        residual, ones = self.without(sets, factor.L, equations.solve(factor))
-        w, y, which = sets.weights, sets.targets, sets.which
-        rest = equations.weight - w
-        moved = y * (-w / np.where(rest > 0, rest, np.inf))[:, None]
-        values = y + residual + ones[:, None] * moved
-        rows = self.all.part_at(sets.position)
-        return self._out_of_sample(rows, values[which], sets.stands_for[which])
+        error, ones, kept, unit = self.without(sets, factor, equations.solve(factor))
+        own, u = sets.set_of_member, sets.n_observations
+        source = self._data if self._merged is None else self._merged.source
+        targets, weights = source.targets[sets.members], source.weights_of(sets.members)
+        part, y = parts_of_sets(own, weights, u), targets - self.intercept
+        v = part * sets.weights[own]
+        rest = equations.weight - v
+        moved = -(v / np.where(rest > 0, rest, np.inf))[:, None] * y
+        residual, left = error[own] + moved * ones[own, None], kept[own]
+        some = part < 1  # for others the unit cancels
+        from_mean = (sets.targets[own] - y)[some]
+        residual[some] = unit * residual[some] + from_mean
+        left[some] = (1.0 - part[some]) + part[some] * unit * left[some]
+        weights = weights * sets.stands_for[own]
+        values = y + residual / left[:, None] + self.intercept
+        return OutOfSample(values, targets, weights, float(u.sum()))
 
     def _able_to_leave_out(self):
         """Return which rows may be left out: those that are not centers, or all.
@@ -424,14 +458,19 @@ class LeastSquares(InPrecision, Problem):
 
     def _sets(self, among):
         """Return the sets of equal rows that `left_out` leaves out."""
-        rows = self.all
-        first, which = self._data.distinct(rows.index)
-        codes = self._data.groups[rows.index]
-        weights, targets = to_numpy(rows.weights), to_numpy(rows.targets)
+        rows, data, members = self.all, self._data, self.all.index
+        if self._merged is not None:
+            data, members = self._merged.source, self._merged.members
+        first, which = data.distinct(rows.index)
+        set_of_member = data.distinct(members)[1]
+        n_observations = data.observations(members)[2]
+        codes = data.groups[members]
+        w = np.ones(len(members)) if data.weights is None else data.weights[members]
         n, n_classes = len(first), int(codes.max()) + 1
-        of_class = np.bincount(which * n_classes + codes, weights, n * n_classes)
+        of_class = np.bincount(set_of_member * n_classes + codes, w, n * n_classes)
         classes = of_class.reshape(n, n_classes).argmax(axis=1)
-        able = among[first] | ~np.isin(classes, classes[among[first]])
+        able = among[first] | (n_observations > 1)
+        able |= ~np.isin(classes, classes[able])
         n_taken = min(n, max(_MIN_SETS, min(n // 10, _MAX_SETS)))
         chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
         chosen = np.flatnonzero(able)[chosen]
@@ -439,19 +478,31 @@ class LeastSquares(InPrecision, Problem):
         stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
         position = np.flatnonzero(np.isin(which, chosen))
         which = np.searchsorted(chosen, which[position])
-        weights, targets = weights[position], targets[position]
-        w = np.bincount(which, weights)
+        weights = to_numpy(rows.weights)[position]
+        targets = to_numpy(rows.targets)[position]
+        totals = np.bincount(which, weights)
         sums = [np.bincount(which, weights * column) for column in targets.T]
-        means = np.stack(sums, axis=1) / w[:, None]
-        return Sets(position, which, weights, w, means, stands_for)
+        taken = np.isin(set_of_member, chosen)
+        return Sets(
+            position,
+            which,
+            weights,
+            totals,
+            np.stack(sums, axis=1) / totals[:, None],
+            n_observations[chosen].astype(np.float64),
+            stands_for,
+            members[taken],
+            np.searchsorted(chosen, set_of_member[taken]),
+        )
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows together with all their copies.
 
-        None of them is a center, if there are enough others.
+        None of them is a center, if there are enough others, unless it has replicates.
         """
-        first, which = self._data.distinct(self.train.index)
-        able = np.flatnonzero(self._able_to_leave_out()[first])
+        first, which, n_of_set = self._data.observations(self.train.index)
+        n_equal = n_of_set[self._data.distinct(self.train.index)[1][first]]
+        able = np.flatnonzero(self._able_to_leave_out()[first] | (n_equal > 1))
         n_held = min(max(len(first) // 5, 1), _MAX_HELD_OUT, len(able))
         chosen = self.rng.permutation(able)[:n_held]
         return np.flatnonzero(np.isin(which, chosen))
@@ -473,13 +524,12 @@ class LeastSquares(InPrecision, Problem):
             rows = self.all.part_at(position)
             matrix = self.matrix_of(rows)
         values = to_numpy(self.values(matrix, coef) + mean)
-        return self._out_of_sample(rows, values, 1.0)
+        return self._out_of_sample(rows, values)
 
-    def _out_of_sample(self, rows, values, stands_for):
+    def _out_of_sample(self, rows, values):
         targets = to_numpy(rows.targets) + self.intercept
-        weights = to_numpy(rows.weights) * stands_for
-        n_distinct = self.n_distinct(rows)
-        return OutOfSample(values + self.intercept, targets, weights, n_distinct)
+        weights, n = to_numpy(rows.weights), float(self.n_observations(rows))
+        return OutOfSample(values + self.intercept, targets, weights, n)
 
     # Gradient descent
 

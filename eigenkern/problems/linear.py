@@ -13,7 +13,7 @@ from ..backend.transfer import move_what_fits
 from ..operators.feature_sums import sums_of_features
 from ..operators.linear import features_of, levels_of, near
 from .parameters import check_extremes, check_largest
-from .problem import Problem, take, weighted_mean_square
+from .problem import Problem, mean_of_targets, take, weighted_mean_square
 
 
 class Seen(NamedTuple):
@@ -130,7 +130,7 @@ class LinearProblem(Problem):
         with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
         mean, target_mean = zeros, np.zeros(Y.shape[1])
         if center:
-            target_mean = np.average(Y, axis=0, weights=w)
+            target_mean = mean_of_targets(Y, w)
         weights = None if weights is None else w
         sums = sums_of_features(
             rows, Y, weights, target_mean, center=center, with_gram=with_gram
@@ -161,7 +161,7 @@ class LinearProblem(Problem):
             else:
                 mean = self.array(w / total) @ rows
             mean = self.xp.where(self.xp.isnan(levels), mean, levels)
-            target_mean = np.average(Y, axis=0, weights=w)
+            target_mean = mean_of_targets(Y, w)
         if seen is None:
             return Seen(n, total, mean, target_mean)
         weight = seen.weight + total
@@ -205,7 +205,9 @@ class LinearProblem(Problem):
     def loss(self, coef, n_rows=None):
         """Return the weighted mean squared residual of the first rows, or of all."""
         n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
-        residual = self.operator.product(coef, 0, n)[0] - self.targets[:n, :]
+        residual = -self.targets[:n, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = residual + self.operator.product(coef, 0, n)[0]
         weights = None if self.weights is None else self.weights[:n]
         return weighted_mean_square(residual, weights)
 

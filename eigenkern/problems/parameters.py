@@ -3,8 +3,11 @@
 from dataclasses import replace
 from numbers import Real
 
+import numpy as np
+
 from ..backend.array import namespace
-from ..backend.lazy import is_lazy
+from ..backend.lazy import is_lazy, rows_at
+from ..centers import distinct_rows
 from ..kernels import (
     CallableKernel,
     Cauchy,
@@ -106,6 +109,22 @@ def check_extremes(low, high, xp, dtype):
         )
 
 
+def _median_distance(X, rng, metric):
+    """Return the median distance; 1 if all rows are equal: no bandwidth matters then.
+
+    If only those of the subsample are, it is measured on the distinct rows.
+    """
+    try:
+        return median_distance(X, rng, metric=metric)
+    except ValueError:
+        first = distinct_rows(X)[0]
+        if len(first) == 1:
+            return 1.0
+        if len(first) == X.shape[0]:
+            raise
+        return median_distance(rows_at(X, np.sort(first)), rng, metric=metric)
+
+
 def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None):
     """Return the kernel object that the parameters of an estimator mean.
 
@@ -129,6 +148,26 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None
     -------
     Kernel
     """
+    made = _made(kernel, bandwidth, X, rng, targets, weights, data)
+    if isinstance(made, Polynomial):
+        _check_powers(made, X)
+    return made
+
+
+def _check_powers(kernel, X):
+    """Raise a ValueError if a polynomial kernel overflows on rows of X."""
+    xp, most = namespace(X), float(namespace(X).finfo(X.dtype).max) / 8
+    values = kernel.diagonal(X)
+    if X.shape[0] and not bool(xp.all(values < most)):
+        row = X[int(xp.argmax(xp.where(values < most, xp.zeros_like(values), 1.0))), :]
+        raise ValueError(
+            f"X must be scaled: {kernel!r} overflows in {X.dtype} on a row whose "
+            f"largest entry is {float(xp.max(xp.abs(row))):.3g}; replace fill values, "
+            "or scale X"
+        )
+
+
+def _made(kernel, bandwidth, X, rng, targets, weights, data):
     if isinstance(kernel, Kernel):
         made = kernel
     else:
@@ -142,10 +181,17 @@ def make_kernel(kernel, bandwidth, X, rng, targets=None, weights=None, data=None
     if bandwidth == "scale":
         # Use the Gaussian's length for every radial kernel, as with "median".
         known = Polynomial if isinstance(made, Polynomial) else Gaussian
-        like = known.from_gamma(scale_gamma(X if data is None else data.every_row))
+        gamma = scale_gamma(X if data is None else data.every_row, X)
+        if not 1e-300 < gamma < 1e300:
+            raise ValueError(
+                "X must be scaled: bandwidth='scale' found a variance of "
+                f"{1 / (gamma * X.shape[1]) if gamma else float('inf'):.3g}, which is "
+                "out of range"
+            )
+        like = known.from_gamma(gamma)
         longer = X.shape[1] ** 0.5 if made.metric == "manhattan" else 1.0
         return replace(made, bandwidth=like.bandwidth * longer)
-    median = median_distance(X, rng, metric=made.metric)
+    median = _median_distance(X, rng, made.metric)
     if not 1e-150 < median < 1e150:
         raise ValueError(
             f"X must be scaled: bandwidth={bandwidth!r} found a median distance of "

@@ -7,7 +7,8 @@ import scipy.sparse
 
 from ..backend.array import namespace
 from ..backend.memory import n_bytes
-from .data import Data
+from ..backend.robust import cast
+from .data import Data, hold_out
 
 # Most rows to retain, most bytes, and the number of rows to retain even if they take
 # more bytes. Pickles stay small; sorted streams of 4000 rows (cpusmall, a9a) end near
@@ -77,11 +78,16 @@ class Retained:
         return replace(self, judges=self.draw(_N_JUDGES), n_drawn=self.n_seen)
 
     def parted(self):
-        """Return the rows in two parts; the second is a quarter, at most 500 rows."""
-        n = len(self.data.targets)
-        order = np.random.RandomState(self.n_seen).permutation(n)
-        n_judges = min(_N_JUDGES, n // 4)
-        return self.data.take(order[n_judges:]), self.data.take(order[:n_judges])
+        """Return the rows in two parts; the second is a quarter, at most 500 rows.
+
+        Copies stay together.
+        """
+        data = replace(self.data, rng=np.random.RandomState(self.n_seen))
+        n = len(data.targets)
+        part = min(_N_JUDGES, n // 4) / max(n, 1)
+        rows, judges = hold_out(data, np.arange(n), part)
+        order = data.rng.permutation(len(rows))
+        return self.data.take(rows[order]), self.data.take(judges)
 
     def draw(self, n):
         """Return `n` of the rows, or all, in random order."""
@@ -119,7 +125,7 @@ def _joined_rows(parts):
     if scipy.sparse.issparse(parts[0]):
         return scipy.sparse.vstack(parts, format="csr", dtype=parts[0].dtype)
     xp, dtype = namespace(parts[0]), parts[0].dtype
-    return xp.concat([xp.astype(X, dtype, copy=False) for X in parts])
+    return xp.concat([cast(X, dtype) for X in parts])
 
 
 def _n_bytes(X):

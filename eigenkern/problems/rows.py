@@ -81,16 +81,16 @@ class RowProblem(LeastSquares):
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
         return ((block, U[block, :]) for block in blocks(U.shape[0], width))
 
-    def without(self, sets, L, solutions):
+    def without(self, sets, factor, solutions):
         # Let M = L L' = W^1/2 K W^1/2 + c I, and let u hold the square roots of the
-        # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w and
-        # f - y = -c u' b / w: c cancels in the quotients.
-        root = np.sqrt(sets.row_weights)
-        left = to_numpy(inverse_squares(L, sets.position, sets.which, root))
+        # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w, and
+        # f - y = -c u' b / w: all have the factor c.
+        root, w = np.sqrt(sets.row_weights), sets.weights
+        kept = inverse_squares(factor.L, sets.position, sets.which, root)
         b = to_numpy(take(solutions, sets.position)) * root[:, None]
-        sums = [np.bincount(sets.which, column) for column in b.T]
-        over = np.stack(sums, axis=1) / left[:, None]
-        return -over[:, :-1], over[:, -1]
+        sums = np.stack([np.bincount(sets.which, column) for column in b.T], axis=1)
+        sums /= w[:, None]
+        return -sums[:, :-1], sums[:, -1], to_numpy(kept) / w, factor.ridge
 
     def gradient(self, matrix, rows, b, Y):
         # W^1/2 (f - Y): the dual step, equation 12 of the NYTRO paper.

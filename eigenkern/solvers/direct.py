@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.array import is_numpy, namespace
+from ..backend.array import is_numpy, namespace, to_numpy
 from ..backend.linalg import (
     cholesky_solve,
     plus_diagonal,
@@ -12,6 +12,7 @@ from ..backend.linalg import (
     solve_triangular,
 )
 from ..backend.threads import Team, n_blas_threads
+from ..operators.given import GivenMatrix
 from ..operators.matrix import add_gram
 
 # A factor has errors of some eps times the largest eigenvalue, which is less than n
@@ -43,8 +44,9 @@ _SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
 # rows the inverse that this needs is cheap compared with the factor. These rows
 # calibrate a few numbers, which more rows would hardly change.
 _PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
-# Rows on which the size of k(x, x) is measured.
-N_DIAGONAL = 1000
+# Rows on which the size of k(x, x) is measured, and the most that one of them counts,
+# in units of the median: k(x, x) of the rows of sparse tables is up to 100 times that.
+N_DIAGONAL, _MOST_COUNTED = 1000, 1000.0
 
 
 class DirectSolution(NamedTuple):
@@ -54,13 +56,15 @@ class DirectSolution(NamedTuple):
     ----------
     coef, residual : arrays of shape (n, l)
         a and y - A a.
-    left_out : array of shape (m, l)
-        The residual of each of the last rows in the model of all other rows.
+    kept : array of shape (m,)
+        1 - h of each of the last rows, with the leverage h, by which its value in the
+        model moves with its target. In the model of all other rows its residual is
+        1 / (1 - h) times as large.
     """
 
     coef: Any
     residual: Any
-    left_out: Any
+    kept: Any
 
 
 class FeatureSolution(NamedTuple):
@@ -71,13 +75,16 @@ class FeatureSolution(NamedTuple):
     coef : array of shape (d, l)
     loss : float
         The weighted mean of (y - F a)^2.
-    left_out : array of shape (m, l)
-        The residual of each of the first rows in the model of all other rows.
+    residual : array of shape (m, l)
+        y - F a of the first rows.
+    kept : array of shape (m,)
+        1 - h of the first rows, as in `DirectSolution`.
     """
 
     coef: Any
     loss: float
-    left_out: Any
+    residual: Any
+    kept: Any
 
 
 @np.errstate(over="ignore", invalid="ignore")  # values that overflow do not solve it
@@ -86,7 +93,7 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
 
     It solves, for a, ::
 
-        (A + c W^-1) a = y,   c = ridge  or  penalty * mean(diag(W A))
+        (A + c W^-1) a = y,   c = ridge  or  penalty * usual_size(diag(W A))
 
     by a Cholesky factor, in n^3 / 6 multiply-adds, and memory for one matrix. The
     factor is in single precision, twice as fast, if c is above its rounding; the
@@ -100,7 +107,7 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     weights : array of shape (n,) or None
         Diagonal of W, positive.
     penalty : float, default=0.0
-        Relative to the mean of the diagonal; used if `ridge` is 0.
+        Relative to the `usual_size` of the diagonal; used if `ridge` is 0.
     ridge : float, default=0.0
         c itself. Double precision is tried if single precision does not suffice.
 
@@ -120,11 +127,15 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, normal=None):
+def solve_features_directly(
+    F, y, weights, ridge, penalty=0.0, *, has_mean, begun=None, normal=None
+):
     """Return the coefficients of a linear model, or None if that fails.
 
-    It solves ``(F' W F + c I) a = F' W y``, c = `ridge`, by a Cholesky factor, in
-    n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two matrices of d x d. The factor
+    It solves ``(F' W F + c I) a = F' W y``, c = `ridge`  or  penalty * mean(diag(W F
+    F')), by a Cholesky factor, in n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two
+    matrices of d x d; with no more rows than features as a = F' b, with
+    ``(F F' + c W^-1) b = y``, in n^2 d / 2 + n^3 / 6. The factor
     is in single precision if c is above its rounding, and the solution is refined. It
     fails if c is not above the rounding of double precision. Rows that are not in
     memory are read once for the factor, unless `normal` is given, and once for each
@@ -138,6 +149,8 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
     weights : array of shape (n,) or None
         Diagonal of W, positive, with mean 1.
     ridge : float
+    penalty : float, default=0.0
+        Used if `ridge` is 0.
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
     begun : tuple of int and array of shape (d, d), default=None
@@ -151,8 +164,14 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
     -------
     FeatureSolution or None
     """
-    xp = F.xp
+    xp, (n, d) = F.xp, F.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
+    if d >= n and F.in_core:
+        return _solved_by_rows(F, y, w, penalty, ridge, has_mean)
+    if not ridge:
+        ridge = penalty * float(xp.mean(w * F.row_squares()))
+    if not F.is_dense and normal is None:
+        normal = F.normal_equations(y, w)
     enough = _SOLVED_OF_FEATURES[F.itemsize]
     precisions = _precisions_of_features(F, w, ridge)
     if precisions and normal is not None:
@@ -174,10 +193,29 @@ def solve_features_directly(F, y, weights, ridge, *, has_mean, begun=None, norma
             continue
         a, _, left = _refined(L, b, error_of, enough)
         if left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
-            left_out = _features_left_out(F, residual, w, L, has_mean)
+            kept = _kept_of_features(F, w, L, has_mean)
             loss = float(xp.mean(w * xp.mean(residual**2, axis=1)))
-            return FeatureSolution(a, loss, left_out)
+            return FeatureSolution(a, loss, residual[: kept.shape[0], :], kept)
     return None
+
+
+def _solved_by_rows(F, y, w, penalty, ridge, has_mean):
+    """Return the solution from F F', of no more rows than features, or None."""
+    xp, dtype, n = F.xp, F.dtype, y.shape[0]
+    F, y, w = F.astype(xp.float64), xp.astype(y, xp.float64), xp.astype(w, xp.float64)
+    # In reverse order: `solve_directly` leaves out the last rows, not the first.
+    y, w = xp.flip(y, axis=0), xp.flip(w, axis=0)
+    K = xp.asarray(xp.flip(F.row_gram(n, n)), copy=True)
+    found = solve_directly(GivenMatrix(K), y, w, penalty, ridge=ridge)
+    if found is None:
+        return None
+    loss = float(xp.mean(w * xp.mean(found.residual**2, axis=1)))
+    m = found.kept.shape[0]
+    kept = found.kept - has_mean * w[n - m :] / n  # as in `_kept_of_features`
+    residual, kept = xp.flip(found.residual[n - m :, :], axis=0), xp.flip(kept)
+    coef = F.adjoint(xp.flip(found.coef, axis=0))
+    coef, residual, kept = (xp.astype(one, dtype) for one in (coef, residual, kept))
+    return FeatureSolution(coef, loss, residual, kept)
 
 
 def _solved_by_sums(F, y, w, ridge, normal, has_mean):
@@ -202,10 +240,9 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     if not left > _LEAST_SQUARES_LEFT[F.itemsize] * squares:
         return None
     a = xp.astype(a, F.dtype, copy=False)
-    m = _n_left_out(n)
-    residual = y[:m, :] - F.product(a, 0, m)[0]
-    left_out = _features_left_out(F, residual, w, L, has_mean)
-    return FeatureSolution(a, left / (n * y.shape[1]), left_out)
+    kept = _kept_of_features(F, w, L, has_mean)
+    residual = y[: kept.shape[0], :] - F.product(a, 0, kept.shape[0])[0]
+    return FeatureSolution(a, left / (n * y.shape[1]), residual, kept)
 
 
 def _precisions_of_features(F, w, ridge):
@@ -214,7 +251,9 @@ def _precisions_of_features(F, w, ridge):
     m = min(n, N_DIAGONAL)
     rows = F.block(0, m)
     squares = xp.astype(w[:m] * xp.vecdot(rows, rows), xp.float64)
-    trace = n * float(xp.mean(squares))
+    # A Cholesky factor depends on no unit of a column: a single large entry costs the
+    # other columns no digits.
+    trace = n * usual_size(squares)
     if not ridge > _DOUBLE_EPS * trace:
         return []
     low, high = SINGLE_RANGE
@@ -250,17 +289,28 @@ def add_normal_matrix(G, A):
     add_gram(G, A, Team(n_blas_threads()) if is_numpy(namespace(A)) else None)
 
 
-def _features_left_out(F, residual, w, L, has_mean):
-    """Return the residual of each of the first rows in the model without that row.
+def _kept_of_features(F, w, L, has_mean):
+    """Return 1 - h of the first rows, with the leverage h of each on its own value.
 
-    It is r_i / (1 - h_i) with the leverage h_i of row i on its own value: that of the
-    features, and 1 / n for the mean. The first rows of a file are in memory.
+    h is that of the features, and 1 / n for the mean. The first rows of a file are in
+    memory.
     """
     xp, n = F.xp, F.shape[0]
     m = _n_left_out(n)
     Z = solve_triangular(L, F.block(0, m, dtype=L.dtype).T)
-    h = w[:m] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
-    return residual[:m, :] / (1.0 - h)[:, None]
+    return 1.0 - w[:m] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
+
+
+def usual_size(entries):
+    """Return the mean of k(x, x) of some rows, in which single large ones do not count.
+
+    They count as _MOST_COUNTED times the median of those that are positive.
+    """
+    values = to_numpy(entries).astype(np.float64)
+    positive = values[values > 0]
+    if not len(positive):
+        return float(values.mean())
+    return float(np.minimum(values, _MOST_COUNTED * np.median(positive)).mean())
 
 
 def _n_left_out(n):
@@ -277,7 +327,7 @@ def _precisions(A, weights, penalty, ridge):
     entries = xp.linalg.diagonal(A.block(0, m, 0, m))
     if weights is not None:
         entries = weights[:m] * entries
-    single = ridge > n * _SINGLE_EPS * float(xp.mean(entries))
+    single = ridge > n * _SINGLE_EPS * usual_size(entries)
     return [xp.float32, xp.float64] if single else [xp.float64]
 
 
@@ -293,7 +343,7 @@ def _solved(A, y, weights, penalty, ridge, dtype, enough):
         root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
         K *= root
         K *= root.T
-    c = ridge or penalty * float(xp.mean(xp.linalg.diagonal(K)))
+    c = ridge or penalty * usual_size(xp.linalg.diagonal(K))
     L, scaled_product = shifted_cholesky(K, c)
     if L is None:
         return None, np.inf
@@ -312,8 +362,8 @@ def _solved(A, y, weights, penalty, ridge, dtype, enough):
     n = L.shape[0]
     last = slice(n - _n_left_out(n), n)
     inverse = solve_triangular(L[last, last], plus_diagonal(0.0 * L[last, last], 1.0))
-    diagonal = w[last] * xp.astype(xp.sum(inverse**2, axis=0), A.dtype)
-    return DirectSolution(a, residual, a[last, :] / diagonal[:, None]), left
+    kept = c * xp.astype(xp.sum(inverse**2, axis=0), A.dtype)
+    return DirectSolution(a, residual, kept), left
 
 
 def _refined(L, b, error_of, enough):

@@ -2,18 +2,16 @@
 
 import numpy as np
 
-from ..backend.array import namespace
 from ..backend.linalg import largest_eigenvalues
 from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Steps
-from .penalty import auto_ridge
 from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
 # Most rows used to choose lambda, and the standard deviations at which residuals are
 # clipped for it.
-_N_RIDGE, _OUTLIER = 20_000, 3.0
+N_RIDGE, OUTLIER = 20_000, 3.0
 # Rows and features of a step that evaluates every block again, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's
@@ -64,36 +62,6 @@ def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
 def first_blocks(block_size):
     """Return how many blocks of F frequencies the first step changes."""
     return max(_FIRST_FREQUENCIES / block_size, 1.0)
-
-
-def auto_alpha(kernel, X, y, weights, *, curvature, robust, labels):
-    """Return the lambda with which kernel ridge regression best predicts new rows.
-
-    Near the constant model, a loss of curvature L is the squared loss times L, and so
-    is its lambda.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    X : array of shape (n, d)
-        Rows in random order.
-    y : array of shape (n, l)
-        Their targets, in standard deviations.
-    weights : array of shape (n,)
-        With mean 1.
-    curvature : float
-        L.
-    robust : bool
-        Whether to clip outliers, for a loss that tolerates them.
-    labels : bool
-        As for `auto_ridge`.
-    """
-    n = y.shape[0]
-    y = namespace(y).clip(y, -_OUTLIER, _OUTLIER) if robust else y
-    y = y - weights @ y / n
-    K = TiledKernel(kernel, X[: min(n, _N_RIDGE), :])
-    ridge = auto_ridge(K, y, weights, labels=labels)
-    return max(curvature * ridge / n, ALPHA)
 
 
 def longest_safe_step(

@@ -1,4 +1,4 @@
-"""The penalty that new rows prefer: what ``early_stopping="auto"`` means."""
+"""The penalty that new rows prefer: what ``alpha="auto"`` means."""
 
 from functools import cache, partial
 
@@ -6,9 +6,15 @@ import numpy as np
 
 from ..backend import memory
 from ..backend.array import device_of, namespace
-from ..backend.linalg import cholesky_solve, shifted_cholesky
+from ..backend.linalg import (
+    cholesky,
+    cholesky_solve,
+    inverse_diagonal,
+    plus_diagonal,
+    shifted_cholesky,
+)
 from ..operators.linear import CenteredFeatures
-from ..solvers.direct import SINGLE_RANGE, add_normal_matrix
+from ..solvers.direct import SINGLE_RANGE, add_normal_matrix, usual_size
 
 # A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. On 2000
 # rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with the c
@@ -22,6 +28,8 @@ _PART_FITTED, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
 # 3.3 penalties on all fitted rows instead of 3.1, and in 87 of 88 cases of eleven data
 # sets chooses the same one; in the other case the error is 0.1 % greater.
 _START_PART = 4
+# Rows with a k(x, x) above this many usual ones do not judge: fill values.
+_MOST_OF_USUAL = 1000.0
 # Most features times fitted rows: some 300 MB of memory in double precision.
 _MOST_NUMBERS = 10_000_000
 # Fewer rows do not determine c. Up to 300 rows, or 1200 of features, are left out one
@@ -31,21 +39,31 @@ _MOST_NUMBERS = 10_000_000
 # and 1.05 (gaussian, 250 rows); 1.09 and 1.56, 1.02 and 1.11 (laplacian, 32 rows). On
 # sparse features a quarter finds a c that is far too small.
 _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 300, 1200
+# The same if most rows are replicates, which are left out one by one only: predictions
+# of new kinds of rows need not tell the penalty that is best for the known ones.
+_REPLICATES_LEFT_OUT = 1000
 # The rows are centered if the Rayleigh quotient of the constant, divided by the mean
 # eigenvalue, is below this. On 30 to 290 rows of eleven data sets, with and without
 # weights, it is at most 5e-6 for centered features in single precision, and at least
 # 1.0 for kernels that are not centered (gaussian and laplacian, bandwidths of the
 # median and 0.05).
 _CENTERED = 1e-3
-# Decimal logarithms of the penalties, relative to the mean of k(x, x): the smallest
-# one, the step to the next, how many there are, and the place where the search begins.
-# Squared errors of 200 and 2000 rows of six data sets, clean and noisy, gaussian and
-# laplacian, divided by those with these values: with a step of 0.25, which takes a
-# quarter more fits, 0.999 on average (0.99 to 1.02); with a step of 1, 1.006 (up to
-# 1.09); from -2 on, 1.004 (up to 1.21); from -4 or -5 on, the same in 47 of 48 cases,
-# and in the last one a penalty instead of none; with the search from place 0, 1.011 (up
-# to 1.35); from 6 or 10, the same.
-_LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PLACE = -3.0, 0.5, 15, 3
+# Decimal logarithms of the penalties, relative to the usual k(x, x): the smallest one
+# in double and in single precision, where smaller ones are rounding; the step to the
+# next and how many there are; the place where the search begins. Squared errors of 200
+# and 2000 rows of six data sets, clean and noisy, gaussian and laplacian, divided by
+# those with these values: with a step of 0.25, which takes a quarter more fits, 0.999
+# on average (0.99 to 1.02); with a step of 1, 1.006 (up to 1.09).
+_LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PLACE = -12.0, 0.5, 33, 21
+_LEAST_IN_SINGLE = 16
+# Places between the starts of a search below the first one: errors may have several
+# minima, one where the model predicts the mean.
+_BETWEEN_STARTS = 8
+# If the best model of a quarter of the rows leaves more than this part of the variance,
+# half of the rows are fitted, at most _MOST_TO_SEE: a quarter may be too few to see the
+# function. sin(3 x_0) x_1 on 900 rows, gaussian: the best penalties of 225, 450 and 900
+# rows are 1, 1e-6 and 1e-9.
+_SEES_LITTLE, _MOST_TO_SEE = 0.5, 1000
 # If the best penalty rose by x places from an eighth of the rows to a quarter, `_DRIFT`
 # x places are added, and `_FOR_LABELS` places for labels. On 2000 and 8000 rows of a9a,
 # covtype, california_housing, fashion_mnist and ijcnn1, clean and noisy, three draws
@@ -62,7 +80,7 @@ _DRIFT, _FOR_LABELS = 1.0, -0.5
 _LEAST_GAIN, _ROUNDING = 1e-3, 1e-5
 
 
-def auto_ridge(K, y, weights=None, *, labels=False):
+def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=None):
     """Return the ridge that predicts held-out rows best.
 
     It is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
@@ -78,81 +96,119 @@ def auto_ridge(K, y, weights=None, *, labels=False):
     Parameters
     ----------
     K : Matrix
-        K(X, X), the rows in random order.
+        K(X, X) of distinct rows, in random order.
     y : array of shape (m, l), m >= n
         Targets, centered.
     weights : array of shape (m,), default=None
         w, with mean 1.
+    replicates : Replicates, default=None
+        None: each row is one observation.
     labels : bool, default=False
         Whether the targets are those of labels: c is then a little smaller than the
         best one for squared errors.
+    in_double : callable, default=None
+        ``in_double(m)`` returns K of the first m rows in double precision, for a search
+        below the rounding of single precision.
 
     Returns
     -------
     float
-        c; 0 if the smallest one is the best, or if there are too few rows.
+        c; 0 if there are too few rows.
     """
-    n = K.shape[0]
-    if n < _TOO_FEW_ROWS:
+    n, single = K.shape[0], K.dtype == K.xp.float32 and in_double is not None
+    by_one = replicates is not None and replicates.prevail
+    n_observations = n if replicates is None else replicates.n_observations.sum()
+    if n_observations < _TOO_FEW_ROWS or n < 2:
         return 0.0
-    if n <= _ROWS_LEFT_OUT:
-        return _ridge_by_leaving_out(K.block(), y, weights)
+    if by_one or n <= _ROWS_LEFT_OUT:
+        n = min(n, _REPLICATES_LEFT_OUT)
+        K = in_double(n) if single else K
+        return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates)
     s, judges = n_ridge_rows(K)
-    ridge = _auto_ridge(K.block(0, min(s + judges, n), 0, s), y, weights, _DRIFT)
+    search = _Search(K, y, weights, in_double if single else None)
+    ridge = search.of_part(s, judges, _DRIFT)
     return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
 
 
-def _ridge_by_leaving_out(K, y, weights):
+def _ridge_by_leaving_out(K, y, weights, replicates=None):
     """Return the ridge from K(X, X) by leaving out the rows one by one."""
     xp = namespace(K)
     y, w = _of_rows(K, y, weights)
+    entries = w * xp.linalg.diagonal(K)
+    size = usual_size(entries)
+    if not size > 0:
+        return 0.0
     root = xp.sqrt(w)[:, None]
     values, U = xp.linalg.eigh(root * K * root.T)
-    return _ridge_of_eigenvectors(U, values, y, w)
+    # Centered features have an eigenvalue of zero, which must not be rounding.
+    least = 10 * K.shape[0] * float(xp.finfo(K.dtype).eps) * float(values[-1])
+    values = xp.where(xp.abs(values) > least, values, xp.zeros_like(values))
+    return _ridge_of_eigenvectors(U, values, y, w, entries, replicates)
 
 
-def _ridge_of_features_by_leaving_out(F, y, weights):
+def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
     """Return the ridge of centered features, fewer than the rows, in the same way."""
     xp = namespace(F)
     y, w = _of_rows(F, y, weights)
     A = xp.sqrt(w)[:, None] * F
     values, V = xp.linalg.eigh(A.T @ A)
-    # Smaller eigenvalues may be rounding of single precision.
-    first = int(xp.sum(xp.astype(values <= 1e-6 * values[-1], xp.int64)))
+    # Smaller eigenvalues may be rounding.
+    least = 10 * float(xp.finfo(F.dtype).eps) * values[-1]
+    first = int(xp.sum(xp.astype(values <= least, xp.int64)))
     if first == values.shape[0]:  # constant features
         return 0.0
     values, V = values[first:], V[:, first:]
-    return _ridge_of_eigenvectors((A @ V) / xp.sqrt(values), values, y, w)
+    U = (A @ V) / xp.sqrt(values)
+    return _ridge_of_eigenvectors(U, values, y, w, xp.vecdot(A, A), replicates)
 
 
-def _ridge_of_eigenvectors(U, values, y, w):
+def _ridge_of_eigenvectors(U, values, y, w, entries, replicates):
     """Return the ridge of the system with the eigenvectors U, by leaving rows out.
 
     H = U diag(lambda / (lambda + c)) U' maps the targets b of the weighted system to
     fitted values. The residual of row i in the model without it is
     ``(b - H b)_i / (1 - H_ii)``. If the rows are centered, their mean is fitted too,
-    which adds u u' to H, with the constant unit vector u.
+    which adds u u' to H, with the constant unit vector u. Of a row that stands for u
+    observations, one is left out: its leverage is H_ii / u (`Merged.left_out`). Rows
+    with a far too large k(x, x), in `entries`, do not judge: what other rows say about
+    a fill value is meaningless.
     """
-    xp, n = namespace(U), U.shape[0]
+    xp, (n, rank), size = namespace(U), U.shape, usual_size(entries)
+    judges = xp.astype(entries <= _MOST_OF_USUAL * size, y.dtype)
     root = xp.sqrt(w)[:, None]
-    b, size = root * y, float(xp.sum(values)) / n
-    projected = U.T @ b
-    u = root / xp.linalg.vector_norm(root)
-    centered = float(xp.sum(values * (U.T @ u)[:, 0] ** 2)) < _CENTERED * size
-    left = 1.0 - u[:, 0] ** 2 if centered else xp.ones_like(w)
+    b, projected = root * y, U.T @ (root * y)
+    constant = root / xp.linalg.vector_norm(root)
+    of_constant = float(xp.sum(values * (U.T @ constant)[:, 0] ** 2))
+    centered = of_constant < _CENTERED * float(xp.sum(values)) / n
+    # What H leaves of the part outside of U: nothing if U is complete.
+    rest, left_of_rest = xp.zeros_like(b), xp.zeros_like(w)
+    if rank < n:
+        rest, left_of_rest = b - U @ projected, 1.0 - xp.sum(U**2, axis=1)
+    if centered:
+        left_of_rest = left_of_rest - constant[:, 0] ** 2
+    n_observations, variance = 1.0, 0.0
+    if replicates is not None:
+        n_observations, variance = replicates.of(y, n)
 
     def error(place):
         c = size * _penalty(place)
         if not float(xp.min(values)) + c > 0:
             return np.inf
-        h = values / (values + c)
-        residual = b - U @ (h[:, None] * projected)
-        return float(xp.sum((residual / (left - U**2 @ h)[:, None]) ** 2))
+        kept = c / (values + c)
+        residual = rest + U @ (kept[:, None] * projected)
+        left = left_of_rest + U**2 @ kept
+        left = (left + (n_observations - 1.0)) / n_observations
+        squares = xp.sum(residual**2, axis=1) + w * variance
+        return float(xp.sum(judges * squares / left**2))
 
     errors = np.array([error(place) for place in range(_N_PENALTIES)])
-    place = int(np.argmax(errors <= (1 + _ROUNDING) * errors.min()))
-    if place == 0:
-        return 0.0
+    errors[np.isnan(errors)] = np.inf
+    least = errors.min()
+    if not errors[np.isfinite(errors)].max(initial=0.0) > (1 + _ROUNDING) * least:
+        return 0.0  # a kernel that is zero between rows
+    place = int(np.argmin(errors))
+    while place < _N_PENALTIES - 1 and errors[place + 1] < (1 + _LEAST_GAIN) * least:
+        place += 1
     return size * _penalty(place + _vertex(errors.__getitem__, place))
 
 
@@ -162,22 +218,81 @@ def n_ridge_rows(K):
     return _rows_that_fit(K, s, s)
 
 
-def _auto_ridge(block, y, weights, drift=0.0):
-    """Return the ridge from K(X, X_s), (m, s), whose first s rows are fitted."""
-    xp, s = namespace(block), block.shape[1]
-    y, w = _of_rows(block, y, weights)
-    size = float(xp.mean(w[:s] * xp.linalg.diagonal(block[:s, :])))
-    error = partial(_error_of_rows, block, y, w, size)
-    return size * _search(error, s // 2, s, drift)
+class _Search:
+    """The search for c on K(X, X), in double precision where that is needed.
+
+    Parameters
+    ----------
+    K, y, weights, in_double
+        As of `auto_ridge`; `in_double` is None if K is in double precision.
+    """
+
+    def __init__(self, K, y, weights, in_double):
+        self._K, self._y, self._weights, self._in_double = K, y, weights, in_double
+
+    def of_part(self, s, judges, drift):
+        """Return c with `s` rows fitted, or with more if these see too little."""
+        place, part = self._found(s, judges, drift)
+        if place is None:
+            return 0.0
+        n = self._K.shape[0]
+        more = min(n // 2, _MOST_TO_SEE)
+        if part > _SEES_LITTLE and n <= _MOST_TO_SEE:
+            place = self._found_by_leaving_out(place)
+        elif part > _SEES_LITTLE and s < more:
+            place = self._found(more, min(n - more, judges), 0.0)[0] or place
+        return self._size * _penalty(place)
+
+    def _found_by_leaving_out(self, place):
+        """Return a much smaller place if all rows, left out one by one, prefer it."""
+        n, K = self._K.shape[0], self._K
+        K = K.block() if self._in_double is None else self._in_double(n).block()
+        y, w = _of_rows(K, self._y, self._weights)
+        root = namespace(K).sqrt(w)[:, None]
+        A, b = root * K * root.T, root * y
+
+        @cache
+        def error(place):
+            return _error_left_out(A, b, self._size * _penalty(place))
+
+        first = int(np.clip(round(place), 0, _N_PENALTIES - 1))
+        starts = [first, *range(first - _BETWEEN_STARTS, 0, -_BETWEEN_STARTS)]
+        best = min(starts, key=error)
+        if best == first:
+            return place
+        best = _descend(error, best, 0)
+        return best + _vertex(error, best)
+
+    def _found(self, s, judges, drift):
+        """Return the best place, and the part of the variance that its model leaves."""
+        end = min(s + judges, self._K.shape[0])
+        single = self._in_double is not None
+        least = _LEAST_IN_SINGLE if single else 0
+        place, part = self._searched(self._K, s, end, least, drift)
+        sees_little = part > _SEES_LITTLE and s <= _MOST_TO_SEE
+        if single and place is not None and (place <= least or sees_little):
+            K = self._in_double(end)
+            place, part = self._searched(K, s, end, 0, drift)
+        return place, part
+
+    def _searched(self, K, s, end, least, drift):
+        block = K.block(0, end, 0, s)
+        xp = namespace(block)
+        y, w = _of_rows(block, self._y, self._weights)
+        self._size = usual_size(w[:s] * xp.linalg.diagonal(block[:s, :]))
+        error = partial(_error_of_rows, block, y, w, self._size)
+        place, least_error = _search(error, s // 2, s, least, drift)
+        of_mean = float(xp.sum(w[s:, None] * y[s:, :] ** 2))
+        return place, least_error / (of_mean or 1.0)
 
 
-def auto_ridge_of_features(F, y, weights=None):
+def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
     """Return the ridge of `auto_ridge` for the linear kernel of centered features.
 
     Parameters
     ----------
     F : CenteredFeatures
-    y, weights
+    y, weights, replicates
         As of `auto_ridge`.
 
     Returns
@@ -188,23 +303,39 @@ def auto_ridge_of_features(F, y, weights=None):
         A number of first rows and their F' W F in single precision, at least its lower
         triangle, to which the other rows can be added. None if nothing was summed.
     """
-    n, d = F.shape
-    if n < _TOO_FEW_ROWS:
+    (n, d), xp = F.shape, F.xp
+    n_observations = n if replicates is None else replicates.n_observations.sum()
+    if n_observations < _TOO_FEW_ROWS or n < 2:
         return 0.0, None
     if n <= _ROWS_LEFT_OUT_OF_FEATURES:
         if d < n:
-            block = F.block(0, n)
-            return _ridge_of_features_by_leaving_out(block, y, weights), None
-        return _ridge_by_leaving_out(F.row_gram(n, n), y, weights), None
+            block = F.block(0, n, dtype=xp.float64)
+            found = _ridge_of_features_by_leaving_out(block, y, weights, replicates)
+        else:
+            gram = F.astype(xp.float64).row_gram(n, n)
+            found = _ridge_by_leaving_out(gram, y, weights, replicates)
+        return found, None
     s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
     s, judges = _rows_that_fit(F, s, d)
     end = min(s + judges, n)
-    if d >= s:
-        return _auto_ridge(F.row_gram(end, s), y, weights), None
     if not F.in_core:  # read once
         block = F.block(0, end)
-        F = CenteredFeatures(block, F.xp.zeros_like(block[0, :]))
+        F = CenteredFeatures(block, xp.zeros_like(block[0, :]))
+    if d >= s:
+        search = _Search(_RowGram(F), y, weights, None)
+        return search.of_part(s, judges, 0.0), None
     return _ridge_of_features(F, s, end, y, weights)
+
+
+class _RowGram:
+    """F F' in double precision, for `_Search`."""
+
+    def __init__(self, F):
+        self._F, self.shape = F, (F.shape[0], F.shape[0])
+
+    def block(self, start, stop, first, last):
+        """Return the first rows and columns."""
+        return self._F.astype(self._F.xp.float64).row_gram(stop, last)
 
 
 def _ridge_of_features(F, s, end, y, weights):
@@ -214,39 +345,51 @@ def _ridge_of_features(F, s, end, y, weights):
     """
     xp, d = F.xp, F.shape[1]
     w = xp.ones_like(y[:, 0]) if weights is None else weights
-    block, root = F.block(0, s), xp.sqrt(w[:s])[:, None]
+    rows, root = F.block(0, s, dtype=xp.float64), xp.sqrt(w[:s])[:, None]
     if weights is not None:
-        block *= root
-    size = float(xp.mean(xp.vecdot(block, block)))
+        rows = rows * root
+    size = usual_size(xp.vecdot(rows, rows))
     if not 0 < size < np.inf:
         return 0.0, None
-    # Scaled to a size of one, for which single precision suffices.
+    others = F.block(s, end, dtype=xp.float64)
+    judged = xp.vecdot(others, others) <= _MOST_OF_USUAL * size
+    judged = xp.astype(judged, y.dtype)
+    # Scaled to a size of one, for which single precision suffices in general.
     scale = size**-0.5
-    block *= scale
+    rows = rows * scale
     y = y[:end, :] / (float(xp.max(xp.abs(y[:end, :]))) or 1.0)
-    b = root * y[:s, :]
-    block, b = (xp.astype(a, xp.float32, copy=False) for a in (block, b))
     few, stop = s // 2, end
     if few < d:
         few, stop = s // _START_PART, s + (end - s) // _START_PART
     stops = {few: stop, s: end}
-    systems = {m: _system(block[:m, :], b[:m, :]) for m in stops}
 
-    def error(n_fitted, penalty):
-        (G, b), stop = systems[n_fitted], stops[n_fitted]
-        a = _solution(xp.asarray(G, copy=True), b, penalty)
-        if a is None:
-            return np.inf
-        if n_fitted < d:
-            a = block[:n_fitted, :].T @ a
-        fitted, _ = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
-        return float(xp.sum(w[s:stop, None] * (fitted - y[s:stop, :]) ** 2))
+    def searched(dtype, least):
+        block, b = (xp.astype(a, dtype, copy=False) for a in (rows, root * y[:s, :]))
+        systems = {m: _system(block[:m, :], b[:m, :]) for m in stops}
 
-    ridge = size * _search(error, few, s)
+        def error(n_fitted, penalty):
+            (G, b), stop = systems[n_fitted], stops[n_fitted]
+            a = _solution(xp.asarray(G, copy=True), b, penalty)
+            if a is None:
+                return np.inf
+            if n_fitted < d:
+                a = block[:n_fitted, :].T @ a
+            fitted, _ = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
+            squares = xp.sum((fitted - y[s:stop, :]) ** 2, axis=1)
+            return float(xp.sum(judged[: stop - s] * w[s:stop] * squares))
+
+        place, _ = _search(error, few, s, least)
+        return place, systems[s][0]
+
+    place, gram = searched(xp.float32, _LEAST_IN_SINGLE)
+    if place is None:
+        return 0.0, None
+    if place <= _LEAST_IN_SINGLE:
+        return size * _penalty(searched(xp.float64, 0)[0]), None
+    ridge = size * _penalty(place)
     low, high = SINGLE_RANGE
     if not low < ridge < high:
         return ridge, None
-    gram, _ = systems[s]
     gram *= size
     return ridge, (s, gram)
 
@@ -277,8 +420,8 @@ def _of_rows(block, y, weights):
     return y[:n, :], ones if weights is None else weights[:n]
 
 
-def _search(error, n_few, s, drift=0.0):
-    """Return the best penalty, or 0 if it is the smallest one.
+def _search(error, n_few, s, least=0, drift=0.0):
+    """Return the place of the best penalty, or None if all do as well, and its error.
 
     Parameters
     ----------
@@ -286,21 +429,28 @@ def _search(error, n_few, s, drift=0.0):
         ``error(n_fitted, penalty)``.
     n_few, s : int
         Rows that are fitted at first, and in the end.
+    least : int, default=0
+        The first place.
     drift : float, default=0.0
         How much of the change of its logarithm from n_few to s rows to add.
     """
     few, more = (
         cache(lambda place, m=m: error(m, _penalty(place))) for m in (n_few, s)
     )
-    first = _descend(few, _FIRST_PLACE)
-    last = _descend(more, first)
-    if last == 0:
-        return 0.0
-    last += _vertex(more, last)
+    starts = [*range(_FIRST_PLACE, least, -_BETWEEN_STARTS), least]
+    errors = [few(place) for place in (_N_PENALTIES - 1, *starts)]
+    if not max(errors) > (1 + _ROUNDING) * min(errors):
+        return None, errors[0]  # a kernel that is zero between rows
+    first = _descend(few, _least(few, starts), least)
+    last = _descend(more, first, least)
+    if not more(last) < _SEES_LITTLE * more(_N_PENALTIES - 1):
+        last = _descend(more, _least(more, [last, *starts]), least)
+    found = more(last)
+    place = last + _vertex(more, last)
     if drift:
-        change = last - first - _vertex(few, first)
-        last = max(last + drift * float(np.clip(change, -1.0, 1.0)), 0.0)
-    return _penalty(last)
+        change = place - first - _vertex(few, first)
+        place = max(place + drift * float(np.clip(change, -1.0, 1.0)), least)
+    return place, found
 
 
 def _penalty(place):
@@ -331,6 +481,20 @@ def _error_of_rows(block, y, w, size, n_fitted, penalty):
     return float(xp.sum(w[s:, None] * residual**2))
 
 
+def _error_left_out(A, b, ridge):
+    """Return the squared error of rows that are left out, see `_ridge_by_leaving_out`.
+
+    With M = (A + c I)^-1 the residual of a row in the model without it is
+    (M b)_i / M_ii.
+    """
+    xp = namespace(A)
+    L = cholesky(plus_diagonal(xp.asarray(A, copy=True), ridge))
+    if L is None:
+        return np.inf
+    residual = cholesky_solve(L, b) / inverse_diagonal(L)[:, None]
+    return float(xp.sum(residual**2))
+
+
 def _solution(A, B, ridge):
     """Return (A + ridge I)^-1 B, or None if the matrix is indefinite."""
     L, _ = shifted_cholesky(A, ridge)
@@ -339,22 +503,31 @@ def _solution(A, B, ridge):
     return cholesky_solve(L, B)
 
 
-def _descend(error, place):
+def _least(error, places):
+    """Return the place with the least error; of practically equal ones the largest."""
+    least = min(map(error, places))
+    return max(p for p in places if error(p) <= (1 + _LEAST_GAIN) * least)
+
+
+def _descend(error, place, least):
     """Return the place of a local minimum of the errors, beginning at `place`.
 
-    Of equal errors, as for a kernel that is zero between rows, it is the first.
+    Of errors that are practically equal it is the largest: larger penalties are safer.
     """
     while place < _N_PENALTIES - 1 and np.isinf(error(place)):  # indefinite
         place += 1
     start = place
-    while place > 0 and error(place - 1) <= error(place):
+    while place > least and error(place - 1) < (1 - _LEAST_GAIN) * error(place):
         place -= 1
+    least, last = error(place), place
     if place == start:
-        while place < _N_PENALTIES - 1:
-            if not error(place + 1) < (1 - _LEAST_GAIN) * error(place):
+        while last < _N_PENALTIES - 1:
+            if not error(last + 1) <= (1 + _LEAST_GAIN) * least:
                 break
-            place += 1
-    return place
+            last += 1
+            if error(last) < least:
+                least, place = error(last), last
+    return last if error(last) <= (1 + _LEAST_GAIN) * least else place
 
 
 def _vertex(error, place):

@@ -44,6 +44,9 @@ EIGENVECTOR_CUBES = 4.0
 # Rows up to which a single factor is faster than epochs with their setup: on two cores
 # 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
 _DIRECT_ROWS = 8000
+# Features, or rows if these are fewer, up to which a linear model is always solved
+# directly; and the product of n, d and these, some 4 s on two cores (10 000 x 4000).
+_FEW_FEATURES, _FEW_PRODUCTS = 2000, 2e11
 # The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
 # enough for every method with 6000 rows on one core, or with 7300 on two (measured,
 # these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
@@ -260,11 +263,17 @@ def direct_pays_on_features(features, n_epochs):
 
     The sums over the rows take n d^2 / 2 multiply-adds, and the factor, with the
     left-out rows, as long as about d^3. Eigenvectors, the runs that measure the step,
-    and epochs take as long as their passes over the rows.
+    and epochs take as long as their passes over the rows. With few features or rows a
+    direct solution always pays: sparse and dense rows then have the same model.
     """
     (n, d), machine = features.shape, machine_of(features)
     free = memory.available(features.xp, features.device)
-    if d > n or not features.is_dense or 4 * 8 * d**2 > free:
+    if 4 * 8 * min(n, d) ** 2 > free:
+        return False
+    few = min(n, d) <= _FEW_FEATURES or n * d * min(n, d) <= _FEW_PRODUCTS
+    if features.in_core and few:
+        return True
+    if d > n or not features.is_dense:
         return False
     n_threads = 1 if on_gpu(features.xp, features.device) else n_blas_threads()
     direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)

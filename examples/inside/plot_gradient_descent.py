@@ -42,7 +42,7 @@ def fit(algorithm, max_iter, **parameters):
         max_iter=max_iter,
         batch_size=n,
         tol=0,
-        early_stopping=False,
+        alpha=0.0,
         **parameters,
     ).fit(X, y)
     print(

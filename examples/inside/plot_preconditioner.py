@@ -28,7 +28,7 @@ for q in (0, 5, 20, 80, "auto"):
         n_components=q,
         max_iter=20,
         tol=0,
-        early_stopping=False,
+        alpha=0.0,
         random_state=0,
     )
     models[q] = model.fit(X_train, y_train)

@@ -19,7 +19,7 @@ from eigenkern import ConvergenceDisplay, EigenProRegressor, SpectrumDisplay
 
 X, y = load_digits(return_X_y=True)
 common = {"kernel": "gaussian", "subsample_size": 400, "tol": 0, "random_state": 0}
-common["early_stopping"] = False
+common["alpha"] = 0.0
 model = EigenProRegressor(**common, max_iter=10).fit(X, y)
 display = SpectrumDisplay.from_estimator(model, name="Digits, gaussian kernel")
 plt.show()

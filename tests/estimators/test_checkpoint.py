@@ -103,7 +103,7 @@ MODELS = {
     "eigenpro1": EigenProRegressor(algorithm="eigenpro1", batch_size=12),
     "eigenpro2, to the end of the race": EigenProRegressor(**MACHINE),
     "eigenpro2, float32": EigenProRegressor(**MACHINE),
-    "sgd": EigenProRegressor(algorithm="sgd", early_stopping=False),
+    "sgd": EigenProRegressor(algorithm="sgd", alpha=0.0),
     "eigenpro3": EigenProRegressor(algorithm="eigenpro3", n_centers=40, cache_size=0),
     "eigenpro3-exact": EigenProRegressor(algorithm="eigenpro3-exact", n_centers=40),
     "eigenpro4": EigenProRegressor(algorithm="eigenpro4", n_centers=40),
@@ -199,6 +199,7 @@ def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
     assert_equal_models(
         clone(model).fit(X[:80], y[:80], **given, checkpoint=every), expected
     )
+    assert len(copies) > 3
     for copy in list(copies):
         resumed = clone(model)
         options = given | {"checkpoint": every_epoch(copy), "resume": True}
@@ -253,6 +254,7 @@ def test_other_array_libraries(model, other_xp, data, copies, tmp_path):
     model = clone(model).set_params(max_iter=3, random_state=0)
     with config_context(array_api_dispatch=True):
         expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
+        assert len(copies) > 1
         for copy in list(copies):
             resumed = clone(model)
             resumed.fit(X, y, checkpoint=every_epoch(copy), resume=True)
@@ -270,6 +272,7 @@ def test_rows_that_are_not_in_memory(data, copies, tmp_path):
     rows = dask.from_array(X, chunks=(50, 4))
     model = EigenProRegressor(n_centers=30, max_iter=3, random_state=0)
     expected = clone(model).fit(rows, y, checkpoint=every_epoch(tmp_path / "all"))
+    assert len(copies) == 3
     for copy in list(copies):
         resumed = clone(model).fit(rows, y, checkpoint=every_epoch(copy), resume=True)
         assert_array_equal(resumed.dual_coef_, expected.dual_coef_)
@@ -287,6 +290,7 @@ def test_falkon_on_rows_that_are_not_in_memory(cache_size, data, copies, tmp_pat
     )
     expected = clone(model).fit(rows, y, checkpoint=every_epoch(tmp_path / "all"))
     assert expected.cache_size_ == cache_size * 120 * 30 * 8e-6
+    assert len(copies) > 3
     for copy in list(copies):
         resumed = clone(model).fit(rows, y, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
@@ -351,6 +355,7 @@ def test_the_random_state_at_the_start_is_kept(random_state, data, copies, tmp_p
         model.set_params(random_state=start)
     expected = clone(model).fit(X, labels, checkpoint=every_epoch(tmp_path / "all"))
     before = np.random.get_state()[1].copy()  # noqa: NPY002
+    assert len(copies) == 4
     for copy in list(copies):
         resumed = clone(model)
         if random_state is not None:
@@ -572,13 +577,16 @@ def test_a_file_is_held_in_memory_or_not_as_at_first(
     monkeypatch.setattr(lazy, "_N_FIRST", 20)
     np.save(tmp_path / "X.npy", X)
     file = np.load(tmp_path / "X.npy", mmap_mode="r")
-    model = EigenProRegressor(n_centers=30, max_iter=3, random_state=0)
+    model = EigenProRegressor(
+        algorithm="eigenpro4", n_centers=30, max_iter=3, random_state=0
+    )
     fits(held)
     expected = clone(model).fit(file, y, checkpoint=every_epoch(tmp_path / "all"))
     fits(not held)
     other = clone(model).fit(file, y)
     assert abs(other.dual_coef_ - expected.dual_coef_).max() > 0  # another order
     monkeypatch.setattr(lazy, "_BLOCK_BYTES", 999)  # as in another kind of file
+    assert len(copies) == 3
     for copy in list(copies):
         resumed = clone(model).fit(file, y, checkpoint=every_epoch(copy), resume=True)
         assert_equal_models(resumed, expected)
@@ -801,7 +809,7 @@ def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatc
     monkeypatch.undo()
     if hasattr(model, "predict_proba"):
         assert_array_equal(model.predict_proba(X).argmax(axis=1), model.predict(X))
-    if model.early_stopping is True:
+    if model.early_stopping:
         expected = clone(model).set_params(max_iter=n_epochs).fit(X, y)
         assert_array_equal(model.dual_coef_, expected.dual_coef_)
 

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from functools import partial
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import config_context
+from sklearn import clone, config_context
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -46,6 +48,7 @@ from eigenkern.backend.dask import (
 from eigenkern.backend.lazy import in_memory
 from eigenkern.backend.threads import n_blas_threads
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 from eigenkern.kernels import Gaussian, Laplacian, Linear
 from eigenkern.operators.dask import (
     CachedDaskMatrix,
@@ -63,11 +66,17 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 N = 600
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, 4))
-X[7] = X[3]  # a copy, in the same chunk
-X[500] = X[5]  # and one in another
-Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
+
+
+def rows_with_copies():
+    """Return rows, two of them equal within a chunk and two in different ones."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    X[7], X[500] = X[3], X[5]
+    return X, np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.normal(size=N)
+
+
+X, Y = rows_with_copies()
 LABELS = np.array(["a", "b", "c"])[np.digitize(Y, [-0.4, 0.4])]
 BATCHES = {"n_centers": 60, "batch_size": 100, "max_iter": 3}
 
@@ -212,8 +221,8 @@ def test_any_chunks(chunks):
     assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
 
 
-def test_weights(client):
-    weights = RNG.uniform(size=N)
+def test_weights(client, rng):
+    weights = rng.uniform(size=N)
     weights[::9] = 0
     D = da.from_array(X, chunks=(170, 4))
     for name in ("nystrom", "eigenpro4", "linear"):
@@ -276,6 +285,25 @@ def test_features(client):
         assert_allclose(found.compute(), features.fit(X).transform(X), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromRegressor(n_centers=40),
+        NystromRegressor("manhattan", n_centers=40),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="full", max_rounds=1),
+    ],
+    ids=["centers", "signs", "rfm"],
+)
+def test_gradients(model):
+    model = clone(model).set_params(random_state=0).fit(X, Y)
+    D = da.from_array(X, chunks=(170, 4))
+    assert_allclose(gradient(model, D), gradient(model, X), atol=1e-10)
+    for options in ({}, {"max_rows": 300, "random_state": 1}):
+        expected = average_gradient_outer_product(model, X, **options)
+        found = average_gradient_outer_product(model, D, **options)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_pipeline():
     D = da.from_array(X, chunks=(170, 4))
     model = make_pipeline(
@@ -310,14 +338,16 @@ def test_parquet(tmp_path):
     assert_allclose(model.predict(lazy).compute(), expected.predict(frame), atol=1e-9)
 
 
-def test_rows_in_any_order():
+def test_rows_in_any_order(rng):
     rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
-    index = RNG.permutation(N)[:77]
+    index = rng.permutation(N)[:77]
     taken = rows.take(index)
     assert taken.shape == (77, 4)
     assert_array_equal(in_memory(taken), X[index])
     assert_array_equal(in_memory(taken.take([3, 1])), X[index[[3, 1]]])
-    assert_array_equal(taken[5:9, :], X[index[5:9]])
+    for start, stop in ((5, 9), (5, 6), (76, 99), (5, 5)):
+        assert_array_equal(taken[start:stop, :], X[index[start:stop]])
+        assert_array_equal(taken[start:stop, 1:3], X[index[start:stop], 1:3])
     assert rows.extremes() == (X.min(), X.max())
 
 
@@ -486,9 +516,9 @@ def test_room_of_workers(client):
         assert 0 < free < limits[place] / 2 - 2e7  # for a process with NumPy
 
 
-def test_rows_made_of_others(client):
+def test_rows_made_of_others(client, rng):
     rows = lazy_rows(da.from_array(X, chunks=(170, 4)))
-    index = RNG.permutation(N)[:77]
+    index = rng.permutation(N)[:77]
     for source, expected in ((rows, X), (rows.take(index), X[index])):
         K = DaskMatrix(TiledKernel(Gaussian(1.0), X[:9]), source)
         cached, expected = CachedDaskMatrix(K), Gaussian(1.0)(expected, X[:9])
@@ -499,6 +529,136 @@ def test_rows_made_of_others(client):
             assert_allclose(part @ X[:9], expected[5:30] @ X[:9], atol=1e-12)
             part._rows.forget()  # computed again
         assert cached.rows(X[:3]).shape == (3, 9)
+
+
+def matrix_of(kind, local, rows):
+    """Return K of rows in a Dask array: computed, cached, or with split centers."""
+    if kind == "shards":
+        return DaskShards(local, rows)
+    K = DaskMatrix(local, rows)
+    return CachedDaskMatrix(K) if kind == "cached" else K
+
+
+@pytest.mark.parametrize("kind", ["rows", "cached", "shards"])
+@pytest.mark.parametrize(
+    "start, stop", [(0, 1), (169, 170), (599, 600), (5, 5), (0, 0), (168, 172)]
+)
+def test_blocks_of_few_rows(kind, start, stop):
+    local = TiledKernel(Gaussian(1.0), X[:9])
+    K = matrix_of(kind, local, lazy_rows(da.from_array(X, chunks=(170, 4))))
+    expected = Gaussian(1.0)(X[start:stop], X[:9]) if stop > start else np.ones((0, 9))
+    out = np.full((9, 9), np.nan)
+    assert_allclose(K.block(start, stop), expected, rtol=1e-12)
+    for first, last in ((0, 1), (2, 7), (8, None)):
+        found = K.block(start, stop, first, last, dtype=np.float32)
+        assert found.dtype == np.float32
+        assert_allclose(found, expected[:, first:last], rtol=1e-6)
+    K.block(start, stop, out=out)
+    assert_allclose(out[: stop - start], expected, rtol=1e-12)
+    assert np.isnan(out[stop - start :]).all()
+    if stop > start:
+        F, leading = K.product(X[:9], start, stop, n_columns=2)
+        assert_allclose(F, expected @ X[:9], rtol=0, atol=1e-12)
+        assert_allclose(leading, expected[:, :2], rtol=1e-12)
+
+
+class Handle:
+    """The handle of a value that may be lost, or of one computed from others."""
+
+    def __init__(self, value, sources=()):
+        self.value, self._sources, self.is_gone = value, sources, False
+
+    @property
+    def is_lost(self):
+        return self.is_gone or any(source.is_lost for source in self._sources)
+
+
+class Unsteady(Here):
+    """A cluster that loses what was sent, and so what was computed from that.
+
+    Chunks are not lost, as the scheduler computes them again.
+    """
+
+    attempt, _client = Workers.attempt, SimpleNamespace(status="running")
+
+    def __init__(self):
+        self._sent, self.n_refused = [], 0
+
+    def lose(self):
+        for handle in self._sent:
+            handle.is_gone = True
+
+    def compute_chunks(self, X):
+        return [Handle(chunk) for chunk in super().compute_chunks(X)]
+
+    def places(self, chunks):
+        return [("one", "other")[i % 2] for i in range(len(chunks))]
+
+    def threads(self):
+        return ["one", "other"]
+
+    def send(self, value):
+        self._sent.append(Handle(value))
+        return self._sent[-1]
+
+    def send_to(self, place, value):
+        return self.send(value)
+
+    def submit(self, function, *args):
+        sources = [arg for arg in args if isinstance(arg, Handle)]
+        values = [arg.value if isinstance(arg, Handle) else arg for arg in args]
+        return Handle(function(*values), sources)
+
+    def submit_to(self, place, function, *args):
+        return self.submit(function, *args)
+
+    def gather(self, handles):
+        if any(handle.is_lost for handle in handles):
+            self.n_refused += 1
+            raise CancelledError
+        return [handle.value for handle in handles]
+
+
+@pytest.mark.parametrize("kind", ["rows", "cached", "shards"])
+def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
+    cluster = Unsteady()
+    monkeypatch.setattr("eigenkern.backend.dask.cluster", lambda: cluster)
+    monkeypatch.setattr("eigenkern.backend.dask._PAUSE", 0.0)
+    index, Z = rng.permutation(N)[:500], X[:9]
+    A, targets, weights = rng.normal(size=(9, 2)), X[:500, :2], rng.random(500)
+    lazy = DaskRows(da.from_array(X, chunks=(170, 4)), X.dtype)
+    K = matrix_of(kind, TiledKernel(Gaussian(1.0), Z), lazy.take(index))
+    part, dense = K.part(7, 450), Gaussian(1.0)(X[index], Z)
+    calls = ["product", "block", "gradient"]
+    if kind != "shards":
+        calls += ["adjoint", "gram", "normal_product"]
+    for some, rows in ((K, slice(500)), (part, slice(7, 450)), (K, slice(500))):
+        D, Y, w = dense[rows], targets[rows], weights[rows]
+        error = D @ A - Y
+        expected = {
+            "product": [D @ A, D[:, :3]],
+            "block": [D],
+            "gradient": [error, D.T @ (w[:, None] * error)],
+            "adjoint": [D.T @ Y],
+            "gram": [D.T @ (w[:, None] * D), D.T @ (w[:, None] * Y)],
+            "normal_product": [D.T @ (w[:, None] * error)],
+        }
+        for name in calls:
+            args = {
+                "product": (A, 0, None, 3),
+                "gradient": (A, Y, w, np.ones(2)),
+                "adjoint": (Y,),
+                "gram": (Y, w),
+                "normal_product": (A, Y, w),
+            }.get(name, ())
+            getattr(some, name)(*args)
+            cluster.lose()
+            n_refused = cluster.n_refused
+            found = getattr(some, name)(*args)
+            assert cluster.n_refused > n_refused
+            found = found if isinstance(found, tuple) else (found,)
+            for values, right in zip(found, expected[name], strict=True):
+                assert_allclose(values, right, rtol=0, atol=1e-11)
 
 
 SCHEDULER = """

@@ -10,6 +10,7 @@ from scipy.spatial.distance import cdist
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.callback import ScoringMonitor
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import d2_pinball_score, mean_pinball_loss
 
@@ -22,7 +23,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 
 
 def made(**parameters):
-    options = {"loss": "pinball", "early_stopping": False, "random_state": 0}
+    options = {"loss": "pinball", "alpha": 1e-6, "random_state": 0}
     return DSGRegressor(**(options | parameters))
 
 
@@ -110,10 +111,11 @@ def test_no_features_are_the_empirical_quantiles(rng):
     w = np.where(y > 1, 3.0, 1.0)
     model = made(quantile=QUANTILES, alpha=1e4, max_iter=5)
     expected = np.quantile(y, QUANTILES, weights=w, method="inverted_cdf")
-    predicted = model.fit(X, y, sample_weight=w).predict(X)
-    assert_allclose(predicted, np.tile(expected, (500, 1)), atol=0.25)
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        predicted = model.fit(X, y, sample_weight=w).predict(X)
+    assert_allclose(predicted, np.tile(expected, (500, 1)), atol=0.03)
     # Rows with large weights lie above.
-    assert (predicted[0] > np.quantile(y, QUANTILES) + [0, 0.3, 0.3]).all()
+    assert (np.quantile(y, QUANTILES) < expected - [0.08, 0.5, 0.6]).all()
 
 
 def test_coverage_of_new_rows(noisy):
@@ -128,6 +130,7 @@ def test_coverage_of_new_rows(noisy):
         assert pinball(y[1500:], column, q) < 1.15 * best
 
 
+@pytest.mark.filterwarnings("ignore:DSGRegressor learned nothing")  # from 19 rows
 def test_rows_are_held_out_by_default(regression):
     X, y, *_ = regression
     model = DSGRegressor(loss="pinball", max_iter=2, random_state=0).fit(X, y)
@@ -140,7 +143,7 @@ def test_rows_are_held_out_by_default(regression):
         (0.9, 99, False),
         (0.9, 100, True),
     ):
-        model = made(early_stopping="auto", quantile=quantile, max_iter=2)
+        model = made(alpha="auto", quantile=quantile, max_iter=2)
         model.fit(X[:n], y[:n])
         assert (model.validation_scores_ is not None) == expected
 
@@ -229,16 +232,21 @@ def test_equal_targets_are_predicted(regression):
 
 def test_weights_are_repetitions_or_none(regression):
     X, y, X_test, _ = regression
-    model = made(quantile=0.9, bandwidth=2.0, max_iter=10)
+    model = made(quantile=0.9, bandwidth=2.0, alpha=0.1, max_iter=60, tol=0.0)
     weights = np.ones(len(y))
     weights[100:] = 0
     spoilt = np.where(weights > 0, y, 1e6)
     weighted = clone(model).fit(X, spoilt, sample_weight=weights).predict(X_test)
     half = clone(model).fit(X[:100], y[:100]).predict(X_test)
-    assert_allclose(weighted, half, atol=0.3)
-    twice = clone(model).fit(np.repeat(X, 2, axis=0), np.repeat(y, 2))
-    doubled = clone(model).fit(X, y, sample_weight=np.full(len(y), 2.0))
-    assert_allclose(doubled.predict(X_test), twice.predict(X_test), atol=0.3)
+    assert_allclose(weighted, half, atol=1e-9)
+    counts = 1 + np.arange(160) % 3
+    copies = clone(model).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    counted = clone(model).fit(X, y, sample_weight=counts).predict(X_test)
+    assert_allclose(counted, copies.predict(X_test), atol=0.02)
+    plain = clone(model).fit(X, y).predict(X_test)
+    assert np.abs(counted - plain).max() > 0.04  # they count
+    equal = clone(model).fit(X, y, sample_weight=np.full(160, 2.0)).predict(X_test)
+    assert_allclose(equal, plain, atol=1e-9)
 
 
 def test_streams_of_quantiles(noisy):

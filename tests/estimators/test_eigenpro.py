@@ -1,5 +1,7 @@
 """The EigenPro estimators: what they fit, and what must not change it."""
 
+import warnings
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -22,7 +24,7 @@ CONVERGED = {
     "max_iter": 1000,
     "tol": 0.0,
     "n_iter_no_change": 1000,
-    "early_stopping": False,
+    "alpha": 0.0,
 }
 
 
@@ -102,7 +104,9 @@ def test_the_bound_is_shorter_than_the_measured_step(algorithm, regression):
 
 def test_the_bound_of_the_zero_kernel():
     model = EigenProRegressor("linear", step_size="bound")
-    assert model.fit(np.zeros((20, 2)), np.arange(20.0)).step_size_ == 1.0
+    with pytest.warns(ConvergenceWarning, match="all rows of X with weight are equal"):
+        model.fit(np.zeros((20, 2)), np.arange(20.0))
+    assert model.step_size_ == 1.0
 
 
 def test_default_regressor_generalises(regression):
@@ -315,7 +319,7 @@ def test_weights_win_where_rows_contradict():
     X = np.repeat(np.arange(20.0)[:, None], 2, axis=0)
     y, w = X[:, 0] + np.tile([0.0, 1.0], 20), np.tile([1.0, 3.0], 20)
     model = EigenProRegressor("laplacian", bandwidth=1.0, batch_size=40, max_iter=300)
-    model.set_params(tol=0.0, early_stopping=False, random_state=0)
+    model.set_params(tol=0.0, alpha=0.0, random_state=0)
     model.fit(X, y, sample_weight=w)
     assert_allclose(model.predict(X), X[:, 0] + 0.75, atol=1e-3)
 
@@ -425,7 +429,7 @@ def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
 ):
     """It falls back to the previous coefficients, not to zero."""
     X, y, *_ = regression
-    options = {"random_state": 0, "early_stopping": early_stopping}
+    options = {"random_state": 0, "early_stopping": early_stopping, "alpha": 0.0}
     model = EigenProRegressor(warm_start=True, **options).fit(X, y)
     before, score = model.dual_coef_.copy(), model.score(X, y)
 
@@ -501,7 +505,7 @@ def test_coefficients_follow_the_rows(regression, rng):
 @pytest.mark.parametrize("early_stopping", [False, True])
 def test_a_kernel_in_other_words(kernel, early_stopping, regression):
     X, y, X_test, _ = regression
-    options = {"random_state": 0, "early_stopping": early_stopping}
+    options = {"random_state": 0, "early_stopping": early_stopping, "alpha": 0.0}
     options |= {"batch_size": 50, "n_components": 10}
     named = EigenProRegressor("laplacian", bandwidth=2.0, **options).fit(X, y)
     model = EigenProRegressor(kernel, **options).fit(X, y)
@@ -575,7 +579,10 @@ def filled(monkeypatch):
 def test_the_cache_changes_nothing(early_stopping, regression, filled):
     X, y, X_test, _ = regression
     model = EigenProRegressor(
-        algorithm="eigenpro2", random_state=0, early_stopping=early_stopping
+        alpha=0.0,
+        algorithm="eigenpro2",
+        random_state=0,
+        early_stopping=early_stopping,
     )
     fits = []
     for cache_size in (0, 1000):
@@ -593,10 +600,12 @@ def test_a_cached_matrix_is_all_that_is_computed(rng):
         return Laplacian(2.0)(X, Z)
 
     model = EigenProRegressor(watched, algorithm="eigenpro2", max_iter=1)
-    model.set_params(cache_size=1000, early_stopping=False).fit(X, X[:, 0])
+    model.set_params(cache_size=1000, alpha=0.0).fit(X, X[:, 0])
     # Two blocks of 1024 rows and the rest, each up to its diagonal; the diagonal.
     triangle = 1024 * 1024 + 1024 * 2048 + 952 * 3000
-    assert sum(entries) == triangle + 11 * 256**2 + 184**2
+    # Before, the check of a given kernel: 300 rows, and their diagonal.
+    checked = 300**2 + 256**2 + 44**2
+    assert sum(entries) == checked + triangle + 11 * 256**2 + 184**2
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
@@ -612,7 +621,11 @@ def test_the_cache_leaves_memory_to_the_tuning(
 
     monkeypatch.setattr(memory, "available", free)
     model = EigenProRegressor(
-        algorithm="eigenpro2", early_stopping=early_stopping, max_iter=2, random_state=0
+        alpha=0.0,
+        algorithm="eigenpro2",
+        early_stopping=early_stopping,
+        max_iter=2,
+        random_state=0,
     )
     found = []
     for cache_size in (0, 1000):
@@ -655,9 +668,16 @@ def test_never_worse_than_the_mean_on_noise(dtype, rng):
     for batch_size in ("auto", 1, 270):
         model = EigenProRegressor(
             batch_size=batch_size, random_state=0, max_iter=4, early_stopping=True
-        ).fit(X, y)
+        )
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            model.fit(X, y)
         assert np.all(np.isfinite(model.dual_coef_))
-        assert np.mean((model.predict(X) - y) ** 2) <= 1.001 * np.var(y)
+        loss = np.mean((model.predict(X) - y) ** 2)
+        assert loss <= 1.001 * np.var(y)
+        # A score above 0 by chance keeps an epoch, which knows the training rows.
+        nothing = ["learned nothing" in str(one.message) for one in record]
+        assert nothing == [True] * bool(loss > 0.999 * np.var(y))
 
 
 def test_early_stopping_falls_back_to_the_mean(rng):
@@ -665,7 +685,9 @@ def test_early_stopping_falls_back_to_the_mean(rng):
     y = rng.standard_normal(300)
     model = EigenProRegressor(
         bandwidth=0.5, random_state=0, early_stopping=True, n_iter_no_change=1
-    ).fit(X, y)
+    )
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        model.fit(X, y)
     if max(model.validation_scores_) < 0:
         assert_array_equal(model.dual_coef_, 0.0)
     assert max(model.validation_scores_) < 0
@@ -690,7 +712,9 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield EpochState(50 * exact, 0.01, 1.0, 0)
 
     monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
-    model = EigenProRegressor(algorithm="eigenpro2", max_iter=2, random_state=0)
+    model = EigenProRegressor(
+        algorithm="eigenpro2", alpha=0.0, max_iter=2, random_state=0
+    )
     kept = "an earlier epoch's model is kept" if good else "it predicts the mean"
     with pytest.warns(ConvergenceWarning, match=kept):
         model.fit(X, y)

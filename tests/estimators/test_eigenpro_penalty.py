@@ -280,7 +280,7 @@ def test_small_batches_and_pieces_come_near_it(algorithm, data):
 def test_exact_projections_have_none(data):
     X, Y, *_ = data
     model = EigenProRegressor(alpha=0.1, algorithm="eigenpro3-exact", n_centers=20)
-    with pytest.raises(ValueError, match=r"alpha must be 0 .* got 0.1"):
+    with pytest.raises(ValueError, match=r"alpha must be 'auto' or 0 .* got 0.1"):
         model.fit(X, Y)
     model.set_params(alpha=0.0)
     assert model.fit(X, Y).alpha_ == 0.0

@@ -16,6 +16,7 @@ from eigenkern.solvers.guard import EpochState
 def test_the_best_scored_epoch_is_the_model(scores, best):
     """A score of NaN is never the best."""
     problem = SimpleNamespace(
+        within=0.0,
         initial_coef=lambda: -1,
         validation_values=lambda coef: coef,
         fitted_attributes=lambda coef: {"coef_": coef},
@@ -29,9 +30,9 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         1e-4,
         5,
         score=lambda epoch: np.nan if epoch < 0 else scores[epoch],
-        predicted=(None, None),
+        out_of_sample=lambda values: values,
     )
     for i in range(3):
         rule.update(EpochState(i, 1.0 / (i + 1), 1.0, 0, False, {}))
     assert rule.fitted_attributes()["coef_"] == best
-    assert rule.out_of_sample().values == best
+    assert rule.out_of_sample() == best

@@ -91,7 +91,7 @@ def test_columns(n_components, vector_math, rng, monkeypatch):
     monkeypatch.setattr(array, "_NUMPY_HAS_VECTOR_MATH", vector_math)
     X = rng.standard_normal((700, 3)) + 5
     features = RandomFourierFeatures(n_components=n_components, random_state=0).fit(X)
-    assert_allclose(features.offset_, X.mean(axis=0))
+    assert_array_equal(features.offset_, np.sort(X, axis=0)[349])
     T = (X - features.offset_) @ features.frequencies_
     assert T.shape[1] == -(-n_components // 2)
     cosines, sines = np.cos(T), np.sin(T)

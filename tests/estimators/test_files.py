@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from eigenkern import (
+    DSGRegressor,
     EigenProClassifier,
     EigenProRegressor,
     FalkonLikeClassifier,
@@ -25,15 +26,23 @@ from eigenkern import (
 from eigenkern.backend import lazy, memory
 from eigenkern.backend.lazy import StoredRows, in_memory
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
 
 N = 3000
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, 4))
-Y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * RNG.normal(size=N)
-X, Y = X[np.argsort(Y)], np.sort(Y)  # the worst order for a file
+
+
+def sorted_rows():
+    """Return rows and targets in the worst order for a file."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 4))
+    y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.normal(size=N)
+    return X[np.argsort(y)], np.sort(y)
+
+
+X, Y = sorted_rows()
 LABELS = (Y > 0).astype(int)
 
 
@@ -95,10 +104,10 @@ def test_the_same_model_with_the_log_loss(cls, cache_size, tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("store", STORES)
-def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch):
+def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)  # as many rows as choose the penalty
-    rows, noisy = X.astype(dtype), Y + 30 * RNG.normal(size=N)
-    file, weights = store(rows, tmp_path), RNG.uniform(size=N)
+    rows, noisy = X.astype(dtype), Y + 30 * rng.normal(size=N)
+    file, weights = store(rows, tmp_path), rng.uniform(size=N)
     weights[::7] = 0
     model = LinearEigenProRegressor(random_state=0)
     expected = clone(model).fit(rows, noisy, weights)
@@ -109,10 +118,10 @@ def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_direct_solution_reads_the_file_once(dtype, tmp_path, monkeypatch):
+def test_a_direct_solution_reads_the_file_once(dtype, tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
     monkeypatch.setattr("eigenkern.tuning.penalty._MOST_JUDGES", 1000)
-    noisy = Y + 30 * np.random.default_rng(0).normal(size=N)
+    noisy = Y + 30 * rng.normal(size=N)
     file, read = hdf5(X.astype(dtype), tmp_path), []
     monkeypatch.setattr(lazy, "check_finite_rows", lambda X: read.append(len(X)))
     model = LinearEigenProRegressor(random_state=0).fit(file, noisy)
@@ -120,9 +129,9 @@ def test_a_direct_solution_reads_the_file_once(dtype, tmp_path, monkeypatch):
     assert sum(read) == N
 
 
-def test_the_same_probabilities_of_a_linear_model(tmp_path, monkeypatch):
+def test_the_same_probabilities_of_a_linear_model(tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
-    model, noisy = LinearEigenProClassifier(random_state=0), Y + 9 * RNG.normal(size=N)
+    model, noisy = LinearEigenProClassifier(random_state=0), Y + 9 * rng.normal(size=N)
     noisy = noisy > 0
     expected = clone(model).fit(X, noisy).predict_proba(X)
     model.fit(hdf5(X, tmp_path), noisy)
@@ -162,17 +171,17 @@ def test_features(tmp_path):
     assert_allclose(features.fit(file).transform(file), expected, atol=1e-9)
 
 
-def test_weights(tmp_path):
-    weights = RNG.uniform(size=N)
+def test_weights(tmp_path, rng):
+    weights = rng.uniform(size=N)
     weights[::7] = 0
     file, model = hdf5(X, tmp_path), NystromRegressor(n_centers=80, random_state=0)
     expected = model.fit(X, Y, weights).predict(X)
     assert_allclose(model.fit(file, Y, weights).predict(X), expected, atol=1e-9)
 
 
-def test_rows_in_any_order(tmp_path):
+def test_rows_in_any_order(tmp_path, rng):
     rows = StoredRows(hdf5(X, tmp_path), np.float32)
-    index = RNG.permutation(N)[:77]
+    index = rng.permutation(N)[:77]
     assert_array_equal(in_memory(rows.take(index)), X[index].astype(np.float32))
     assert_array_equal(rows.take(index)[5:9, 1:3], X[index[5:9], 1:3].astype("f4"))
     assert in_memory(rows.take([])).shape == (0, 4)
@@ -255,6 +264,35 @@ def test_predictions_of_learned_metrics(tmp_path):
         assert_allclose(getattr(model, method)(file), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "model",
+    [
+        EigenProRegressor(n_centers=40),
+        NystromClassifier("manhattan", n_centers=40),
+        DSGRegressor("gaussian", max_iter=2),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="diagonal", max_rounds=1),
+        RFMRegressor(NystromRegressor(n_centers=40), metric="full", max_rounds=1),
+    ],
+    ids=["eigenpro", "signs", "dsg", "rfm", "rfm-full"],
+)
+def test_gradients(model, store, tmp_path, rng):
+    model = clone(model).set_params(random_state=0)
+    model.fit(X[::10], LABELS[::10] if "Classifier" in repr(model) else Y[::10])
+    rows, weights = X[::3].copy(), rng.uniform(size=1000)
+    file = store(rows, tmp_path)  # of several blocks
+    assert_allclose(gradient(model, file), gradient(model, rows), atol=1e-10)
+    for options in ({}, {"kind": "diagonal"}, {"max_rows": 600, "random_state": 1}):
+        options["sample_weight"] = weights
+        expected = average_gradient_outer_product(model, rows, **options)
+        found = average_gradient_outer_product(model, file, **options)
+        assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    h = np.array([1e-5, 0, 0, 0])  # along the first feature
+    values = getattr(model, "decision_function", model.predict)
+    slope = (values(rows[:50] + h) - values(rows[:50] - h)) / 2e-5
+    assert_allclose(gradient(model, file)[:50, 0, 0], slope, atol=1e-4)
+
+
 @pytest.mark.parametrize("n_centers", [80, None])
 def test_the_spread_of_new_targets(n_centers, tmp_path):
     model = NystromRegressor(n_centers=n_centers).fit(X[::10], Y[::10])
@@ -302,6 +340,7 @@ import h5py, numpy as np
 from eigenkern import NystromRegressor
 from eigenkern.backend.lazy import StoredRows
 from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.inspection import average_gradient_outer_product, gradient
 used = 4096 * int(open("/proc/self/statm").read().split()[5])  # data and stack
 limit = used + 700_000_000  # the rows alone are 500
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -314,8 +353,8 @@ print(model.n_centers_)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
-def test_in_less_memory_than_the_file(tmp_path):
-    rows = RNG.normal(size=(2000, 500)).astype(np.float32)
+def test_in_less_memory_than_the_file(tmp_path, rng):
+    rows = rng.normal(size=(2000, 500)).astype(np.float32)
     with h5py.File(tmp_path / "X.h5", "w") as file:  # 0.5 GB
         stored = file.create_dataset(
             "X", shape=(250_000, 500), dtype="f4", chunks=(2000, 500)

@@ -5,7 +5,6 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.svm import SVC
@@ -113,8 +112,9 @@ def test_it_is_the_machine_of_svc_but_for_the_loss(two_classes):
         random_state=0,
     ).fit(X, y)
     expected = svc.decision_function(X)
-    assert_allclose(model.decision_function(X), expected, atol=0.2)
-    assert np.corrcoef(model.decision_function(X), expected)[0, 1] > 0.99
+    error = model.decision_function(X) - expected
+    assert np.abs(error).max() < 0.1 and np.sqrt(np.mean(error**2)) < 0.04
+    assert 1 < np.std(expected) < 1.2
 
 
 @with_bandwidth

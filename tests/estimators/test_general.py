@@ -10,6 +10,7 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProClassifier, EigenProRegressor
+from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Laplacian
 
@@ -97,7 +98,9 @@ def test_auto_is_eigenpro_4_where_there_are_centers(data, quick):
 def test_all_rows_as_centers_give_the_solution_of_eigenpro_2(data):
     X, y = (part[:300] for part in data)
     general, machine = (
-        EigenProRegressor(algorithm=name, max_iter=200, tol=0, **OPTIONS).fit(X, y)
+        EigenProRegressor(
+            algorithm=name, alpha=0.0, max_iter=200, tol=0, **OPTIONS
+        ).fit(X, y)
         for name in ("eigenpro4", "eigenpro2")
     )
     rows = data[0][300:400]
@@ -133,7 +136,7 @@ def test_coefficients_follow_the_centers_that_are_given(data):
     expected = K @ model.dual_coef_[:, 0] + model.intercept_
     assert_allclose(model.predict(X), expected, rtol=1e-9)
     other = EigenProRegressor(centers=X[:60][order], **options).fit(X, y)
-    assert_allclose(other.predict(X), model.predict(X), atol=0.1)
+    assert_allclose(other.predict(X), model.predict(X), atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,7 @@ def test_one_epoch_of_fit_is_a_stream_in_its_order(data):
     order = np.random.RandomState(0).permutation(800)
     options = {**STREAM, "n_centers": None, "centers": data[0][1000:1080]}
     options |= {"step_size": 10.0, "n_components": 0, "batch_size": 800, "max_iter": 1}
+    options["alpha"] = 0.0
     fitted = EigenProRegressor(**options).fit(X, y)
     stream = EigenProRegressor(**options).fit_batches([(X[order], y[order])])
     assert_allclose(fitted.dual_coef_, stream.dual_coef_, rtol=1e-9)
@@ -305,6 +309,28 @@ def test_a_stream_that_breaks_off_keeps_what_was_learned(data):
         model.fit_batches(long())
     assert model.score(X, labels) > 0.9
     assert model.predict(X[:3]).shape == (3,)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_stream_that_breaks_off_before_the_first_step(fitted, rng):
+    X = rng.standard_normal((8000, 2))
+    labels = X[:, 0] > 0
+
+    def stream():  # the first batch needs more rows
+        yield X, labels
+        raise KeyboardInterrupt
+
+    model = EigenProClassifier(n_centers=20, random_state=0)
+    if fitted:
+        model.fit(X[:300], np.where(labels[:300], "yes", "no"))
+    expected = model.predict(X) if fitted else None
+    before = dict(vars(model.set_params(batch_size=8001)))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit_batches(stream())
+    assert vars(model).keys() == before.keys()
+    assert all(value is before[name] for name, value in vars(model).items())
+    if fitted:
+        assert_array_equal(model.predict(X), expected)
 
 
 def test_classes_that_grow_after_the_first_rows(data):
@@ -424,6 +450,56 @@ def test_a_stream_that_diverges_warns(data):
         EigenProRegressor(**STREAM).fit_batches(lambda: used_up)
 
 
+def test_a_stream_that_no_step_keeps_bounded(data):
+    X, y = data
+    model = EigenProRegressor(**{**STREAM, "step_size": 1e20, "max_iter": 9})
+    with pytest.warns(ConvergenceWarning) as warned:
+        model.fit_batches(list(pieces(data, 500)))
+    said = [str(warning.message) for warning in warned]
+    assert len(said) == 3 and all("learned nothing from a pass" in s for s in said[:2])
+    assert "found no step size that keeps the iteration bounded: halved 41" in said[2]
+    assert (model.n_iter_, model.loss_curve_, model.t_) == (0, [], 0)
+    assert_array_equal(model.dual_coef_, 0)
+    assert_allclose(model.predict(X), y.mean())
+    model.set_params(step_size="auto", max_iter=1).fit_batches(pieces(data, 500))
+    assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("algorithm", ["eigenpro3", "eigenpro4"])
+def test_a_factor_of_the_centers_counts_as_cache(algorithm, data):
+    """With its matrix it takes 16 p^2 bytes; with less, projections are inexact."""
+    X, y = data[0][:1000], data[1][:1000]
+    model = EigenProRegressor(algorithm=algorithm, n_centers=100, max_iter=1, **OPTIONS)
+    residuals = [
+        model.set_params(cache_size=size).fit(X, y).projection_residual_
+        for size in (0, 0.159, 0.161)
+    ]
+    assert residuals[0] > 0 and residuals[1] > 0 and residuals[2] == 0
+
+
+def test_what_was_learned_before_a_pass_failed_is_kept(data):
+    X, units = data[0], []
+
+    def kernel(A, B):
+        return (1e30 if len(units) > 2 else 1.0) * KERNEL(A, B)
+
+    def batches():  # the third pass fails, whatever the step
+        units.append(None)
+        return pieces(data, 500)
+
+    options = {**STREAM, "kernel": kernel}
+    expected = EigenProRegressor(**options, max_iter=1).fit_batches(batches)
+    units.clear()
+    model = EigenProRegressor(**options, max_iter=9)
+    with pytest.warns(ConvergenceWarning) as warned:
+        model.fit_batches(batches)
+    assert "what was learned before that is kept" in str(warned[-1].message)
+    assert model.n_iter_ == 2 and model.loss_curve_[0] == expected.loss_curve_[0]
+    units.clear()
+    # It goes back to the start of the pass with the least loss, the second one.
+    assert_array_equal(model.predict(X), expected.predict(X))
+
+
 def test_projections_that_end_too_soon_warn(data, monkeypatch):
     X, y = data
     monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 1)
@@ -496,6 +572,24 @@ def test_wrong_parameters(options, message, data):
         EigenProRegressor(**{**OPTIONS, **options}).fit(X, y)
 
 
+@pytest.mark.parametrize("p", [20, 60])
+def test_exact_projections_need_memory(p, data, monkeypatch):
+    """For K(X, Z), and two matrices of the centers in double precision."""
+    X, y = data[0][:300], data[1][:300]
+    model = EigenProRegressor(
+        algorithm="eigenpro3-exact", n_centers=p, max_iter=2, **OPTIONS
+    )
+    expected = model.fit(X, y).predict(X)
+    needed = 8 * 300 * p + 16 * p**2
+    monkeypatch.setattr(memory, "available", lambda *_: needed - 1)
+    message = f"eigenpro3-exact' with {p} centers of 300 rows needs 0 MB, but 0 MB .*"
+    with pytest.raises(ValueError, match=message + "pass a smaller n_centers or algor"):
+        model.fit(X, y)
+    assert_array_equal(model.predict(X), expected)
+    monkeypatch.setattr(memory, "available", lambda *_: needed)
+    model.fit(X, y)
+
+
 @pytest.mark.parametrize(
     "batches, message",
     [
@@ -524,7 +618,7 @@ def test_pieces_need_centers_and_nothing_that_wants_all_rows(data):
     assert not hasattr(EigenProRegressor(), "fit_batches")
     X, y = data
     model = EigenProRegressor(n_centers=5, early_stopping=True)
-    with pytest.raises(ValueError, match="early_stopping must be 'auto' or False"):
+    with pytest.raises(ValueError, match="early_stopping must be False"):
         model.partial_fit(X, y)
     for model in (
         EigenProRegressor(n_centers=5, algorithm="eigenpro3-exact"),
@@ -545,8 +639,15 @@ def test_a_kernel_without_a_step_warns(data):
         return -KERNEL(A, B)
 
     options = {"kernel": indefinite, "n_centers": 5, "random_state": 0}
-    with pytest.raises(ValueError, match="positive semi-definite"):
-        EigenProRegressor(**options).fit(X, y)
+    with pytest.raises(ValueError, match="positive semi-definite for data in pieces"):
+        EigenProRegressor(**options).partial_fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="not positive semi-definite") as record:
+        model = EigenProRegressor(**options).fit(X, y)
+    assert len(record) == 1 and model.algorithm_ == "direct"
+    # The columns of the kernel matrix span the same functions, whatever their sign.
+    options |= {"kernel": KERNEL, "centers": model.centers_, "n_centers": None}
+    expected = EigenProRegressor(**options, alpha=0.0).fit(X, y)
+    assert_allclose(model.predict(X), expected.predict(X), atol=1e-6)
     model = EigenProRegressor(
         n_centers=20, step_size=1e30, max_iter=2, kernel=KERNEL, random_state=0
     )

@@ -36,7 +36,7 @@ NEWTON = {
     "max_iter": 100,
     "tol": 0.0,
     "n_iter_no_change": 100,
-    "early_stopping": False,
+    "alpha": 0.0,
     "random_state": 0,
 }
 
@@ -126,6 +126,57 @@ def test_direct_is_ridge_regression(fit_intercept, weighted, dtype, noisy):
     assert_allclose(model.loss_curve_, [loss], rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [1e-2, 0.5, 30.0])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 700}], ids=str)
+def test_a_given_penalty_is_that_of_ridge_regression(
+    options, alpha, fit_intercept, weighted, dtype, noisy
+):
+    X, y, w = (a.astype(dtype) for a in noisy)
+    w = w if weighted else None
+    model = LinearEigenProRegressor(
+        alpha=alpha,
+        fit_intercept=fit_intercept,
+        max_iter=200,
+        tol=0.0,
+        n_iter_no_change=200,
+        random_state=0,
+        **options,
+    ).fit(X, y, w)
+    assert model.algorithm_ == ("eigenpro" if options else "direct")
+    assert model.alpha_ == pytest.approx(alpha, rel=1e-12)
+    total = len(y) if w is None else w.sum(dtype=float)
+    ridge = Ridge(alpha * total, fit_intercept=fit_intercept)
+    ridge.fit(*(a.astype(float) for a in (X, y)), w)
+    rtol = 1e-3 if options or dtype == np.float32 else 1e-8
+    atol = rtol * np.abs(ridge.coef_).max()
+    assert_allclose(model.coef_, ridge.coef_, rtol=rtol, atol=atol)
+    assert_allclose(model.intercept_, ridge.intercept_, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+def test_pieces_have_the_given_penalty(kind, noisy):
+    X, y, _ = noisy
+    model = LinearEigenProRegressor(alpha=0.5, batch_size=700, random_state=0)
+    for _ in range(60):
+        model.partial_fit(kind(X), y)
+    assert model.alpha_ == 0.5
+    ridge = Ridge(0.5 * len(y)).fit(X, y)
+    assert_allclose(model.coef_, ridge.coef_, atol=1e-2 * np.abs(ridge.coef_).max())
+    plain = LinearEigenProRegressor(batch_size=700, random_state=0).partial_fit(X, y)
+    assert plain.alpha_ == 0
+
+
+def test_a_classifier_takes_the_penalty(noisy):
+    X, y, _ = noisy
+    labels = np.digitize(y, [-0.5, 0.5])
+    model = LinearEigenProClassifier(alpha=0.2, random_state=0).fit(X, labels)
+    ridge = Ridge(0.2 * len(y)).fit(X, np.eye(3)[labels])
+    assert_allclose(model.decision_function(X), ridge.predict(X), atol=1e-7)
+
+
 @pytest.mark.parametrize("has_mean", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_left_out_of_a_direct_solution(dtype, has_mean, noisy):
@@ -137,13 +188,14 @@ def test_rows_left_out_of_a_direct_solution(dtype, has_mean, noisy):
     found = solve_features_directly(
         features, y.astype(dtype)[:, None], w.astype(dtype), 5.0, has_mean=has_mean
     )
-    assert len(found.left_out) == 300
+    left_out = found.residual / found.kept[:, None]
+    assert len(left_out) == 300
     for i in (0, 150, 299):
         others = np.arange(700) != i
         ridge = Ridge(5.0, fit_intercept=has_mean).fit(F[others], y[others], w[others])
         expected = y[i] - ridge.predict(F[i : i + 1])[0]
         rtol = 1e-5 if dtype == np.float64 else 1e-3
-        assert_allclose(found.left_out[i, 0], expected, rtol=rtol)
+        assert_allclose(left_out[i, 0], expected, rtol=rtol)
 
 
 def test_a_small_penalty_needs_double_precision(rng):
@@ -191,22 +243,24 @@ def test_a_direct_solution_from_sums(
     atol = rtol * np.abs(y).max()
     assert_allclose(found.coef, expected.coef, rtol=rtol / difference, atol=atol)
     assert_allclose(found.loss, expected.loss, rtol=1e3 * rtol if noise < 1 else rtol)
-    assert_allclose(found.left_out, expected.left_out, rtol=100 * rtol, atol=atol)
+    left_out, expected = (f.residual / f.kept[:, None] for f in (found, expected))
+    assert_allclose(left_out, expected, rtol=100 * rtol, atol=atol)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"early_stopping": False},
         {"early_stopping": True},
         {"batch_size": 100},
         {"n_components": 3},
-        {"step_size": 1e-3},
+        {"step_size": 1e-2},
         {"damping": 1.0},
         {"warm_start": True},
     ],
     ids=str,
 )
+# In two epochs.
+@pytest.mark.filterwarnings("ignore:LinearEigenProRegressor learned nothing")
 def test_what_is_asked_of_the_iteration_is_done(options, noisy):
     X, y, _ = noisy
     model = LinearEigenProRegressor(max_iter=2, random_state=0, **options).fit(X, y)
@@ -227,11 +281,12 @@ def test_the_penalty_of_any_units(unit, target_unit, rng):
     assert_allclose(coef, expected.coef_, rtol=1e-3, atol=1e-5)
 
 
-def test_other_rows_than_dense_ones_are_learned_by_epochs(noisy):
+@pytest.mark.filterwarnings("ignore:LinearEigenProRegressor learned nothing")
+def test_sparse_rows_and_few_rows_are_solved_directly(noisy):
     X, y, _ = noisy
     model = LinearEigenProRegressor(random_state=0)
-    assert model.fit(scipy.sparse.csr_array(X), y).algorithm_ == "eigenpro"
-    assert model.fit(X[:25], y[:25]).algorithm_ == "eigenpro"
+    assert model.fit(scipy.sparse.csr_array(X), y).algorithm_ == "direct"
+    assert model.fit(X[:25], y[:25]).algorithm_ == "direct"
 
 
 def test_a_direct_solution_goes_on_with_pieces(noisy):
@@ -275,8 +330,8 @@ def test_float32_learns_features_with_a_wide_spectrum(n_features, rng):
 
 def test_more_features_than_rows_are_interpolated(rng):
     X, y = rng.standard_normal((60, 300)), rng.standard_normal(60)
-    model = LinearEigenProRegressor(max_iter=100, tol=0.0, early_stopping=False)
-    model.set_params(random_state=0).fit(X, y)
+    model = LinearEigenProRegressor(max_iter=100, tol=0.0, alpha=0.0)
+    model.set_params(random_state=0, damping=1.0).fit(X, y)  # epochs
     assert model.batch_size_ == 60 // 8
     assert np.mean((model.predict(X) - y) ** 2) < 1e-4
 
@@ -318,7 +373,7 @@ def test_fitted_attributes(data):
 def test_sparse_equals_dense(weighted, rng):
     X = rng.standard_normal((300, 20)) * (rng.random((300, 20)) < 0.3) + 0.0
     y, w = X[:, 0] - X[:, 1] + 3.0, rng.exponential(size=300) if weighted else None
-    options = {"random_state": 0, "early_stopping": True, "batch_size": 50}
+    options = {"random_state": 1, "early_stopping": True, "batch_size": 50}
     dense = LinearEigenProRegressor(**options).fit(X, y, sample_weight=w)
     for kind in (scipy.sparse.csr_array, scipy.sparse.csc_matrix):
         sparse = LinearEigenProRegressor(**options).fit(kind(X), y, sample_weight=w)
@@ -326,6 +381,7 @@ def test_sparse_equals_dense(weighted, rng):
         assert_allclose(sparse.predict(kind(X)), dense.predict(X), atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
 def test_sparse_is_not_filled(rng):
     X = scipy.sparse.random_array(
         (300, 100_000), density=1e-4, format="csr", random_state=0
@@ -381,12 +437,16 @@ def test_constant_columns_have_no_part(dtype, kind, noise, weighted, rng):
 def test_constant_features_predict_the_mean(dtype, n, d, level, rng):
     X, y = np.full((n, d), level, dtype=dtype), rng.standard_normal(n)
     for rows in (X, scipy.sparse.csr_array(X)):
-        model = LinearEigenProRegressor(random_state=0).fit(rows, y)
+        model = LinearEigenProRegressor(random_state=0)
+        with pytest.warns(ConvergenceWarning, match="rows of X with weight are equal"):
+            model.fit(rows, y)
         assert_array_equal(model.coef_, 0.0)
         assert model.alpha_ == 0
         assert_allclose(model.predict(rows), y.mean(), rtol=1e-5)
     labels = np.arange(n) % 3
-    model = LinearEigenProClassifier(random_state=0).fit(X, labels)
+    model = LinearEigenProClassifier(random_state=0)
+    with pytest.warns(ConvergenceWarning, match="rows of X with weight are equal"):
+        model.fit(X, labels)
     assert_array_equal(model.coef_, 0.0)
 
 
@@ -505,7 +565,9 @@ def test_classifier_is_as_good_as_ridge(three_classes):
 def test_the_bound_is_a_safe_step(data):
     X, Y = data
     options = {"random_state": 0, "batch_size": 50, "max_iter": 5}
-    model = LinearEigenProRegressor(step_size="bound", **options).fit(X, Y)
+    model = LinearEigenProRegressor(step_size="bound", **options)
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):  # so short it is
+        model.fit(X, Y)
     automatic = LinearEigenProRegressor(**options).fit(X, Y)
     assert model.n_step_halvings_ == 0
     assert 0 < model.step_size_ < automatic.step_size_
@@ -727,7 +789,10 @@ def test_features_out_of_range(dtype, data):
         ({"fit_intercept": "yes"}, "fit_intercept must be True or False; got 'yes'"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1}, "tol must be a number >= 0; got -1"),
-        ({"early_stopping": 1}, "early_stopping must be 'auto', True or False; got 1"),
+        ({"early_stopping": 1}, "early_stopping must be True or False; got 1"),
+        ({"alpha": -1}, "alpha must be 'auto' or a number >= 0; got -1"),
+        ({"alpha": "path"}, "alpha must be 'auto' or a number >= 0; got 'path'"),
+        ({"alpha": np.inf}, "alpha must be 'auto' or a number >= 0; got inf"),
         ({"device": "gpu"}, "device must be 'auto', .*; got 'gpu'"),
     ],
 )

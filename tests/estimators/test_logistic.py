@@ -1,10 +1,12 @@
 """Kernel logistic regression: scikit-learn's results, limits, invariances."""
 
+from itertools import islice
+
 import array_api_compat
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import log_softmax, logit
+from scipy.special import expit, log_softmax, logit
 from sklearn import clone, config_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -140,6 +142,106 @@ def test_the_objective_never_rises_and_converges(n_columns, rng):
         assert_allclose(again.point.value, values[-1], rtol=1e-10)
 
 
+def dense_objective(logistic, coef, alpha):
+    """J and its gradient by their formulas, for classes +1 and -1."""
+    K, y, w = logistic.matrix.block(), logistic.targets, logistic.weights[:, None]
+    F = K @ coef[:-1] + coef[-1]
+    value = np.sum(w * np.logaddexp(0, -y * F)) + alpha / 2 * np.sum(coef[:-1] ** 2)
+    G = -w * y * expit(-y * F)
+    return value, np.vstack([K.T @ G + alpha * coef[:-1], G.sum(axis=0)])
+
+
+def test_the_penalty_of_a_point_is_that_of_the_step(rng):
+    """A start that is good enough for every penalty is returned with the last one."""
+    logistic, preconditioner, start = objective(1, rng)
+    start = rng.standard_normal(start.shape)
+    for alphas in ([1e-3], [1.0, 1e-1, 1e-3], [1e-3, 2e-3]):
+        state = next(newton(logistic, preconditioner, start, alphas, 1e9))
+        assert state.converged
+        assert_array_equal(state.coef, start)
+        value, gradient = dense_objective(logistic, start, alphas[-1])
+        assert_allclose(state.point.value, value, rtol=1e-13)
+        assert_allclose(state.point.gradient, gradient, atol=1e-13)
+
+
+def test_newton_steps_end_where_only_rounding_is_left(rng):
+    logistic, preconditioner, start = objective(1, rng)
+    alphas = [1e-2, 1e-4]
+    best = minimized(logistic, preconditioner, start, alphas, 1e-9, 100)
+    at, calls = logistic.at, []
+
+    def rounded(coef, alpha):  # so roughly that no last step lowers it
+        calls.append(coef)
+        point = at(coef, alpha)
+        return point._replace(value=point.value + 1e-12 * len(calls))
+
+    logistic.at = rounded
+    found = minimized(logistic, preconditioner, start, alphas, 0.0, 100)
+    assert found.converged and 0 < found.residual < 1e-5
+    value, _ = dense_objective(logistic, found.coef, 1e-4)
+    assert_allclose(value, best.point.value, rtol=1e-10)
+
+
+def test_a_newton_step_that_does_not_help(rng):
+    """Every penalty is tried once; the last one is not said to have converged."""
+    logistic, preconditioner, start = objective(1, rng)
+    start, at = 20 * rng.standard_normal(start.shape), logistic.at
+
+    def rising(coef, alpha):
+        point = at(coef, alpha)
+        return point._replace(value=point.value + 1e9 * (coef is not start))
+
+    logistic.at = rising
+    alphas = [1.0, 1e-1, 1e-2]
+    states = list(islice(newton(logistic, preconditioner, start, alphas, 1e-8), 5))
+    for state, alpha in zip(states, [*alphas, 1e-2, 1e-2], strict=True):
+        assert_array_equal(state.coef, start)
+        assert not state.converged and state.residual > 1e-5
+        value, _ = dense_objective(logistic, start, alpha)
+        assert_allclose(state.point.value, value, rtol=1e-13)
+
+
+def test_the_factor_follows_penalty_and_curvature(rng):
+    """It is that of the sums, times the change of the curvature, plus the penalty."""
+    logistic, preconditioner, start = objective(1, rng)
+    g, far = rng.standard_normal((2, *start.shape))
+    first = logistic.at(start, 0.0)
+    later = logistic.at(30 * far, 0.0)
+    sums = logistic.sums(first, None, lambda C: C)
+    ratio = logistic.mean_curvature(later) / logistic.mean_curvature(first)
+    assert ratio < 0.5  # less than half: the last factor is no longer good
+    for point, alpha, part in (
+        (first, 1e-2, 1.0), (first, 1e-4, 1.0), (first, 1.0, 1.0), (later, 1.0, ratio)
+    ):  # fmt: skip
+        preconditioner.prepare(point, alpha)
+        found = preconditioner.inner(preconditioner.inner_transposed(g))
+        penalty = np.diag(np.append(np.full(25, alpha), 0.0))
+        assert_allclose(found, np.linalg.solve(part * sums + penalty, g), rtol=1e-8)
+    preconditioner.spent(6)  # more than its patience: new sums
+    preconditioner.prepare(later, 1.0)
+    found = preconditioner.inner(preconditioner.inner_transposed(g))
+    sums = logistic.sums(later, None, lambda C: C)
+    assert_allclose(found, np.linalg.solve(sums + penalty, g), rtol=1e-8)
+
+
+@pytest.mark.parametrize("scale", [2.0**-60, 2.0**60])
+def test_the_unit_of_a_kernel_changes_no_factor(scale, rng):
+    """Even if rounding has made the sums indefinite, and the penalty drowns in it."""
+    A = rng.standard_normal((26, 3))
+    sums = A @ A.T - 1e-13 * np.eye(26)
+    g, found = rng.standard_normal((26, 1)), []
+    for unit in (1.0, scale):
+        logistic, _, start = objective(1, rng)
+        P = Preconditioner(logistic, lambda point, unit=unit: unit * sums, 5.0)
+        P.prepare(logistic.at(start, 0.0), unit * 1e-20)
+        found.append(unit * P.inner(P.inner_transposed(g)))
+    assert_array_equal(found[0], found[1])
+    # The factor is that of the sums up to rounding.
+    part = A @ np.ones((3, 1))
+    solved = P.inner(P.inner_transposed(scale * sums @ part))
+    assert_allclose(sums @ solved, sums @ part, rtol=0, atol=1e-6)
+
+
 def test_path_is_plotted(rng):
     plt = pytest.importorskip("matplotlib.pyplot")
     X, y, _ = problem(3, rng)
@@ -229,7 +331,8 @@ def test_classes_without_weight_or_alone(make, rng):
 def test_large_penalties_leave_the_frequencies(rng):
     X, y, w = problem(2, rng)
     frequency = np.average(y, weights=w)
-    model = nystrom(alpha=1e6).fit(X, y, w)
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        model = nystrom(alpha=1e6).fit(X, y, w)
     assert_allclose(model.decision_function(X), logit(frequency), atol=1e-5)
 
 

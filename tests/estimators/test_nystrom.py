@@ -2,6 +2,8 @@
 
 import tracemalloc
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
 
 import array_api_compat
@@ -25,6 +27,7 @@ from eigenkern import (
 from eigenkern.backend import memory
 from eigenkern.backend.array import to_numpy
 from eigenkern.backend.machine import CPU
+from eigenkern.backend.threads import n_blas_threads
 from eigenkern.kernels import Gaussian
 from eigenkern.nystrom.descent import factorizing_pays
 from eigenkern.nystrom.filters import DescentPath, RidgePath, Spectrum, iterations
@@ -295,7 +298,7 @@ def test_chosen_centers(cls, method, three_classes):
     else:
         assert_array_equal(X[model.center_indices_], model.centers_)
     other = cls(model.kernel_, centers=model.centers_, random_state=0)
-    assert_allclose(other.fit(X, y).score(X, y), model.score(X, y), atol=0.1)
+    assert_allclose(other.fit(X, y).dual_coef_, model.dual_coef_, atol=1e-8)
 
 
 @pytest.mark.parametrize("method", ["kmeans", "leverage_scores"])
@@ -342,7 +345,7 @@ def test_a_kernel_that_is_zero_has_no_pivots(regression):
         return np.zeros((len(X), len(Z)))
 
     model = NystromRegressor(zero, n_centers=5, centers="rpcholesky")
-    with pytest.raises(ValueError, match=r"not all be zero; the largest is 0\.0"):
+    with pytest.raises(ValueError, match=r"positive k\(x, x\); got zero for every"):
         model.fit(*regression[:2])
 
 
@@ -493,7 +496,9 @@ def test_noise_is_not_fitted(rng, factorize):
     """The selected iteration has the least error, computed by the definition."""
     X, y = rng.standard_normal((300, 5)), rng.standard_normal(300)
     X, X_val, y, y_val = X[:200], X[200:], y[:200], y[200:]
-    model = NytroRegressor(bandwidth=SIGMA).fit(X, y, X_val=X_val, y_val=y_val)
+    model = NytroRegressor(bandwidth=SIGMA)
+    with pytest.warns(ConvergenceWarning, match="learned nothing"):
+        model.fit(X, y, X_val=X_val, y_val=y_val)
     K, K_val, a = kernel(X, X), kernel(X_val, X), np.zeros(200)
     step, errors = 1 / np.linalg.eigvalsh(K)[-1], []
     for _ in range(501):
@@ -573,10 +578,10 @@ def test_given_validation_rows_decide_and_are_not_fitted(regression):
 @pytest.mark.parametrize(
     "cls, parameters",
     [
-        (NystromRegressor, {"alpha": "path", "selection": "holdout"}),
+        (NystromRegressor, {"alpha": "path"}),
         (NystromRegressor, {"alpha": "path", "one_standard_error": True}),
         (NystromRegressor, {"alpha": "path", "selection": "gcv", "alphas": [1e-5, 1]}),
-        (NystromClassifier, {"alpha": "path", "selection": "holdout"}),
+        (NystromClassifier, {"alpha": "path"}),
         (NytroRegressor, {}),
         (NytroClassifier, {}),
     ],
@@ -659,7 +664,11 @@ def test_singular_kernels_survive(cls, dtype, case, regression, rng):
     if cls is NystromRegressor:
         options["alpha"] = "path"
     X, X_test = X.astype(dtype), X_test.astype(dtype)
-    model = cls(random_state=0, **options).fit(X, y)
+    model = cls(random_state=0, **options)
+    # No held-out row is near a center: the best iteration is the first.
+    nothing = case == "tiny bandwidth" and cls is NytroRegressor
+    with pytest.warns(match="learned nothing") if nothing else nullcontext():
+        model.fit(X, y)
     F = model.predict(X_test)
     assert np.isfinite(F).all()
     # Never much worse than the mean.
@@ -713,10 +722,10 @@ def test_negative_eigenvalues_warn(model, rng, iterate):
     Q = np.linalg.qr(rng.standard_normal((30, 30)))[0]
     K = (Q * np.linspace(-3, 10, 30)) @ Q.T
     y = rng.standard_normal(30)
-    message = "dropped the negative part of a kernel"
+    message = "semi-definite: its smallest eigenvalue on 30 rows is -3, its largest 10"
     with pytest.warns(ConvergenceWarning, match=message) as record:
         model.set_params(random_state=0).fit(K, y)
-    assert record[0].filename == __file__
+    assert len(record) == 1 and record[0].filename == __file__
     assert np.isfinite(model.dual_coef_).all()
     assert np.mean((model.predict(K) - y) ** 2) < 3 * np.var(y)
 
@@ -834,10 +843,12 @@ def test_bad_validation_rows(regression, three_classes):
         NystromClassifier(alpha="path").fit(X, y, X_val=X[:2], y_val=[0, 7])
 
 
-def test_equal_rows_cannot_be_held_out():
-    X, y = np.ones((10, 2)), np.zeros(10)
-    with pytest.raises(ValueError, match=r"validation_fraction.*1 distinct"):
-        NytroRegressor("gaussian", bandwidth=1.0).fit(X, y)
+def test_equal_rows_are_not_held_out():
+    X, y = np.ones((10, 2)), np.full(10, 0.1)
+    model = NytroRegressor("gaussian", bandwidth=1.0)
+    with pytest.warns(ConvergenceWarning, match="all rows of X with weight are equal"):
+        model.fit(X, y)
+    assert_array_equal(model.predict(X), y)
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value):RuntimeWarning")
@@ -918,7 +929,7 @@ def test_rounding_does_not_make_a_named_kernel_indefinite(kernel, rng):
     assert_allclose(deviation, 0.1, rtol=1)
     # Of a function nothing is known.
     known = model.kernel_
-    with pytest.warns(ConvergenceWarning, match="negative part"):
+    with pytest.warns(ConvergenceWarning, match="not positive semi-definite"):
         model.set_params(kernel=lambda A, B: known(A, B) - 0.5).fit(X, y)
 
 
@@ -982,7 +993,7 @@ def test_rounding_does_not_choose_a_penalty(rng):
 
 def test_a_zero_kernel(regression):
     X, y, *_ = regression
-    with pytest.raises(ValueError, match="kernel matrix of the centers is zero"):
+    with pytest.raises(ValueError, match=r"positive k\(x, x\); got zero for every"):
         NystromRegressor(lambda X, Z: 0 * X @ Z.T, n_centers=5).fit(X, y)
 
 
@@ -1047,7 +1058,7 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
 @pytest.mark.parametrize(
     "model",
     [
-        NystromRegressor(n_centers=1200),
+        NystromRegressor(n_centers=1200, alpha=1e-3),
         NystromRegressor(n_centers=1200, alpha="path"),
         NystromRegressor(n_centers=1200, alpha="path", selection="gcv"),
         NystromRegressor(n_centers=300, alpha="path", selection="loo"),
@@ -1058,10 +1069,10 @@ def test_memory_that_does_not_suffice(regression, rng, monkeypatch):
         FalkonLikeRegressor(n_centers=1200, max_iter=3, tol=0.99),
     ],
 )
-def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize):
+def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize, small_blocks):
     n = 1500 if model.n_centers is None else 8000
-    X, Y = rng.standard_normal((n, 4)), rng.standard_normal((n, 4))
-    plans = []
+    X, noise = rng.standard_normal((2, n, 4))
+    Y, plans = X + noise, []
     check = LeastSquares.check_memory
 
     def remember(self, plan):
@@ -1069,17 +1080,94 @@ def test_memory_stays_within_the_plan(model, rng, monkeypatch, factorize):
         check(self, plan)
 
     monkeypatch.setattr(LeastSquares, "check_memory", remember)
-    # Blocks so small that they do not hide the matrices.
-    monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", 2e6)
+    small_blocks(2e6)
     model.set_params(kernel="gaussian", bandwidth=0.5, random_state=0, cache_size=0)
     tracemalloc.start()
     model.fit(X, Y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     rows = 5 * (X.nbytes + Y.nbytes)  # of both parts, encoded and centered
-    tiles = 64e6
+    tiles = 4e6 + 1e6 * n_blas_threads()
     # A path needs all of the plan only if its kernel has negative eigenvalues.
-    assert 0.25 * plans[0].bytes < peak < plans[0].bytes + rows + tiles
+    least = 0.9 if getattr(model, "alpha", None) == 1e-3 else 0.25
+    assert least * plans[0].bytes < peak < plans[0].bytes + rows + tiles
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Return a function that makes blocks and tiles too small to hide the matrices."""
+
+    def make(n_bytes):
+        monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", n_bytes)
+        small = replace(CPU, tile_bytes=1e6)
+        monkeypatch.setattr("eigenkern.operators.tiled.machine_of", lambda _: small)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        NystromRegressor(n_centers=200, alpha="path", store_coef_path=True),
+        NystromRegressor(n_centers=None, alpha="path", store_coef_path=True),
+        NytroRegressor(n_centers=200, max_iter=100, store_coef_path=True),
+        NytroRegressor(n_centers=None, max_iter=100, store_coef_path=True),
+    ],
+    ids=repr,
+)
+def test_the_plan_has_room_for_stored_paths(
+    model, rng, monkeypatch, factorize, small_blocks
+):
+    X, Y = rng.standard_normal((600, 4)), rng.standard_normal((600, 60))
+    model = clone(model).set_params(kernel="gaussian", bandwidth=0.5, cache_size=0)
+    small_blocks(1e6)
+    plans = []
+    monkeypatch.setattr(
+        LeastSquares, "check_memory", lambda self, plan: plans.append(plan.bytes)
+    )
+    tracemalloc.start()
+    model.fit(X, Y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert model.coef_path_.nbytes > 0.25 * plans[0]
+    assert 0.5 * plans[0] < peak < plans[0] + 1e6 * n_blas_threads()
+
+
+@pytest.mark.parametrize(
+    "model, n_squares, n_candidates",
+    [
+        (NystromRegressor(n_centers=40, alpha=1e-3), 5, 0),
+        (NystromRegressor(n_centers=40, alpha=0), 7, 0),
+        (NystromRegressor(n_centers=40, alpha="path"), 7, 0),
+        (NystromRegressor(n_centers=40, alpha="path", selection="holdout"), 9, 0),
+        (NystromRegressor(n_centers=40, alpha="path", selection="gcv"), 7, 0),
+        (NystromRegressor(n_centers=40, alpha="path", store_coef_path=True), 7, 100),
+        (NystromRegressor(n_centers=None, alpha=1e-3), 3, 0),
+        (NystromRegressor(n_centers=None, alpha="path"), 6, 0),
+        (NystromRegressor(n_centers=None, alpha="path", store_coef_path=True), 6, 100),
+        (FalkonLikeRegressor(n_centers=40), 7, 0),
+        (NystromClassifier(n_centers=40, alpha=1e-3, loss="log_loss"), 8, 0),
+    ],
+    ids=repr,
+)
+def test_a_fit_needs_the_memory_of_its_plan(
+    model, n_squares, n_candidates, regression, monkeypatch
+):
+    """8 (k p^2 + 3 b p + c) bytes and two blocks, with b = n rows in a block."""
+    X, y, *_ = regression
+    model, n = clone(model).set_params(cache_size=0, random_state=0), len(y)
+    p, stored = model.n_centers or n, 0
+    if n_candidates:
+        stored = 3 * p * n_candidates
+    if isinstance(model, NystromClassifier):
+        y, stored = y > 0, 8 * n
+    needed = 8 * (n_squares * p**2 + 3 * n * p + stored) + 2e6
+    monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", 1e6)
+    monkeypatch.setattr(memory, "available", lambda xp, device: needed - 1)
+    with pytest.raises(ValueError, match=r"needs .* MB .* are free"):
+        model.fit(X, y)
+    monkeypatch.setattr(memory, "available", lambda xp, device: needed)
+    assert model.fit(X, y).score(X, y) > 0.3
 
 
 def test_plan_is_an_inequality():
@@ -1325,4 +1413,5 @@ def test_noise_wants_larger_penalties(rng):
     for alphas in (np.logspace(-15, -9, 20), np.logspace(2, 9, 20)):
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "NystromRegressor learned nothing")
             model.set_params(alphas=alphas).fit(X, y)

@@ -218,8 +218,21 @@ def test_pieces_of_one_row(family):
     shuffled, _ = learned(REGRESSORS[family], X, y, 2)
     rows = np.r_[np.arange(SIZE), SIZE + np.argsort(y[SIZE:])]
     model = fresh(REGRESSORS[family]).partial_fit(X[:SIZE], y[:SIZE])
-    model, warned = learned(model, X[rows], y[rows], 2, size=1)
-    assert warned or model.score(X, y) > shuffled.score(X, y) - 0.05
+    in_order, said = learned(model, X, y, 2, size=1)
+    assert not said and in_order.score(X, y) > shuffled.score(X, y) - 0.02
+    ordered, said = learned(model, X[rows], y[rows], 2, size=1)
+    assert len(said) == 1 and "the last one in the target;" in said[0]
+    assert ordered.score(X, y) > shuffled.score(X, y) - 0.03
+
+
+@pytest.mark.parametrize("family", REGRESSORS)
+def test_each_fair_piece_undoes_one_halving(family):
+    X, y = wave(0, 500)
+    model = fresh(REGRESSORS[family]).partial_fit(X[:200], y[:200])
+    model.n_step_halvings_ = 2
+    for i, expected in zip(range(200, 500, 100), (1, 0, 0), strict=True):
+        model.partial_fit(X[i : i + 100], y[i : i + 100])
+        assert model.n_step_halvings_ == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -69,7 +69,9 @@ def random_like(coef):
 
 def kernel(X, Y, weights, train, held_out):
     options = {"kernel": KERNEL, "bandwidth": None, "device": "auto"}
-    problem = KernelProblem(make_data(X, Y, weights), train, held_out, **options)
+    problem = KernelProblem(
+        make_data(X, Y, weights).unmerged(train), held_out, **options
+    )
 
     def predict(fitted, rows):
         K = dense(X[rows], fitted["centers_"])
@@ -92,7 +94,7 @@ def precomputed(X, Y, weights, train, held_out):
     K = dense(X, X)
     data = make_data(K, Y, weights, precomputed=True)
     options = {"kernel": "precomputed", "bandwidth": None, "device": "auto"}
-    problem = KernelProblem(data, train, held_out, **options)
+    problem = KernelProblem(data.unmerged(train), held_out, **options)
 
     def predict(fitted, rows):
         assert fitted["centers_"] is fitted["kernel_"] is None

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 from eigenkern import EigenProClassifier, EigenProRegressor
@@ -67,7 +68,9 @@ def test_what_has_no_solution_is_left_to_the_epochs(flaw, data, rng):
 def test_few_rows_are_solved_directly(data):
     """It is kernel ridge regression with the penalty that corresponds to the epochs."""
     X, y = data
-    model = EigenProRegressor(bandwidth=2.0, max_iter=10, random_state=0).fit(X, y)
+    model = EigenProRegressor(
+        bandwidth=2.0, alpha=0.0, max_iter=10, random_state=0
+    ).fit(X, y)
     assert model.algorithm_ == "direct" and model.n_iter_ == 1
     assert model.step_size_ is None and model.eigenvalues_ is None
     K, mean = Laplacian(2.0)(X, X), y.mean(axis=0)
@@ -79,7 +82,7 @@ def test_few_rows_are_solved_directly(data):
 
 def test_it_agrees_with_the_epochs(data):
     X, y = data
-    options = {"bandwidth": 2.0, "random_state": 0}
+    options = {"bandwidth": 2.0, "alpha": 0.0, "random_state": 0}
     direct = EigenProRegressor(**options).fit(X, y)
     epochs = EigenProRegressor(algorithm="eigenpro2", **options).fit(X, y)
     assert epochs.algorithm_ == "eigenpro2" and epochs.n_iter_ > 1
@@ -113,9 +116,9 @@ def test_epochs_where_memory_or_kernel_forbid_a_factor(data, monkeypatch):
     def indefinite(X, Z):
         return Gaussian(1.0)(X, Z) - 2.0 * (X[:, None] == Z[None]).all(axis=2)
 
-    model = EigenProRegressor(indefinite, max_iter=2, early_stopping=False)
-    with pytest.warns(Warning):  # that no step size suits the kernel
-        assert model.fit(X, y).algorithm_ == "eigenpro2"
+    model = EigenProRegressor(indefinite, max_iter=2, alpha=0.0)
+    with pytest.warns(ConvergenceWarning, match="not positive semi-definite"):
+        assert model.fit(X, y).algorithm_ == "direct"  # on its positive part
     monkeypatch.setattr(memory, "available", lambda xp, device: 7.0 * 300**2)
     model = EigenProRegressor(max_iter=2, random_state=0).fit(X, y)
     assert model.algorithm_ == "eigenpro2"
@@ -125,3 +128,21 @@ def test_many_rows_take_epochs(rng):
     X = rng.standard_normal((8001, 2)).astype(np.float32)
     model = EigenProClassifier(max_iter=1, random_state=0).fit(X, X[:, 0] > 0)
     assert model.algorithm_ == "eigenpro2"
+
+
+def test_a_solution_worse_than_the_mean_is_refused(rng):
+    """K + c I is positive definite, but K is not: on v it predicts -y."""
+    n = 100
+    Q, _ = np.linalg.qr(np.c_[np.ones(n), rng.standard_normal((n, n - 1))])
+    v = Q[:, -1]
+    K = (Q * np.r_[np.ones(n - 1), -0.5]) @ Q.T
+    K = (K + K.T) / 2
+    model = EigenProRegressor("precomputed", alpha=1.0 / n, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="predicting the mean"):
+        model.fit(K, 3 + 10 * v)
+    assert model.algorithm_ == "eigenpro2"
+    assert_allclose(model.predict(K), 3, atol=1e-9)
+    # Along with an eigenvector that it predicts well, the sum of losses counts.
+    y = 3 + v + 10 * Q[:, 4]
+    assert model.fit(K, y).algorithm_ == "direct"
+    assert_allclose(model.predict(K), 3 + 10 * Q[:, 4] / 2 - v, atol=1e-5)

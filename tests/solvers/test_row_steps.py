@@ -13,6 +13,7 @@ from eigenkern.kernels import Gaussian, Polynomial
 from eigenkern.operators.given import GivenMatrix
 from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
 from eigenkern.preconditioners.eigenpro2 import Spectral
+from eigenkern.problems.data import Data
 from eigenkern.solvers.eigenpro import eigenpro, step_on_all_rows, step_on_rows
 from eigenkern.solvers.row_steps import RowSteps
 
@@ -124,18 +125,20 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
 ):
     """It is far from all other rows, and k is smooth."""
     monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 200)
+    # The outlier comes after the measured rows.
+    monkeypatch.setattr(Data, "merged", lambda data, rows, fewest: data.unmerged(rows))
     X = rng.standard_normal((600, 2))
     y = np.sin(X[:, 0]) + X[:, 1]
-    X[17] = 40.0
+    X[590] = 40.0
     w = rng.uniform(0.5, 1.5, size=600) if weighted else None
     model = EigenProRegressor(
         "gaussian",
         bandwidth=6.0,
         algorithm=algorithm,
         subsample_size=100,
-        early_stopping=False,
+        alpha=0.0,
         batch_size=60,
-        random_state=2,  # the outlier comes after the measured rows
+        random_state=2,
     )
 
     def error():
@@ -158,7 +161,7 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
 def test_an_outlier_at_any_place(make, place, monkeypatch, rng):
     """A classifier spares the rows from 540 on, whose batches then change."""
     monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 200)
-    monkeypatch.setattr("eigenkern.problems.data.Data.shuffled", lambda _, rows: rows)
+    monkeypatch.setattr(Data, "merged", lambda data, rows, fewest: data.unmerged(rows))
     X = rng.standard_normal((600, 2))
     y = np.sin(X[:, 0]) + X[:, 1]
     X[place] = 40.0

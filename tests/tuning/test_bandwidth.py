@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
+from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import (
     DSGRegressor,
@@ -128,6 +129,7 @@ def test_rows_without_weight_are_no_rows(cls, waves):
     assert weighted == model.fit(X[60:], y[60:]).bandwidth_
 
 
+@pytest.mark.filterwarnings("ignore:EigenProClassifier learned nothing")  # so wide
 def test_classes(rng):
     angle = rng.uniform(0, 2 * np.pi, 400)
     X = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -151,10 +153,22 @@ def test_few_rows_leave_the_median(waves):
     assert auto_bandwidth(Gaussian(3.0), X, Y, None, seed()) == 3.0
 
 
-def test_equal_rows_have_no_bandwidth():
-    model = EigenProRegressor(bandwidth="auto")
-    with pytest.raises(ValueError, match=r"'auto' found a median distance of 0"):
+@pytest.mark.parametrize("bandwidth", ["median", "auto"])
+def test_equal_rows_have_any_bandwidth(bandwidth):
+    model = EigenProRegressor(bandwidth=bandwidth)
+    with pytest.warns(ConvergenceWarning, match="all rows of X with weight are equal"):
         model.fit(np.ones((30, 2)), np.arange(30.0))
+    assert model.bandwidth_ == 1.0
+    assert_allclose(model.predict(np.zeros((2, 2))), 14.5)
+
+
+def test_copies_do_not_hide_the_median_distance():
+    """Nor if all rows of the subsample are equal."""
+    X = np.zeros((5000, 2))
+    X[7] = 3.0, 4.0
+    for seed in range(5):
+        made = make_kernel("gaussian", "median", X, np.random.RandomState(seed))
+        assert made.bandwidth == 5.0
 
 
 def test_bandwidths_too_narrow_for_the_data_type_are_left_out(rng):
