@@ -373,7 +373,7 @@ class RegularizationPathDisplay:
             errors=errors,
             chosen=chosen,
             parameter=parameter,
-            criterion=estimator.selection,
+            criterion=getattr(estimator, "selection_", estimator.selection),
             name=type(estimator).__name__ if name is None else name,
             measure="log loss" if logistic else "mean squared error",
         ).plot(ax=ax, **line_kwargs)

@@ -6,6 +6,7 @@ from ..backend.machine import CPU
 from ..estimators.falkon import FalkonLikeClassifier, FalkonLikeRegressor
 from ..estimators.least_squares import (
     chosen_n_centers,
+    chosen_selection,
     given_centers,
     what_is_solved,
 )
@@ -34,8 +35,8 @@ FALKON = FalkonLikeRegressor, FalkonLikeClassifier
 
 def estimate_centers(fit):
     e = fit.estimator
-    kind, holds_out = what_is_solved(e)
     n = fit.n
+    kind, holds_out = what_is_solved(e, chosen_selection(e, n, given=False))
     n_train = n - round(e.validation_fraction * n) if holds_out else n
     centers = given_centers(e, fit.data.X)
     p = e.n_centers if centers is None else centers.shape[0]
@@ -120,7 +121,7 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     iterates = isinstance(e, NYTRO) and not uses_factors(e, fit, plan, sizes, size)
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
-        if kind == "path" and e.selection == "loo":
+        if kind == "path" and chosen_selection(e, n, given=False) == "loo":
             _add_leave_one_out(fit, K)
         if isinstance(e, NystromRegressor):
             # For variances: kernel values of left-out rows, whitened by L, then by the

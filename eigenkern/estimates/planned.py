@@ -17,8 +17,8 @@ from ..estimators.base import is_precomputed
 from ..operators.given import GivenMatrix
 from ..operators.tiled import TiledKernel
 from ..problems.data import Data
-from ..problems.least_squares import rounding
 from ..problems.parameters import make_kernel
+from ..problems.precision import rounding
 from .result import Estimate
 
 # Costs depend on the data; benchmarks/estimates.py shows the accuracy of estimates.

@@ -5,7 +5,7 @@ import numpy as np
 from ..backend.array import device_of, location_of, move, namespace, to_numpy
 from ..backend.devices import compute_devices
 from ..backend.lazy import by_rows, in_memory
-from ..backend.linalg import large_gram, solve_triangular
+from ..backend.linalg import large_gram, large_product, solve_triangular
 from ..backend.robust import cast
 from ..nystrom.plan import blocks
 from ..nystrom.posterior import unseen
@@ -21,9 +21,10 @@ _NO_VARIANCES = dict.fromkeys(
         "_posterior_factor",
         "_posterior_centers",
         "_feature_factor",
+        "_target_variance",
+        "_usual_variance",
     )
 )
-
 
 # Maximum number p of centers for which a fitted model keeps its factor. That takes 8
 # p^2 bytes: 288 MB.
@@ -101,6 +102,11 @@ class Posterior:
         self._factors = [self._moved(L) for L in factors if L is not None]
         self._prior = self._moved(model.prior_variance_)
         self._noise = self._moved(model.noise_variance_)
+        self._coef = self._double(self._moved(take(model.dual_coef_, index)))
+        self._usual, self._spread = self._moved(model._usual_variance), None
+        if model._target_variance is not None:
+            spread = self._moved(model._target_variance) - self._noise
+            self._spread = namespace(spread).clip(spread, 0.0, None)
 
     def _double(self, values):
         xp = namespace(values)
@@ -117,6 +123,31 @@ class Posterior:
         P = solve_triangular(self._factors[0], K.T)
         return P, solve_triangular(self._factors[1], P) if self._factors[1:] else None
 
+    def _limited(self, variance, diagonal, K):
+        """Return variances of f, (m, l), that far from all rows are the targets'.
+
+        s^2 was measured on rows like the training rows. If s^2 k(x, x) is less than the
+        variance of the targets, variances rise to that on rows where they are larger
+        than on 95 % of those. Nor are they larger than that, unless f itself is farther
+        from the mean of the targets.
+
+        Parameters
+        ----------
+        variance : array of shape (m, l)
+        diagonal : array of shape (m,)
+            k(x, x).
+        K : array of shape (m, p)
+        """
+        if self._spread is None:
+            return variance
+        xp, zeros = namespace(K), 0.0 * variance
+        prior, spread = diagonal[:, None] * self._prior, self._spread + zeros
+        rest = prior - self._usual
+        rest = xp.where(rest > 0, rest, xp.full_like(rest, xp.inf))
+        part = xp.clip((variance - self._usual) / rest, 0.0, 1.0)
+        raised = variance + part * xp.maximum(spread - prior, zeros)
+        return xp.minimum(raised, xp.maximum(spread, large_product(K, self._coef) ** 2))
+
     def deviation(self):
         """Return the standard deviation of new targets, where X lives, in its type."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -129,11 +160,13 @@ class Posterior:
         xp, (m, p) = matrix.xp, matrix.shape
         parts = []
         for rows in blocks(m, 3 * p):
-            P, U = self._features(matrix.block(rows.start, rows.stop))
-            noise = xp.ones_like(diagonal[rows])
-            noise = noise if U is None else noise + xp.sum(U**2, axis=0)
+            K = matrix.block(rows.start, rows.stop)
+            P, U = self._features(K)
             variance = self._prior * unseen(P, diagonal[rows])[:, None]
-            parts.append(xp.sqrt(variance + self._noise * noise[:, None]))
+            if U is not None:
+                variance = variance + self._noise * xp.sum(U**2, axis=0)[:, None]
+            variance = self._limited(variance, diagonal[rows], K)
+            parts.append(xp.sqrt(variance + self._noise))
         return xp.concat(parts)
 
     def covariance(self):
@@ -143,14 +176,24 @@ class Posterior:
 
     def _covariance_of(self, X):
         X = self._double(X)
-        P, U = self._features(self._to_centers(X).block())
+        to_centers = self._to_centers(X).block()
+        P, U = self._features(to_centers)
         K = kernel_operator(self._kernel, X, self._devices).block()
         xp = namespace(K)
         noise = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
-        noise = noise if U is None else noise + large_gram(U.T)
         rest = K - large_gram(P.T)
         rest = (rest + rest.T) / 2  # exactly symmetric
-        return self._prior * rest[:, :, None] + self._noise * noise[:, :, None]
+        both = self._prior * rest[:, :, None]
+        if U is not None:
+            both = both + self._noise * large_gram(U.T)[:, :, None]
+        # Correlations stay, so that the matrix stays positive semi-definite.
+        variance = xp.sum(both * noise[:, :, None], axis=1)
+        limited = self._limited(variance, xp.linalg.diagonal(K), to_centers)
+        some = variance > 0
+        ratio = limited / xp.where(some, variance, xp.ones_like(variance))
+        root = xp.sqrt(xp.where(some, ratio, xp.ones_like(ratio)))
+        both = root[:, None, :] * both * root[None, :, :]
+        return both + self._noise * noise[:, :, None]
 
     def _returned(self, values):
         values = values[..., 0] if self._single else values

@@ -24,6 +24,10 @@ from .validation import (
     warn_user,
 )
 
+# Distinct rows from which ``selection="auto"`` holds rows out instead of leaving each
+# out: a fifth of fewer rows is too few to tell a small penalty from a large one.
+_ENOUGH_TO_HOLD_OUT = 1000
+
 
 def check_selection(estimator, selections):
     """Raise a ValueError unless the parameters of a selection are valid."""
@@ -38,10 +42,37 @@ def check_selection(estimator, selections):
         raise ValueError(f"selection must be one of {names}; got {selection!r}")
 
 
-def what_is_solved(estimator):
+def chosen_selection(estimator, n_distinct, *, given):
+    """Return how a path is selected: what "auto" means, or the parameter.
+
+    Parameters
+    ----------
+    estimator : estimator
+    n_distinct : int
+        Number of distinct training rows.
+    given : bool
+        Whether there are validation rows.
+    """
+    selection = getattr(estimator, "selection", None)
+    if not is_auto(selection):
+        return selection
+    single_rows = estimator.one_standard_error
+    logistic = getattr(estimator, "loss", None) == "log_loss"
+    if given or single_rows or logistic or n_distinct >= _ENOUGH_TO_HOLD_OUT:
+        return "holdout"
+    return "loo"
+
+
+def what_is_solved(estimator, selection=None):
     """Return the kind of `NystromPlan`, and whether a model is selected on other rows.
 
     These are held out, unless some are given.
+
+    Parameters
+    ----------
+    estimator : estimator
+    selection : str or None
+        Of a path: from `chosen_selection`.
     """
     logistic = getattr(estimator, "loss", None) == "log_loss"
     if not hasattr(estimator, "selection"):
@@ -49,7 +80,7 @@ def what_is_solved(estimator):
     # NYTRO has no alpha: it selects the number of iterations.
     alpha = getattr(estimator, "alpha", "path")
     kind = "path" if alpha in ("path", 0) else "ridge"
-    holds_out = alpha == "path" and estimator.selection == "holdout"
+    holds_out = alpha == "path" and selection == "holdout"
     return "logistic" if logistic else kind, holds_out
 
 
@@ -74,13 +105,17 @@ def given_centers(estimator, X):
     return found
 
 
-def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
+def make_problem(
+    estimator, data, *, selection=None, n_stored=0, n_passes=1, shuffles=False
+):
     """Return the problem of an estimator, see `what_is_solved`.
 
     Parameters
     ----------
     estimator : estimator
     data : Data
+    selection : str or None
+        As for `what_is_solved`.
     n_stored : int, default=0
         Number of models of a path whose coefficients are stored.
     n_passes : int, default=1
@@ -89,14 +124,14 @@ def make_problem(estimator, data, *, n_stored=0, n_passes=1, shuffles=False):
     shuffles : bool, default=False
         Whether to shuffle the rows if all are centers.
     """
-    kind, holds_out = what_is_solved(estimator)
+    kind, holds_out = what_is_solved(estimator, selection)
     _check_given_rows(estimator, data, holds_out)
     centers, n_centers = given_centers(estimator, data.X), estimator.n_centers
     train, held_out = data.rows_with_weight(), None
     if holds_out and data.validation is None:
         train, held_out = hold_out(data, train, estimator.validation_fraction)
     merged = None
-    if kind == "path" and estimator.selection in ("gcv", "loo"):
+    if selection in ("gcv", "loo"):
         merged = data.merged(train)
         data, train = merged.data, np.sort(merged.rows)
     if n_centers is None and centers is None:
@@ -186,7 +221,7 @@ def _check_given_rows(estimator, data, used):
     )
 
 
-def path_errors(estimator, problem, spectrum, path):
+def path_errors(estimator, problem, spectrum, path, selection):
     """Return the errors of the models of a path, (k,).
 
     Raises
@@ -194,10 +229,10 @@ def path_errors(estimator, problem, spectrum, path):
     ValueError
         If no error is finite.
     """
-    errors = problem.path_errors(spectrum, path, estimator.selection)
+    errors = problem.path_errors(spectrum, path, selection)
     if not np.isfinite(errors).any():
         raise ValueError(
-            f"selection={estimator.selection!r} found no model with a finite error: "
+            f"selection={selection!r} found no model with a finite error: "
             "scale y, X or sample_weight, or choose another selection"
         )
     return errors

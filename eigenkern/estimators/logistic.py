@@ -55,10 +55,11 @@ def check_log_loss_selection(estimator):
     """Raise a ValueError for options that need the closed form of the squared loss."""
     if estimator.loss != "log_loss":
         return
-    if estimator.selection != "holdout":
+    if estimator.selection not in ("auto", "holdout"):
         raise ValueError(
-            "selection must be 'holdout' with loss='log_loss': the others have a "
-            f"closed form for the squared loss only; got {estimator.selection!r}"
+            "selection must be 'auto' or 'holdout' with loss='log_loss': the others "
+            "have a closed form for the squared loss only; got "
+            f"{estimator.selection!r}"
         )
     if estimator.store_coef_path:
         raise ValueError(
@@ -89,12 +90,16 @@ def prepare_nystrom(estimator, data, alphas):
     """
     selects = isinstance(estimator.alpha, str)
     problem = make_problem(
-        estimator, data, n_passes=expected_products(estimator, len(alphas))
+        estimator,
+        data,
+        selection="holdout",
+        n_passes=expected_products(estimator, len(alphas)),
     )
     problem.iterates(float(alphas.min()), to_its_end=not selects)
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
     found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
+    found["selection_"] = "holdout" if selects else None
     return problem, solver, found, SolutionRule(problem)
 
 

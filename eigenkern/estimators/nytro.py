@@ -170,7 +170,9 @@ class _Nytro(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        problem = make_problem(self, data, n_stored=self._n_stored)
+        problem = make_problem(
+            self, data, selection=self.selection, n_stored=self._n_stored
+        )
         plan, n_iter = problem.plan(True, self._n_stored), n_iterations(self)
         n, n_outputs = problem.all.targets.shape
         sizes = n, problem.n_centers, problem.n_features, n_outputs
@@ -262,7 +264,8 @@ class _Nytro(Model):
             steps = steps[: np.searchsorted(steps, end) + 1]
         else:
             steps = self._path(self.max_iter)
-        errors = path_errors(self, problem, spectrum, DescentPath(steps, step))
+        path = DescentPath(steps, step)
+        errors = path_errors(self, problem, spectrum, path, self.selection)
         best = best_iteration(errors, self.tol)
         self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
         if steps[-1] < end:

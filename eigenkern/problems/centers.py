@@ -258,7 +258,8 @@ class CenterProblem(LeastSquares):
             diagonal,
         )
         used = self.whitening.kept
-        return self._variance_attributes(found, diagonal, factor, factor.L, used, L)
+        given = found, diagonal, rows.weights, factor
+        return self._variance_attributes(*given, factor.L, used, L)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

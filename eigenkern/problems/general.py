@@ -21,8 +21,8 @@ from ..solvers.direct import N_DIAGONAL, usual_size
 from ..solvers.projected import Batch
 from ..tuning.sizes import n_sampled_rows
 from .centers import CenterProblem
-from .least_squares import rounding
 from .parameters import make_kernel
+from .precision import rounding
 from .problem import Problem, mean_of_targets, take
 from .sample import Sample
 

@@ -12,8 +12,8 @@ from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..solvers.direct import N_DIAGONAL, usual_size
-from .least_squares import rounding
 from .parameters import make_kernel
+from .precision import rounding
 from .problem import (
     Problem,
     mean_of_targets,

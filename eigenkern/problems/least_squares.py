@@ -1,13 +1,12 @@
 """Least squares with a kernel: the base of models on centers and on all rows."""
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import memory
 from ..backend.array import namespace, to_numpy
-from ..backend.lazy import is_lazy, rows_at
+from ..backend.lazy import is_lazy
 from ..backend.linalg import large_product
 from ..backend.robust import cast
 from ..centers import distinct_rows
@@ -17,12 +16,11 @@ from ..nystrom.moments import nearest_factor
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
-from ..operators.sharded import kernel_operator
-from ..solvers.direct import N_DIAGONAL
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, parts_of_sets, sample_of_classes
 from .parameters import make_kernel
-from .problem import Problem, scatter, shuffled, take
+from .precision import InPrecision
+from .problem import Problem, scatter, take
 
 # Sets of equal rows that are left out one at a time: a tenth, within these limits. With
 # 500, 1000, 2000 and 4000 of 10 000 rows (three draws, alpha=1e-6) the log loss of new
@@ -33,23 +31,8 @@ _MIN_SETS, _MAX_SETS = 300, 1000
 _MAX_HELD_OUT = 2000
 # With fewer rows that are not centers, centers are left out too.
 _MIN_OTHER_ROWS = 50
-# Rows on which predictions in single precision are compared with those in double, and
-# the root mean squared difference, in standard deviations of the targets, that is
-# harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
-_N_COMPARED, _HARMLESS = 256, 1e-3
-
-
-def rounding(xp, dtype, n):
-    """Return the rounding error of an n x n kernel matrix over its trace.
-
-    The errors of the entries are practically random: their norm grows like n^1/2, that
-    of the matrix like n.
-    """
-    # Measured in units of eps n^-1/2: 0.3 to 27, median 1.5 (300 and 1000 rows of four
-    # data sets, three kernels, bandwidths of 0.5 to 32 median distances, both
-    # precisions); above 10 only for the laplacian on california_housing. A multiple of
-    # K does not count as an error.
-    return 10 * float(xp.finfo(dtype).eps) / n**0.5
+# The part of the left-out rows that are usual rows, for variances of others.
+_USUAL = 0.95
 
 
 def weighted_mean(losses, weights):
@@ -142,7 +125,7 @@ class Sets(NamedTuple):
     set_of_member: np.ndarray
 
 
-class LeastSquares(Problem):
+class LeastSquares(InPrecision, Problem):
     """Weighted least squares with a kernel: the base of models on centers and on rows.
 
     Coefficients b belong to features phi(x), see `eigenkern.nystrom`. A subclass
@@ -278,40 +261,6 @@ class LeastSquares(Problem):
             targets, weights = merged(first, which, data.targets[train], weights)
             X = take(X, first)
         return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
-
-    def iterates(self, alpha, *, to_its_end=True):
-        """Let kernel values have the data type of the rows, to iterate in less time.
-
-        They stay in float64 if rounding to float32 would drown the smallest penalty,
-        `alpha`; unless that is the end of a path, which seldom gets there.
-        """
-        if self.kernel is None or self.dtype == self.xp.float64:
-            return
-        least = rounding(self.xp, self.dtype, self._n_columns) * self.kernel_size
-        if alpha > least or not to_its_end:
-            self.kernel_dtype, self.least_alpha = self.dtype, alpha
-
-    def in_double(self):
-        """Compute kernel values in float64 from here on."""
-        if self.kernel is not None:
-            self.kernel_dtype = self.xp.float64
-
-    @cached_property
-    def kernel_size(self):
-        """The mean of k(x, x) over some training rows."""
-        X = self.train.X
-        first = np.arange(min(N_DIAGONAL, X.shape[0]))
-        rows = self.to_compute(rows_at(X, first))
-        if self.kernel is None:
-            rows = take(rows, self.train.index[first], axis=1)
-            return float(self.xp.mean(self.xp.linalg.diagonal(rows)))
-        return float(self.xp.mean(self.kernel.diagonal(rows)))
-
-    def in_kernel_dtype(self, centers):
-        """Return centers in the data type of the kernel's values, as rows will be."""
-        xp = namespace(centers)
-        dtype = xp.float64 if self.kernel_dtype == self.xp.float64 else centers.dtype
-        return xp.astype(centers, dtype, copy=False)
 
     def _rows(self, X, targets, weights, index):
         xp = self.xp
@@ -607,28 +556,6 @@ class LeastSquares(Problem):
 
     # Models
 
-    @np.errstate(over="ignore", invalid="ignore")  # in single precision
-    def model_dtype(self, coef):
-        """Return the data type of a fitted model.
-
-        It is that of the rows, unless single precision would change its predictions.
-        """
-        xp, double = self.xp, self.xp.float64
-        if self.kernel_dtype == self.dtype:
-            return self.dtype
-        a, Z = self.expand(coef), self.centers_of(coef)
-        X = self.train.X
-        X = rows_at(X, np.sort(shuffled(X.shape[0])[:_N_COMPARED]))
-        kernels = (
-            kernel_operator(self.kernel, centers, self.devices, X)
-            for centers in (self.in_kernel_dtype(Z), Z)
-        )
-        F, rounded = (K @ xp.astype(a, K.dtype, copy=False) for K in kernels)
-        change = xp.mean((F - xp.astype(rounded, double)) ** 2, axis=0)
-        spread = xp.mean((self.targets - self.mean(self.train)) ** 2, axis=0)
-        harmless = xp.all(change <= _HARMLESS**2 * spread)
-        return self.dtype if bool(harmless) else double
-
     def loss(self, coef, n_rows=None):
         """Return the weighted mean loss of the first training rows, or of all."""
         rows, matrix = self.train.part(0, n_rows), self.matrix_of(self.train)
@@ -662,7 +589,9 @@ class LeastSquares(Problem):
             pieces.append(self.to_source(self.xp.permute_dims(coefs, (2, 0, 1))))
         return namespace(pieces[0]).concat(pieces)
 
-    def _variance_attributes(self, found, diagonal, factor, L, index, features=None):
+    def _variance_attributes(
+        self, found, diagonal, weights, factor, L, index, features=None
+    ):
         """Return the attributes that variances need, arrays where X lives.
 
         The symbols are those of `eigenkern.nystrom.posterior`.
@@ -673,6 +602,8 @@ class LeastSquares(Problem):
             What `left_out_of_centers` or `left_out_of_kernel` returned.
         diagonal : array of shape (m,)
             k(x, x) of the rows that were left out.
+        weights : array of shape (m,)
+            Their weights.
         factor : Factor
         L : array of shape (p, p)
             M, or W^-1/2 M with the full kernel.
@@ -681,13 +612,25 @@ class LeastSquares(Problem):
         features : array of shape (p, p), default=None
             L of the features L^-1 K(Z, x). None: those of the full kernel.
         """
-        largest = float(self.xp.mean(diagonal))
+        rows, largest = self.all, float(self.xp.mean(diagonal))
+        spread = None
+        if float(self.xp.max(diagonal) - self.xp.min(diagonal)) <= 1e-6 * largest:
+            # A kernel such as the polynomial has no limit far from the rows.
+            squares = (rows.targets - self.mean(rows)) ** 2
+            spread = rows.weights @ squares / float(self.xp.sum(rows.weights))
         prior, noise = scales(*found, factor.ridge, largest)
+        # Of f at the left-out rows.
+        unseen, noise_factors = (to_numpy(part)[:, None] for part in found[1:])
+        own = 1.0 / to_numpy(weights)[:, None]
+        variances = prior * unseen + noise * (noise_factors - own)
+        usual = np.quantile(variances, _USUAL, axis=0)
         return {
             "prior_variance_": self.to_source(prior),
             "noise_variance_": self.to_source(noise),
             "_posterior_factor": self.to_source(L),
             "_posterior_centers": self.to_source(index),
+            "_target_variance": None if spread is None else self.to_source(spread),
+            "_usual_variance": self.to_source(usual),
             "_feature_factor": None if features is None else self.to_source(features),
         }
 

@@ -13,7 +13,8 @@ from ..nystrom.posterior import left_out_of_kernel, n_left_out
 from ..nystrom.selection import prediction_errors
 from ..operators.given import GivenMatrix
 from ..operators.sharded import kernel_operator
-from .least_squares import LeastSquares, products, rounding
+from .least_squares import LeastSquares, products
+from .precision import rounding
 from .problem import take
 
 
@@ -125,7 +126,8 @@ class RowProblem(LeastSquares):
         if not bool(self.xp.all(rows.weights == 1)):
             L = L / self.xp.sqrt(rows.weights)[:, None]
         diagonal = self.kernel.diagonal(X)
-        return self._variance_attributes(found, diagonal, factor, L, rows.index)
+        given = found, diagonal, last.weights, factor
+        return self._variance_attributes(*given, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

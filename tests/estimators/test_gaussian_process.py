@@ -21,10 +21,10 @@ OPTIONS = {"bandwidth": SIGMA, "alpha": 1e-3, "random_state": 0}
 
 @pytest.fixture
 def noisy(rng):
-    """A smooth function on 160 rows, with noise of deviation 0.3, and 40 other rows."""
+    """A smooth function on 160 rows, with noise of deviation 0.3, and 40 usual rows."""
     X = rng.standard_normal((200, 3))
     y = np.sin(X[:, 0]) + X[:, 1] + 5 + 0.3 * rng.standard_normal(200)
-    return X[:160], y[:160], 1.5 * X[160:]
+    return X[:160], y[:160], 0.7 * X[160:]
 
 
 @pytest.fixture
@@ -83,11 +83,14 @@ def test_centers_are_their_formula(weighted, noisy, weights):
 
 
 @pytest.mark.parametrize("centers", ["rows", "given", "uniform"])
-def test_scale_is_that_of_rows_left_out(centers, noisy):
+def test_scale_is_that_of_rows_left_out(centers, noisy, monkeypatch):
     X, y, T = (values[:90] for values in noisy)
     options = {"given": {"centers": T[:30]}, "uniform": {"n_centers": 30}}
     model = NystromRegressor(**OPTIONS | {"alpha": 0.01}, **options.get(centers, {}))
     model.fit(X, y)
+    monkeypatch.setattr(
+        gaussian_process.Posterior, "_limited", lambda self, variance, *_: variance
+    )
     others, ratios = {}, []
     rows = np.arange(90)
     if centers != "rows":
@@ -125,11 +128,50 @@ def test_intervals_hold_new_targets(options, rng):
     model = NystromRegressor(**OPTIONS | options).fit(X[:1000], y[:1000])
     mean, std = model.predict(X[1000:], return_std=True)
     assert 0.87 < np.mean(abs(y[1000:] - mean) < 1.645 * std) < 0.93
-    # Far from all rows only the prior is known.
+    # Far from all rows only the targets are known.
     far = model.predict(X[:5] + 1000, return_std=True)[1]
-    both = model.prior_variance_ + model.noise_variance_
-    assert_allclose(far, np.repeat(both**0.5, 5))
-    assert far.min() > std.max()
+    assert_allclose(far, np.repeat(y[:1000].std(), 5))
+    assert far.min() > 0.99 * std.max()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("n", [30, 300])
+@pytest.mark.parametrize("name", ["gaussian", "laplacian", "matern52"])
+def test_far_deviations_are_those_of_the_targets(name, n, noise, rng):
+    """Whatever s^2 is: it is 1e-7 to 1e6 times the variance of the targets here."""
+    for d, options in ((1, {}), (3, {"n_centers": max(n // 5, 10)}), (3, {})):
+        X, weights = rng.uniform(-2, 2, (n + 500, d)), rng.uniform(0.5, 2, n)
+        y = np.sin(3 * X[:, 0]) + noise * rng.standard_normal(n + 500)
+        model = NystromRegressor(name, alpha="path", random_state=0, **options)
+        model.fit(X[:n], y[:n], weights)
+        mean, far = model.predict(np.full((2, d), 1e4), return_std=True)
+        average = np.average(y[:n], weights=weights)
+        spread = np.average((y[:n] - average) ** 2, weights=weights)
+        assert_allclose(mean, average, atol=1e-6)
+        assert_allclose(far, max(spread, *model.noise_variance_) ** 0.5, rtol=1e-6)
+        # The covariance is that of two rows of which nothing is known of each other.
+        _, covariance = model.predict(np.array([[1e4] * d, [0] * d]), return_cov=True)
+        assert_allclose(np.diag(covariance)[0], far[0] ** 2, rtol=1e-6)
+        assert np.linalg.eigvalsh(covariance)[0] >= 0
+        # Among the rows the intervals hold: few rows are left out one by one.
+        F, deviation = model.predict(X[n:], return_std=True)
+        covered = np.mean(abs(y[n:] - F) <= 1.645 * deviation)
+        assert covered > (0.84 if n == 300 else 0.7)
+        moved = (F - average) ** 2 + model.noise_variance_
+        assert (deviation**2 < 1.001 * np.maximum(far[0] ** 2, moved)).all()
+
+
+def test_a_small_step_outside_the_data(rng):
+    """A path on a hundred rows neither explodes half a unit outside nor is sure."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-2, 2, (100, 1))
+        y = np.sin(3 * X[:, 0]) + 0.3 * rng.standard_normal(100)
+        model = NystromRegressor("gaussian", alpha="path", random_state=0).fit(X, y)
+        assert model.selection_ == "loo"
+        mean, deviation = model.predict([[2.2], [-2.2]], return_std=True)
+        assert (abs(mean - np.sin([6.6, -6.6])) < 3 * deviation).all()
+        assert abs(mean).max() < 6
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplacian"])

@@ -395,8 +395,8 @@ def test_nystrom_warns(rng, monkeypatch):
     [
         ({"alpha": 0}, "alpha must be positive with loss='log_loss'"),
         ({"alphas": [0, 1], "alpha": "path"}, "alphas must be positive"),
-        ({"selection": "gcv"}, "selection must be 'holdout' with loss='log_loss'"),
-        ({"selection": "loo", "alpha": "path"}, "selection must be 'holdout'"),
+        ({"selection": "gcv"}, "or 'holdout' with loss='log_loss'.*; got 'gcv'"),
+        ({"selection": "loo", "alpha": "path"}, "selection must be 'auto' or 'holdo"),
         ({"store_coef_path": True}, "store_coef_path must be False"),
     ],
 )
