@@ -15,7 +15,9 @@ NAMES = sorted(
     name for name in eigenkern.__all__ if name.endswith(("Regressor", "Classifier"))
 )
 # What too few rows to hold some out are told.
-TOO_FEW = "validation_fraction must leave at least|validation_fraction=0.2 leaves 1 of 2"
+TOO_FEW = (
+    "validation_fraction must leave at least|validation_fraction=0.2 leaves 1 of 2"
+)
 
 
 def check_calls(name, n, **options):
