@@ -8,7 +8,7 @@ size of an entry says no more: it is cut off there.
 import numpy as np
 
 from .array import clipped, namespace, to_numpy
-from .lazy import rows_at
+from .lazy import MappedRows, is_lazy, rows_at
 
 # Rows of which medians are taken. Of 1000 normal values the median is within 0.04
 # standard deviations of the mean; an offset of one bandwidth would cost no digits.
@@ -113,6 +113,9 @@ def without_far_values(X, offset, limits):
 
     This is X itself if it has none.
     """
+    if is_lazy(X):
+        frame = offset, limits
+        return MappedRows(X, lambda rows: without_far_values(rows, *frame))
     xp = namespace(X)
     with np.errstate(over="ignore"):
         high, low = xp.max(X, axis=0) - offset, offset - xp.min(X, axis=0)

@@ -415,9 +415,11 @@ def _rows_that_fit(K, s, width):
 
 def _of_rows(block, y, weights):
     """Return the targets and weights of the rows of a block."""
-    n = block.shape[0]
-    ones = namespace(y).ones_like(y[:n, 0])
-    return y[:n, :], ones if weights is None else weights[:n]
+    xp, n = namespace(y), block.shape[0]
+    y = xp.astype(y[:n, :], block.dtype, copy=False)
+    if weights is None:
+        return y, xp.ones_like(y[:, 0])
+    return y, xp.astype(weights[:n], block.dtype, copy=False)
 
 
 def _search(error, n_few, s, least=0, drift=0.0):

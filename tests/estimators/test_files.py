@@ -102,6 +102,7 @@ def test_the_same_model_with_the_log_loss(cls, cache_size, tmp_path):
     assert_allclose(model.fit(file, LABELS).predict_proba(file), expected, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("store", STORES)
 def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch, rng):
@@ -117,6 +118,7 @@ def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch, rng
         assert_allclose(getattr(model, name), getattr(expected, name), rtol=rtol)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_direct_solution_reads_the_file_once(dtype, tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
@@ -129,6 +131,7 @@ def test_a_direct_solution_reads_the_file_once(dtype, tmp_path, monkeypatch, rng
     assert sum(read) == N
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 def test_the_same_probabilities_of_a_linear_model(tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
     model, noisy = LinearEigenProClassifier(random_state=0), Y + 9 * rng.normal(size=N)

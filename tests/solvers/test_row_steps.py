@@ -183,6 +183,7 @@ def test_an_outlier_at_any_place(make, place, monkeypatch, rng):
         assert model.score(X[others], y[others] > 0) > 0.95
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
 def test_no_factors_if_all_rows_are_measured_or_the_step_is_given(monkeypatch, rng):
     X = rng.standard_normal((300, 2))
 

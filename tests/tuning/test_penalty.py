@@ -167,6 +167,7 @@ def test_what_is_summed_for_the_penalty_begins_the_normal_matrix(
     assert_allclose(found.coef, expected.coef, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("d", [3, 100])
 @pytest.mark.parametrize("n", [60, 400])
 def test_constant_features_need_no_penalty(n, d, rng):
@@ -226,6 +227,7 @@ def test_a_kernel_is_computed_for_a_part_of_the_rows_only(rng):
     assert 0 < n_entries - sum(entries) <= 4000 * 1000 + 4096
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("model", REGRESSORS, ids=repr)
 def test_pure_noise_is_predicted_as_the_mean_is(model, rng):
     X, y = rng.standard_normal((1000, 4)), rng.standard_normal(1000)
@@ -293,6 +295,7 @@ def test_auto_is_the_default(cls, options, rng):
     assert_array_equal(model.predict(X), same.predict(X))
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("cls, options", FAMILIES, ids=str)
 def test_early_stopping_and_pieces_choose_no_penalty(cls, options, rng):
     X, y = noisy(cls, rng)
@@ -307,6 +310,7 @@ def test_early_stopping_and_pieces_choose_no_penalty(cls, options, rng):
         assert model.partial_fit(X, y, **labels).alpha_ == least
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 @pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("cls, options", FAMILIES, ids=str)
 def test_a_penalty_that_is_given_stays(cls, options, early_stopping, rng):
@@ -348,6 +352,7 @@ def test_linear_models_solve_ridge_regression(n_components, shape, rng):
     assert_allclose(model.intercept_, ridge.intercept_, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 def test_quantiles_hold_rows_out(rng):
     X, y = rng.standard_normal((300, 2)), rng.standard_normal(300)
     options = {"loss": "pinball", "max_iter": 5, "random_state": 0}
@@ -358,6 +363,7 @@ def test_quantiles_hold_rows_out(rng):
     assert (given.validation_scores_, given.alpha_) == (None, 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
 def test_outliers_choose_no_penalty_for_a_robust_loss(rng):
     X = rng.standard_normal((600, 2))
     y = np.sin(X[:, 0])
