@@ -119,7 +119,7 @@ MODELS = {
     ),
     "linear": LinearEigenProRegressor(batch_size=12),
     "linear, validation": LinearEigenProRegressor(early_stopping=True),
-    "linear, sparse": LinearEigenProClassifier(),
+    "linear, sparse": LinearEigenProClassifier(damping=1.0),
     "udsg": DSGRegressor(batch_size=40, block_size=16),
     "dsg, without values": DSGRegressor(
         algorithm="dsg", cache_size=0, batch_size=60, block_size=2, max_features=20

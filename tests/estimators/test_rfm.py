@@ -226,6 +226,7 @@ def test_a_kind_stops_when_it_has_got_worse_twice():
     assert [one.is_last for one in rounds] == [False] * 8 + [True]
 
 
+@pytest.mark.filterwarnings("ignore:RFM.* learned nothing")
 def test_noise_is_harmless(rng):
     X, y = rng.standard_normal((120, 6)), rng.standard_normal(120)
     for model in (machine(), RFMRegressor(random_state=0)):
@@ -350,6 +351,7 @@ def test_the_unit_of_all_features_changes_nothing(metric, two_of_ten):
     assert_allclose(model.predict(X * 2.0**20), expected.predict(X), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:RFMRegressor learned nothing")
 def test_features_of_unlike_units_give_something_finite(two_of_ten):
     X, y, *_ = two_of_ten
     X = X * np.logspace(-8, 8, 10)
