@@ -81,6 +81,7 @@ class OnCenters(EigenProRegressor):
     ),
 )
 # Some of scikit-learn's targets are noise.
+@pytest.mark.filterwarnings("ignore:.* learned nothing")
 @pytest.mark.filterwarnings("ignore:.* it still falls there")
 @pytest.mark.filterwarnings("ignore:.* learned nothing")
 @pytest.mark.filterwarnings("ignore:n_centers=100 is more than the")

@@ -108,9 +108,11 @@ class Model(CallbackSupportMixin, BaseEstimator):
         check_verbose(self.verbose)
         self._check_parameters()
         callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
-        data = self._examined(self._validate(X, y, sample_weight, **validation))
+        data = self._validate(X, y, sample_weight, **validation)
+        keeper = open_keeper(checkpoint, resume, self, data)
+        data = self._examined(data if keeper is None else keeper.data)
         with replaced_parameters(self, self._simplest if data.constant else {}):
-            rule = self._fit_to(data, callbacks, checkpoint, resume)
+            rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
         rows = data.rows_with_weight()
@@ -119,13 +121,12 @@ class Model(CallbackSupportMixin, BaseEstimator):
         )
         return self
 
-    def _fit_to(self, data, callbacks, checkpoint, resume):
+    def _fit_to(self, data, callbacks, keeper):
         """Prepare, train, publish; return the rule that ended the training."""
         progress, all_data = self._progress(), data
         if data.constant and self._takes_constant_targets:
             data = data.with_constant_targets()
-        keeper = open_keeper(checkpoint, resume, self, data)
-        prepared = self._prepare(data) if keeper is None else keeper.prepare(self)
+        prepared = self._prepare(data) if keeper is None else keeper.prepare(self, data)
         problem, solver, chosen, rule = prepared
 
         def attributes(interrupted):

@@ -255,7 +255,7 @@ class Keeper:
             "changed"
         )
 
-    def prepare(self, estimator):
+    def prepare(self, estimator, data):
         """Return ``estimator._prepare(data)`` with the sizes that the checkpoint has.
 
         Warns if another choice differs from that in the checkpoint.
@@ -268,7 +268,7 @@ class Keeper:
         }
         vars(estimator).update({name: self._chosen[_SIZES[name]] for name in given})
         try:
-            prepared = estimator._prepare(self.data)
+            prepared = estimator._prepare(data)
         finally:
             vars(estimator).update(given)
         chosen = {

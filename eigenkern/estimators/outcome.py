@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..backend.array import to_numpy
+from ..backend.lazy import is_lazy
 from ..losses import LogLoss, SquaredError
 from ..problems.data import rows_of
 from ..problems.problem import shuffled
@@ -32,9 +33,12 @@ def warn_of_outcome(model, data, rule):
         The one that ended the training.
     """
     name, ends = type(model).__name__, getattr(model, "estimator_", model)._kernel_ends
-    nothing = data.constant
-    if not (nothing or rule.has_warned or (rule.gain or 0.0) > _CLEAR_SHARE):
-        nothing = learned_nothing(model, data)
+    nothing, gain = data.constant, rule.gain
+    if not (nothing or rule.has_warned or (gain or 0.0) > _CLEAR_SHARE):
+        if is_lazy(data.X) and gain is not None:  # read no rows again
+            nothing = gain <= _LEAST_SHARE
+        else:
+            nothing = learned_nothing(model, data)
     if ends is not None:
         warn_user(
             f"{name} got {ends}; the model is the best that was found with it"
@@ -72,7 +76,8 @@ def learned_nothing(model, data):
     varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
     if not varies.any():
         return False
-    loss, unit = _loss_of(model, np.where(varies, spread, 1.0))
+    spread, fitted = np.where(varies, spread, 1.0), getattr(model, "estimator_", model)
+    loss, unit = _loss_of(fitted, spread)
     constant, order = loss.baseline(Y / unit, w), shuffled(len(rows))
     for n in _JUDGED:
         few = np.sort(order[:n])

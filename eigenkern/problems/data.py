@@ -481,8 +481,13 @@ class Data:
         return np.flatnonzero(self.weights > 0)
 
     def rows_are_equal(self):
-        """Return whether all rows with weight are equal; most often two rows tell."""
+        """Return whether all rows with weight are equal; most often two rows tell.
+
+        Rows that are not in memory count as different.
+        """
         rows = self.rows_with_weight()
+        if len(rows) == 1 or is_lazy(self.X):
+            return len(rows) == 1
         few = rows[np.unique([0, len(rows) - 1, len(rows) // 2])]
         parts = [few, *(rows[part] for part in slices(len(rows), _COMPARED_ROWS))]
         first = rows_of(self.X, rows[:1])
