@@ -103,6 +103,8 @@ def test_no_divergence_and_no_crawl(data, kernel, factor, score, dtype):
     model = EigenProRegressor(kernel, bandwidth=bandwidth, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # In float32 a row 600 narrow bandwidths away costs the others digits.
+        warnings.filterwarnings("ignore", "column 4 of X holds .* it was cut off")
         model.fit(X.astype(dtype), y.astype(dtype))
     assert np.isfinite(model.dual_coef_).all()
     assert model.n_step_halvings_ == 0

@@ -104,7 +104,8 @@ def _estimate_general(fit, n, held_out):
     n_sampled = n_sampled_rows(n)
     sample = fit.matrix(n_sampled, n_sampled)
     add_ridge(fit, sample, n_sampled * Z.row_width * size)
-    direct = may_be_direct(e) and not fit.drowns(given_penalty(e), p)
+    alpha = given_penalty(e)
+    direct = may_be_direct(e) and not (alpha > 0 and fit.drowns(alpha, p))
     if direct and direct_pays_on_centers(Z, n, fit.d, k, e.max_iter, e.cache_size):
         return _estimate_direct_on_centers(fit, K)
     n_learned = n_learned_rows(Z, n, e.max_iter)

@@ -11,7 +11,7 @@ from ..kernels import CallableKernel, Kernel
 from ..problems.problem import shuffled, take_entries
 
 # Rows whose kernel matrix is checked: it takes some 10 ms.
-_SAMPLED_ROWS = 300
+_CHECKED_ROWS = 300
 # Differences of K(x, z) and K(z, x), relative to the rows' largest values, above which
 # a kernel is not symmetric, and eigenvalues, relative to the largest, below which it is
 # not positive semi-definite. Rounding leaves up to 2e-5 and -3e-6 (300 rows; gaussian,
@@ -67,7 +67,7 @@ def check_given_kernel(kernel, X, rows, device="auto"):
     """
     if is_own(kernel):
         return None
-    rows, precomputed = np.sort(shuffled(rows)[:_SAMPLED_ROWS]), isinstance(kernel, str)
+    rows, precomputed = np.sort(shuffled(rows)[:_CHECKED_ROWS]), isinstance(kernel, str)
     if precomputed:
         name, K = "kernel='precomputed'", take_entries(X, rows, rows)
     else:

@@ -127,7 +127,7 @@ def test_many_centers_of_many_rows_are_for_epochs():
 def test_single_precision(data):
     X, Y, X_test, _ = data
     double, single = (
-        EigenProRegressor(Laplacian(2.0), centers=X[:P].astype(dtype))
+        EigenProRegressor(Laplacian(2.0), centers=X[:P].astype(dtype), alpha=1e-4)
         .fit(X.astype(dtype), Y)
         .predict(X_test.astype(dtype))
         for dtype in (np.float64, np.float32)
