@@ -64,7 +64,7 @@ def gradient(model: Any, X: ArrayLike) -> Any:
     >>> from eigenkern.inspection import gradient
     >>> X = np.random.default_rng(0).uniform(-1, 1, (500, 2))
     >>> model = EigenProRegressor("gaussian", random_state=0).fit(X, 3 * X[:, 0])
-    >>> gradient(model, np.zeros((1, 2)))[0, :, 0].round(1)
+    >>> gradient(model, np.zeros((1, 2)))[0, :, 0].round(1) + 0.0
     array([3., 0.])
     """
     X = _checked_rows(model, X, "gradient")

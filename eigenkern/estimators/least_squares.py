@@ -60,6 +60,10 @@ def chosen_selection(estimator, n_distinct, *, given):
     logistic = getattr(estimator, "loss", None) == "log_loss"
     if given or single_rows or logistic or n_distinct >= _ENOUGH_TO_HOLD_OUT:
         return "holdout"
+    # Little determines the coefficient of a center whose row is left out, unless all
+    # rows are centers: a path would be judged by rows unlike new ones.
+    if estimator.n_centers is not None and not is_auto(estimator.n_centers):
+        return "holdout"
     return "loo"
 
 

@@ -334,8 +334,8 @@ class NystromRegressor(RegressionTargets, _Nystrom):
     selection : {"auto", "holdout", "gcv", "loo"}, default="auto"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
-        the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows,
-        unless there is `X_val` or something else needs held-out rows; then "holdout".
+        the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows
+        that are all centers, unless there is `X_val`; otherwise "holdout".
         Of errors that noise alone may have made different the largest alpha counts.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
@@ -559,8 +559,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     selection : {"auto", "holdout", "gcv", "loo"}, default="auto"
         How to select from a path: by the error on held-out rows (or on `X_val`, `y_val`
         of `fit`), by generalized cross-validation or by the exact leave-one-out error,
-        the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows,
-        unless there is `X_val` or something else needs held-out rows; then "holdout".
+        the last two in closed form on all rows. "auto": "loo" below 1000 distinct rows
+        that are all centers, unless there is `X_val`; otherwise "holdout".
         Of errors that noise alone may have made different the largest alpha counts.
     one_standard_error : bool, default=False
         Whether to take, with ``selection="holdout"``, the largest alpha whose error is
