@@ -27,8 +27,9 @@ _ALL_UP_TO, _LATER_FACTOR = 20, 1.25
 # After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
 # fitted yet: less than single precision resolves.
 _FITTED = 20
-# The same factor from which on penalties count as more than rounding in a path.
-_ABOVE_ROUNDING = 100
+# Factor by which 1 / (gamma t) stays above rounding: with 100 a model of 22 rows with
+# copies still depends on their order by 1e-3.
+_ABOVE_ROUNDING = 1e4
 
 
 @dataclass(frozen=True)

@@ -224,9 +224,8 @@ class GeneralProblem(Problem):
             K = absolute(self.center_matrix.block(dtype=self.xp.float64))
             return float(self.xp.linalg.trace(K)) / K.shape[0]
         first = slice(0, min(self.n_rows, N_DIAGONAL))
-        return usual_size(
-            self.weights[first] * self.kernel.diagonal(self._gather(first))
-        )
+        entries = self.kernel.diagonal(self._gather(first))
+        return usual_size(entries, self.weights[first])
 
     def least_ridge(self):
         """Return the c below which rounding of the kernel matrix drowns the penalty."""

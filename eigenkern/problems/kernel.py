@@ -128,7 +128,8 @@ class KernelProblem(Problem):
         """Return the problem in a precision whose rounding does not drown a penalty."""
         n = len(self._train)
         entries = self.diagonal(slice(0, min(n, N_DIAGONAL)))
-        least = n * rounding(self.xp, self.dtype, n) * usual_size(entries)
+        w = None if self.weights is None else self.weights[: entries.shape[0]]
+        least = n * rounding(self.xp, self.dtype, n) * usual_size(entries, w)
         return self.in_double() if 0 < ridge <= least else self
 
     def first_rows_in_double(self, n):

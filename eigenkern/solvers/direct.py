@@ -250,10 +250,10 @@ def _precisions_of_features(F, w, ridge):
     xp, n = F.xp, F.shape[0]
     m = min(n, N_DIAGONAL)
     rows = F.block(0, m)
-    squares = xp.astype(w[:m] * xp.vecdot(rows, rows), xp.float64)
+    squares = xp.vecdot(rows, rows)
     # A Cholesky factor depends on no unit of a column: a single large entry costs the
     # other columns no digits.
-    trace = n * usual_size(squares)
+    trace = n * usual_size(squares, w[:m])
     if not ridge > _DOUBLE_EPS * trace:
         return []
     low, high = SINGLE_RANGE
@@ -301,16 +301,17 @@ def _kept_of_features(F, w, L, has_mean):
     return 1.0 - w[:m] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
 
 
-def usual_size(entries):
-    """Return the mean of k(x, x) of some rows, in which single large ones do not count.
+def usual_size(entries, weights=None):
+    """Return the mean of w k(x, x) of some rows, in which few large k(x, x) do not count.
 
     They count as _MOST_COUNTED times the median of those that are positive.
     """
     values = to_numpy(entries).astype(np.float64)
     positive = values[values > 0]
-    if not len(positive):
-        return float(values.mean())
-    return float(np.minimum(values, _MOST_COUNTED * np.median(positive)).mean())
+    if len(positive):
+        values = np.minimum(values, _MOST_COUNTED * np.median(positive))
+    weights = 1.0 if weights is None else to_numpy(weights).astype(np.float64)
+    return float(np.mean(weights * values))
 
 
 def _n_left_out(n):
@@ -325,9 +326,8 @@ def _precisions(A, weights, penalty, ridge):
         return [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
     m = min(n, N_DIAGONAL)
     entries = xp.linalg.diagonal(A.block(0, m, 0, m))
-    if weights is not None:
-        entries = weights[:m] * entries
-    single = ridge > n * _SINGLE_EPS * usual_size(entries)
+    of_rows = None if weights is None else weights[:m]
+    single = ridge > n * _SINGLE_EPS * usual_size(entries, of_rows)
     return [xp.float32, xp.float64] if single else [xp.float64]
 
 
@@ -339,11 +339,11 @@ def _solved(A, y, weights, penalty, ridge, dtype, enough):
     xp, K = A.xp, A.block(dtype=dtype)
     if A.in_memory and dtype == A.dtype:  # it is not ours to change
         K = xp.asarray(K, copy=True)
+    c = ridge or penalty * usual_size(xp.linalg.diagonal(K), weights)
     if weights is not None:
         root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
         K *= root
         K *= root.T
-    c = ridge or penalty * usual_size(xp.linalg.diagonal(K))
     L, scaled_product = shifted_cholesky(K, c)
     if L is None:
         return None, np.inf

@@ -115,7 +115,10 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     float
         c; 0 if there are too few rows.
     """
+    if labels:  # they are never without noise
+        in_double = None
     n, single = K.shape[0], K.dtype == K.xp.float32 and in_double is not None
+    least = _LEAST_IN_SINGLE if labels else 0
     by_one = replicates is not None and replicates.prevail
     n_observations = n if replicates is None else replicates.n_observations.sum()
     if n_observations < _TOO_FEW_ROWS or n < 2:
@@ -123,27 +126,29 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     if by_one or n <= _ROWS_LEFT_OUT:
         n = min(n, _REPLICATES_LEFT_OUT)
         K = in_double(n) if single else K
-        return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates)
+        return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates, least)
     s, judges = n_ridge_rows(K)
-    search = _Search(K, y, weights, in_double if single else None)
+    search = _Search(K, y, weights, in_double if single else None, least)
     ridge = search.of_part(s, judges, _DRIFT)
     return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
 
 
-def _ridge_by_leaving_out(K, y, weights, replicates=None):
-    """Return the ridge from K(X, X) by leaving out the rows one by one."""
+def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0):
+    """Return the ridge from K(X, X) by leaving out the rows one by one.
+
+    `least` is the first place of the sequence that counts.
+    """
     xp = namespace(K)
     y, w = _of_rows(K, y, weights)
-    entries = w * xp.linalg.diagonal(K)
-    size = usual_size(entries)
-    if not size > 0:
+    entries = xp.linalg.diagonal(K)
+    if not usual_size(entries, w) > 0:
         return 0.0
     root = xp.sqrt(w)[:, None]
     values, U = xp.linalg.eigh(root * K * root.T)
     # Centered features have an eigenvalue of zero, which must not be rounding.
-    least = 10 * K.shape[0] * float(xp.finfo(K.dtype).eps) * float(values[-1])
-    values = xp.where(xp.abs(values) > least, values, xp.zeros_like(values))
-    return _ridge_of_eigenvectors(U, values, y, w, entries, replicates)
+    rounding = 10 * K.shape[0] * float(xp.finfo(K.dtype).eps) * float(values[-1])
+    values = xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values))
+    return _ridge_of_eigenvectors(U, values, y, w, entries, replicates, least)
 
 
 def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
@@ -159,10 +164,10 @@ def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
         return 0.0
     values, V = values[first:], V[:, first:]
     U = (A @ V) / xp.sqrt(values)
-    return _ridge_of_eigenvectors(U, values, y, w, xp.vecdot(A, A), replicates)
+    return _ridge_of_eigenvectors(U, values, y, w, xp.vecdot(F, F), replicates)
 
 
-def _ridge_of_eigenvectors(U, values, y, w, entries, replicates):
+def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     """Return the ridge of the system with the eigenvectors U, by leaving rows out.
 
     H = U diag(lambda / (lambda + c)) U' maps the targets b of the weighted system to
@@ -173,8 +178,8 @@ def _ridge_of_eigenvectors(U, values, y, w, entries, replicates):
     with a far too large k(x, x), in `entries`, do not judge: what other rows say about
     a fill value is meaningless.
     """
-    xp, (n, rank), size = namespace(U), U.shape, usual_size(entries)
-    judges = xp.astype(entries <= _MOST_OF_USUAL * size, y.dtype)
+    xp, (n, rank), size = namespace(U), U.shape, usual_size(entries, w)
+    judges = xp.astype(entries <= _MOST_OF_USUAL * usual_size(entries), y.dtype)
     root = xp.sqrt(w)[:, None]
     b, projected = root * y, U.T @ (root * y)
     constant = root / xp.linalg.vector_norm(root)
@@ -203,6 +208,7 @@ def _ridge_of_eigenvectors(U, values, y, w, entries, replicates):
 
     errors = np.array([error(place) for place in range(_N_PENALTIES)])
     errors[np.isnan(errors)] = np.inf
+    errors[:first] = np.inf
     least = errors.min()
     if not errors[np.isfinite(errors)].max(initial=0.0) > (1 + _ROUNDING) * least:
         return 0.0  # a kernel that is zero between rows
@@ -224,11 +230,14 @@ class _Search:
     Parameters
     ----------
     K, y, weights, in_double
-        As of `auto_ridge`; `in_double` is None if K is in double precision.
+        As of `auto_ridge`; `in_double` is None if K is precise enough.
+    least : int, default=0
+        The first place of the sequence.
     """
 
-    def __init__(self, K, y, weights, in_double):
+    def __init__(self, K, y, weights, in_double, least=0):
         self._K, self._y, self._weights, self._in_double = K, y, weights, in_double
+        self._least = least
 
     def of_part(self, s, judges, drift):
         """Return c with `s` rows fitted, or with more if these see too little."""
@@ -256,18 +265,19 @@ class _Search:
             return _error_left_out(A, b, self._size * _penalty(place))
 
         first = int(np.clip(round(place), 0, _N_PENALTIES - 1))
-        starts = [first, *range(first - _BETWEEN_STARTS, 0, -_BETWEEN_STARTS)]
+        least = self._least
+        starts = [first, *range(first - _BETWEEN_STARTS, least, -_BETWEEN_STARTS)]
         best = min(starts, key=error)
         if best == first:
             return place
-        best = _descend(error, best, 0)
+        best = _descend(error, best, least)
         return best + _vertex(error, best)
 
     def _found(self, s, judges, drift):
         """Return the best place, and the part of the variance that its model leaves."""
         end = min(s + judges, self._K.shape[0])
         single = self._in_double is not None
-        least = _LEAST_IN_SINGLE if single else 0
+        least = _LEAST_IN_SINGLE if single else self._least
         place, part = self._searched(self._K, s, end, least, drift)
         sees_little = part > _SEES_LITTLE and s <= _MOST_TO_SEE
         if single and place is not None and (place <= least or sees_little):
@@ -279,7 +289,7 @@ class _Search:
         block = K.block(0, end, 0, s)
         xp = namespace(block)
         y, w = _of_rows(block, self._y, self._weights)
-        self._size = usual_size(w[:s] * xp.linalg.diagonal(block[:s, :]))
+        self._size = usual_size(xp.linalg.diagonal(block[:s, :]), w[:s])
         error = partial(_error_of_rows, block, y, w, self._size)
         place, least_error = _search(error, s // 2, s, least, drift)
         of_mean = float(xp.sum(w[s:, None] * y[s:, :] ** 2))
@@ -346,17 +356,16 @@ def _ridge_of_features(F, s, end, y, weights):
     xp, d = F.xp, F.shape[1]
     w = xp.ones_like(y[:, 0]) if weights is None else weights
     rows, root = F.block(0, s, dtype=xp.float64), xp.sqrt(w[:s])[:, None]
-    if weights is not None:
-        rows = rows * root
-    size = usual_size(xp.vecdot(rows, rows))
+    squares = xp.vecdot(rows, rows)
+    size = usual_size(squares, w[:s])
     if not 0 < size < np.inf:
         return 0.0, None
     others = F.block(s, end, dtype=xp.float64)
-    judged = xp.vecdot(others, others) <= _MOST_OF_USUAL * size
+    judged = xp.vecdot(others, others) <= _MOST_OF_USUAL * usual_size(squares)
     judged = xp.astype(judged, y.dtype)
     # Scaled to a size of one, for which single precision suffices in general.
     scale = size**-0.5
-    rows = rows * scale
+    rows = scale * rows if weights is None else scale * root * rows
     y = y[:end, :] / (float(xp.max(xp.abs(y[:end, :]))) or 1.0)
     few, stop = s // 2, end
     if few < d:

@@ -1139,10 +1139,10 @@ def test_the_plan_has_room_for_stored_paths(
     [
         (NystromRegressor(n_centers=40, alpha=1e-3), 5, 0),
         (NystromRegressor(n_centers=40, alpha=0), 7, 0),
-        (NystromRegressor(n_centers=40, alpha="path"), 7, 0),
+        (NystromRegressor(n_centers=40, alpha="path"), 9, 0),
         (NystromRegressor(n_centers=40, alpha="path", selection="holdout"), 9, 0),
         (NystromRegressor(n_centers=40, alpha="path", selection="gcv"), 7, 0),
-        (NystromRegressor(n_centers=40, alpha="path", store_coef_path=True), 7, 100),
+        (NystromRegressor(n_centers=40, alpha="path", store_coef_path=True), 9, 100),
         (NystromRegressor(n_centers=None, alpha=1e-3), 3, 0),
         (NystromRegressor(n_centers=None, alpha="path"), 6, 0),
         (NystromRegressor(n_centers=None, alpha="path", store_coef_path=True), 6, 100),
