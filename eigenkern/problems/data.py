@@ -354,8 +354,8 @@ class Data:
         for group in np.unique(groups):
             n_copies[group] = np.gcd.reduce(counts[groups == group])
         n_of_pair = np.where(replicates, counts // n_copies[groups], 1)
-        # The rows of a pair in as many parts as it has observations.
-        order = np.argsort(pair, kind="stable")
+        # The rows of a pair, by weight, in as many parts as it has observations.
+        order = np.lexsort((self.weights_of(rows), pair))
         starts = np.cumsum(n_rows) - n_rows
         place = np.empty_like(pair)
         place[order] = np.arange(len(pair)) - np.repeat(starts, n_rows)
