@@ -302,7 +302,7 @@ def _kept_of_features(F, w, L, has_mean):
 
 
 def usual_size(entries, weights=None):
-    """Return the mean of w k(x, x) of some rows, in which few large k(x, x) do not count.
+    """Return the mean of w k(x, x) of some rows, where few large k(x, x) do not count.
 
     They count as _MOST_COUNTED times the median of those that are positive.
     """
