@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from eigenkern.problems.data import choose_evenly
+from eigenkern.problems.data import Data, choose_evenly, hold_out
 
 
 def chosen_of_each(sizes, n, seed=0):
@@ -47,3 +47,17 @@ def test_members_are_chosen_at_random():
         axis=0,
     )
     assert (shares > 0.1).all() and (shares < 0.45).all()  # each in a quarter
+
+
+def test_weights_decide_which_of_equal_rows_are_held_out():
+    X, Y = np.array([[1.0], [2.0]] * 6), np.ones((12, 1))
+    Y[::5] = 0.0
+    w = np.random.default_rng(0).random(12)
+
+    def held_out_weights(order):
+        rng = np.random.RandomState(0)
+        data = Data(X[order], Y[order], Y[order], w[order], rng)
+        return np.sort(w[order][hold_out(data, np.arange(12), 0.4)[1]])
+
+    order = np.arange(12)
+    assert_array_equal(held_out_weights(order), held_out_weights(order[::-1]))
