@@ -22,9 +22,15 @@ from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import n_left_out
 from ..operators.cached import cached_bytes
+from ..tuning.penalty import N_RIDGE_ROWS
 from ..tuning.sizes import FALKON_ITERATIONS
 from .logistic import estimate_logistic
-from .parts import ALL_EIGENVECTORS, add_normal_equations, add_pivoted_factor
+from .parts import (
+    ALL_EIGENVECTORS,
+    add_normal_equations,
+    add_pivoted_factor,
+    add_ridge,
+)
 
 # Extra iterations that refit a Falkon classifier without its calibration rows.
 _HELD_OUT_ITERATIONS = 3
@@ -50,6 +56,9 @@ def estimate_centers(fit):
     if fit.kernel_dtype != "float64" and _in_double(fit, kind, every_row, p):
         return estimate_centers(replace(fit, kernel_dtype="float64"))
     fit.finds_equal_rows()
+    if is_auto(getattr(e, "alpha", None)):
+        rows = min(n_train, N_RIDGE_ROWS)
+        add_ridge(fit, fit.matrix(rows, rows, symmetric=True), rows * fit.d * fit.itemsize)
     if every_row and not logistic:
         return _estimate_rows(fit, kind, holds_out)
     _add_rows(fit, p, holds_out)

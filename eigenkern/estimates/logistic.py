@@ -3,8 +3,9 @@
 import numpy as np
 
 from ..backend.machine import CPU
-from ..estimators.logistic import expected_products
-from ..estimators.nystrom import log_loss_alphas
+from ..estimators.logistic import N_ALPHAS, expected_products
+from ..estimators.nystrom import check_alphas
+from ..estimators.validation import is_auto
 from ..operators.cached import cached_bytes
 from ..operators.given import GivenMatrix
 from ..solvers.logistic import way_down
@@ -20,6 +21,8 @@ _PASSES = {"logistic": (1.4, 0.25), "falkon logistic": (0.32, 0.4)}
 _PATH_PASSES, _MULTICLASS_FACTOR = 90, 2.5
 # Newton steps in addition to one for each penalty on the way down; those of a path.
 _EXTRA_STEPS, _PATH_STEPS = 2, 20
+# An automatic penalty, before it is chosen.
+_USUAL_ALPHA = 1e-5
 # Sums over the rows for preconditioners, for one penalty and for a path.
 _SUMS, _PATH_SUMS = 2, 4
 # Time of a multiply-add with the few columns of the log loss, in blocks that fit a
@@ -37,9 +40,10 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
     The planned fit already includes the memory of rows, targets and centers.
     """
     e, n, k = fit.estimator, fit.n, fit.n_outputs
-    falkon, path = kind.startswith("falkon"), isinstance(e.alpha, str)
+    falkon, path = kind.startswith("falkon"), e.alpha == "path"
     square = 8 * p * p
-    n_products = expected_products(e, None if falkon else len(log_loss_alphas(e)))
+    n_alphas = len(check_alphas(e.alphas, N_ALPHAS)) if path else 1
+    n_products = expected_products(e, None if falkon else n_alphas)
     parts = [fit.matrix(n_rows, p) for n_rows in (n_train, n - n_train) if n_rows]
     sizes = cached_bytes(parts, e.cache_size, n_products, fit.d)
     kept = fit.precomputed or all(sizes)
@@ -70,9 +74,10 @@ def _newton_steps(fit, kind, path):
     if path:
         return factor * _PATH_PASSES, _PATH_STEPS
     first, power = _PASSES[kind]
-    usual = len(way_down(e.alpha)) + _EXTRA_STEPS
+    alpha = _USUAL_ALPHA if is_auto(e.alpha) else e.alpha
+    usual = len(way_down(alpha)) + _EXTRA_STEPS
     steps = min(usual, getattr(e, "max_iter", usual))
-    passes = factor * first * max(1 / e.alpha, 1.0) ** power * steps / usual
+    passes = factor * first * max(1 / alpha, 1.0) ** power * steps / usual
     return max(passes, 2 * steps), steps
 
 

@@ -170,7 +170,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Parameters of a fit to equal rows, of which none can be held out."""
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
         if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
-            simplest["alpha"] = 0.0 if is_auto(self.alpha) else 1e-6
+            simplest["alpha"] = "auto"
         if isinstance(getattr(self, "n_centers", None), int):
             if isinstance(self.centers, str):
                 simplest |= {"n_centers": 1, "centers": "uniform"}
@@ -332,7 +332,7 @@ def check_epochs(estimator):
 
 def stops_early(estimator):
     """Whether rows are held out for early stopping."""
-    return bool(estimator.early_stopping)
+    return bool(getattr(estimator, "early_stopping", False))
 
 
 def chooses_penalty(estimator):

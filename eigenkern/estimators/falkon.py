@@ -17,7 +17,7 @@ from ..solvers.conjugate_gradient import last_state
 from ..solvers.falkon import Falkon, FalkonState, falkon
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
-from .least_squares import make_problem, ridge_coef
+from .least_squares import chosen_alpha, make_problem, ridge_coef
 from .logistic import check_loss, prepare_falkon
 from .targets import ClassificationTargets, RegressionTargets
 from .training import Rule
@@ -44,7 +44,7 @@ class _FalkonLike(Model):
         bandwidth: float | str = "median",
         n_centers: int | str | None = "auto",
         centers: str | ArrayLike = "uniform",
-        alpha: float = 1e-6,
+        alpha: float | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-3,
         warm_start: bool = False,
@@ -125,7 +125,7 @@ class _FalkonLike(Model):
 
     def _check_parameters(self):
         check_kernel_parameters(self)
-        check_number("alpha", self.alpha, 0)
+        check_number("alpha", self.alpha, 0, or_auto=True)
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
         check_flag("warm_start", self.warm_start)
@@ -135,11 +135,12 @@ class _FalkonLike(Model):
         problem = make_problem(self, data)
         if problem.n_centers is None:
             return self._prepare_direct(problem)
-        problem.iterates(self.alpha)
+        alpha = chosen_alpha(self, problem)
+        problem.iterates(alpha)
         n, p = len(problem.train.index), problem.n_centers
         problem.check_memory(NystromPlan.make("falkon", p, n))
         L, weights = problem.whitening.L, problem.weights_of_centers()
-        preconditioner = TwoCholesky.of(L, self.alpha, weights)
+        preconditioner = TwoCholesky.of(L, alpha, weights)
         (matrix,), megabytes = cached(
             [problem.matrix_of(problem.train)],
             self.cache_size,
@@ -151,14 +152,15 @@ class _FalkonLike(Model):
             problem.targets,
             problem.weights,
             preconditioner,
-            self.alpha,
+            alpha,
             self.tol,
             self._start(problem),
         )
-        chosen = {"n_centers_": problem.n_coefs, "cache_size_": megabytes}
+        chosen = {"alpha_": alpha, "cache_size_": megabytes}
+        chosen["n_centers_"] = problem.n_coefs
         hold_out = None
         if problem.calibrates:
-            hold_out = partial(self._held_out, problem, matrix, preconditioner)
+            hold_out = partial(self._held_out, problem, matrix, preconditioner, alpha)
         return problem, solver, chosen, self._rule(problem, hold_out)
 
     def _prepare_direct(self, problem):
@@ -169,23 +171,25 @@ class _FalkonLike(Model):
         """
         problem.check_memory(problem.plan(self.alpha == 0))
 
+        alpha = chosen_alpha(self, problem)
+
         def solver():
-            b, factor = ridge_coef(self, problem.everything, self.alpha)
+            b, factor = ridge_coef(self, problem.everything, alpha)
             left_out = None
             if problem.calibrates:
-                left_out = problem.left_out(self.alpha, factor)
+                left_out = problem.left_out(alpha, factor)
             del factor
-            residual = problem.residual(b, self.alpha)
+            residual = problem.residual(b, alpha)
             yield FalkonState(b, {}, residual, True, left_out)
 
-        chosen = {"n_centers_": problem.n_coefs, "cache_size_": 0.0}
+        chosen = {"alpha_": alpha, "n_centers_": problem.n_coefs, "cache_size_": 0.0}
         return problem, solver(), chosen, self._rule(problem)
 
     def _rule(self, problem, hold_out=None):
         name = type(self).__name__
         return ResidualRule(name, problem, self.max_iter, self.tol, hold_out)
 
-    def _held_out(self, problem, matrix, preconditioner, coef):
+    def _held_out(self, problem, matrix, preconditioner, alpha, coef):
         """Return values of a sample of rows, from a model fitted without the sample.
 
         Leaving rows out one by one would need a factor. Conjugate gradients that start
@@ -202,7 +206,7 @@ class _FalkonLike(Model):
             problem.targets - mean,
             weights,
             preconditioner,
-            self.alpha,
+            alpha,
             10 * self.tol,  # enough for the scale of the values
             problem.expand(coef),
         )
@@ -615,7 +619,7 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         n_centers: int | str | None = "auto",
         centers: str | ArrayLike = "uniform",
         loss: str = "squared_error",
-        alpha: float = 1e-6,
+        alpha: float | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-3,
         warm_start: bool = False,

@@ -88,6 +88,13 @@ def what_is_solved(estimator, selection=None):
     return "logistic" if logistic else kind, holds_out
 
 
+def chosen_alpha(estimator, problem):
+    """Return lambda: the parameter `alpha`, or the one that "auto" means."""
+    if is_auto(estimator.alpha):
+        return problem.auto_alpha()
+    return float(estimator.alpha)
+
+
 def given_centers(estimator, X):
     """Return the centers that the parameter `centers` gives, or None for a method."""
     centers, n_centers = estimator.centers, estimator.n_centers

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..nystrom.descent import State
 from ..solvers.logistic import LogisticState, minimized, newton, way_down
-from .least_squares import make_problem, warn_at_end
+from .least_squares import chosen_alpha, make_problem, warn_at_end
 from .training import SolutionRule
 from .validation import warn_user
 
@@ -40,7 +40,7 @@ def check_loss(estimator, alphas=None):
         raise ValueError(f"loss must be one of {names}; got {loss!r}")
     if loss == "squared_error":
         return
-    if not isinstance(estimator.alpha, str) and estimator.alpha == 0:
+    if estimator.alpha == 0:
         raise ValueError(
             "alpha must be positive with loss='log_loss': without a penalty classes "
             "that can be separated have no best model; got 0"
@@ -78,23 +78,24 @@ def expected_products(estimator, n_alphas=None):
     return _PRODUCTS_OF_ALPHA * n_alphas
 
 
-def prepare_nystrom(estimator, data, alphas):
+def prepare_nystrom(estimator, data, path):
     """Return problem, solver, chosen attributes and rule of a Nystrom classifier.
 
     Parameters
     ----------
     estimator : estimator
     data : Data
-    alphas : ndarray of shape (k,)
-        Penalties of the path, or a single one.
+    path : ndarray of shape (k,) or None
+        Penalties of a path. None: there is a single one.
     """
-    selects = isinstance(estimator.alpha, str)
+    selects = path is not None
     problem = make_problem(
         estimator,
         data,
         selection="holdout",
-        n_passes=expected_products(estimator, len(alphas)),
+        n_passes=expected_products(estimator, len(path) if selects else 1),
     )
+    alphas = path if selects else np.array([chosen_alpha(estimator, problem)])
     problem.iterates(float(alphas.min()), to_its_end=not selects)
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
@@ -187,20 +188,22 @@ def _extrapolated(coefs, done, alphas, k):
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
     problem = make_problem(estimator, data, n_passes=expected_products(estimator))
-    problem.iterates(estimator.alpha)
+    alpha = chosen_alpha(estimator, problem)
+    problem.iterates(alpha)
     problem.check_memory(problem.plan("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))
-    chosen = {"n_centers_": problem.n_coefs, "cache_size_": problem.cache_megabytes}
-    solver = _falkon(estimator, problem, start)
+    chosen = {"alpha_": alpha, "cache_size_": problem.cache_megabytes}
+    chosen["n_centers_"] = problem.n_coefs
+    solver = _falkon(problem, alpha, start, estimator.tol)
     return problem, solver, chosen, estimator._rule(problem)
 
 
-def _falkon(estimator, problem, start):
+def _falkon(problem, alpha, start, tol):
     """Return an iterator of the states of Newton steps."""
     if problem.constant:
         return iter([LogisticState(problem.start, {}, 0.0, True, None)])
     objective = problem.objective(problem.train)
     preconditioner = problem.preconditioner(objective, problem.train, of_centers=True)
-    alphas = way_down(estimator.alpha) if start is None else [estimator.alpha]
+    alphas = way_down(alpha) if start is None else [alpha]
     start = problem.start if start is None else start
-    return newton(objective, preconditioner, start, alphas, estimator.tol)
+    return newton(objective, preconditioner, start, alphas, tol)

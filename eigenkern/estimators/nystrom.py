@@ -13,6 +13,7 @@ from .base import Model, kernel_gradients, kernel_values
 from .gaussian_process import Posterior, posterior_attributes
 from .least_squares import (
     check_selection,
+    chosen_alpha,
     chosen_selection,
     make_problem,
     path_errors,
@@ -58,7 +59,7 @@ class _Nystrom(Model):
         bandwidth: float | str = "median",
         n_centers: int | str | None = "auto",
         centers: str | ArrayLike = "uniform",
-        alpha: float | str = 1e-6,
+        alpha: float | str = "auto",
         alphas: ArrayLike | None = None,
         selection: str = "auto",
         one_standard_error: bool = False,
@@ -145,13 +146,12 @@ class _Nystrom(Model):
     def _check_parameters(self):
         check_kernel_parameters(self)
         check_selection(self, ("auto", "holdout", "gcv", "loo"))
-        if isinstance(self.alpha, str):
-            if self.alpha != "path":
-                raise ValueError(
-                    f"alpha must be a number >= 0 or 'path'; got {self.alpha!r}"
-                )
-        else:
+        if not isinstance(self.alpha, str):
             check_number("alpha", self.alpha, 0)
+        elif self.alpha not in ("auto", "path"):
+            raise ValueError(
+                f"alpha must be a number >= 0, 'auto' or 'path'; got {self.alpha!r}"
+            )
         check_flag("one_standard_error", self.one_standard_error)
         if self.one_standard_error and self.selection not in ("auto", "holdout"):
             raise ValueError(
@@ -167,11 +167,12 @@ class _Nystrom(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        selects = isinstance(self.alpha, str)
-        path = RidgePath(check_alphas(self.alphas) if selects else [self.alpha])
+        selects = self._selects
         selection = self._selection(data) if selects else None
         n_passes = 2 if selection == "loo" else 1
-        n_stored = len(path.alphas) if self.store_coef_path else 0
+        alphas = check_alphas(self.alphas) if selects else None
+        n_stored = len(alphas) if selects else 1
+        n_stored *= self.store_coef_path
         problem = make_problem(
             self,
             data,
@@ -181,10 +182,15 @@ class _Nystrom(Model):
             shuffles=self._has_variance and not data.precomputed,
         )
         problem.check_memory(problem.plan(selects or self.alpha == 0, n_stored))
+        path = RidgePath(alphas if selects else [chosen_alpha(self, problem)])
         found = {"alphas_": None, "validation_path_": None, "coef_path_": None}
         found["selection_"] = selection
         solver = self._solution(problem, path, selection)
         return problem, solver, found, SolutionRule(problem)
+
+    @property
+    def _selects(self):
+        return self.alpha == "path"
 
     def _selection(self, data):
         """Return how to select from a path."""
@@ -268,13 +274,6 @@ def check_alphas(alphas, n=100):
             f"alphas must be None or a list of finite numbers >= 0; got {alphas!r}"
         )
     return values
-
-
-def log_loss_alphas(estimator):
-    """Return the values of lambda that a fit with the log loss tries, (k,)."""
-    if isinstance(estimator.alpha, str):
-        return check_alphas(estimator.alphas, N_ALPHAS)
-    return np.asarray([estimator.alpha], dtype=np.float64)
 
 
 class NystromRegressor(RegressionTargets, _Nystrom):
@@ -688,7 +687,7 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         n_centers: int | str | None = "auto",
         centers: str | ArrayLike = "uniform",
         loss: str = "squared_error",
-        alpha: float | str = 1e-6,
+        alpha: float | str = "auto",
         alphas: ArrayLike | None = None,
         selection: str = "auto",
         one_standard_error: bool = False,
@@ -728,4 +727,5 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         """Return problem, solver, chosen attributes and rule of a fit."""
         if self.loss == "squared_error":
             return super()._prepare(data)
-        return prepare_nystrom(self, data, log_loss_alphas(self))
+        path = check_alphas(self.alphas, N_ALPHAS) if self._selects else None
+        return prepare_nystrom(self, data, path)

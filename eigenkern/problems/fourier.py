@@ -14,13 +14,12 @@ from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
 from ..tuning.doubly_stochastic import (
     ALPHA,
-    N_RIDGE,
     N_SAMPLED,
     OUTLIER,
     longest_safe_step,
 )
-from ..tuning.penalty import auto_ridge
 from .parameters import make_kernel
+from .penalty import auto_alpha
 from .problem import Problem, take
 
 
@@ -103,7 +102,7 @@ class FourierProblem(Problem):
         super().__init__(device, data.X, several=False)
         self._data, self._train = data, train
         all_rows = move_what_fits(data.X, self.xp, self.device)
-        self.rng, self.loss_function, self._labels = data.rng, loss, not numbers
+        self.rng, self.loss_function = data.rng, loss
         X, Y = take(all_rows, train), data.targets[train]
         w = np.ones(len(train)) if data.weights is None else data.weights[train]
         w = w / w.mean()
@@ -173,30 +172,12 @@ class FourierProblem(Problem):
         Near the constant model a loss of curvature L is the squared loss times L, and
         so is its lambda. A loss that tolerates outliers does not see them.
         """
-        rows, Y = self._train[:N_RIDGE], self._data.targets
-        Y = (Y - self._shift) / self._target_scale
+        Y = (self._data.targets - self._shift) / self._target_scale
         if not isinstance(self.loss_function, SquaredError):
             Y = np.clip(Y, -OUTLIER, OUTLIER)
-        merged = replace(self._data, targets=Y).merged(rows)
-        X, Y = take(self._X, merged.rows), merged.data.targets[merged.rows]
-        w = np.ones(len(Y))
-        if merged.data.weights is not None:
-            w = merged.data.weights[merged.rows]
-        w = w / w.mean()
-        X = self.xp.astype(self.to_compute(X), self.dtype, copy=False)
-        ridge = auto_ridge(
-            TiledKernel(self.kernel, X),
-            self.array(Y - np.average(Y, axis=0, weights=w)),
-            self.array(w),
-            replicates=merged.replicates,
-            labels=self._labels,
-            in_double=lambda n: TiledKernel(
-                self.kernel, self.xp.astype(X[:n, :], self.xp.float64)
-            ),
-        )
-        n = len(Y) * len(self._train) / len(rows)
+        data = replace(self._data, targets=Y)
         curvature = self.loss_function.curvature_at(self._constant)
-        return max(curvature * ridge / n, ALPHA)
+        return max(curvature * auto_alpha(self, data, self._train, self.dtype), ALPHA)
 
     def longest_step(self, batch_size, n, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""

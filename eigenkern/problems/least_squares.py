@@ -19,6 +19,7 @@ from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, parts_of_sets, sample_of_classes
 from .parameters import make_kernel
+from .penalty import auto_alpha
 from .precision import InPrecision
 from .problem import Problem, scatter, take
 
@@ -33,6 +34,9 @@ _MAX_HELD_OUT = 2000
 _MIN_OTHER_ROWS = 50
 # The part of the left-out rows that are usual rows, for variances of others.
 _USUAL = 0.95
+# lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
+# that is not positive semi-definite.
+_UNCHOSEN_ALPHA = 1e-6
 
 
 def weighted_mean(losses, weights):
@@ -284,6 +288,13 @@ class LeastSquares(InPrecision, Problem):
         # Validation rows given by the user may have no weight.
         pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
         return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
+
+    def auto_alpha(self):
+        """Return the lambda that the training rows prefer."""
+        found = 0.0
+        if not self._data.indefinite:
+            found = auto_alpha(self, self._data, self.train.index, self.dtype)
+        return found or _UNCHOSEN_ALPHA
 
     # Memory
 

@@ -9,9 +9,8 @@ from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Most rows used to choose lambda, and the standard deviations at which residuals are
-# clipped for it.
-N_RIDGE, OUTLIER = 20_000, 3.0
+# Standard deviations at which residuals are clipped to choose lambda.
+OUTLIER = 3.0
 # Rows and features of a step that evaluates every block again, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's

@@ -23,6 +23,8 @@ from ..solvers.direct import SINGLE_RANGE, add_normal_matrix, usual_size
 # rows of a9a it is 0.3, 0.7, 0.9 and 1.4 if 400, 1000, 2000 and 4000 of them are
 # fitted.
 _PART_FITTED, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
+# So many rows, or fewer, determine c.
+N_RIDGE_ROWS = _PART_FITTED * _MOST_FITTED
 # The search begins with half of the fitted rows. If these are fewer than the features,
 # it is faster to begin with a quarter, judged by a quarter of the judges. It then tries
 # 3.3 penalties on all fitted rows instead of 3.1, and in 87 of 88 cases of eleven data
