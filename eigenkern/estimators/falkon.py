@@ -382,11 +382,14 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         "kmeans": means of clusters of rows. Or an array of shape (n_centers,
         n_features): the centers, which need not be rows of X. With kernel="precomputed"
         neither "kmeans" nor an array.
-    alpha : float, default=1e-6
+    alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
-        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty so
-        small that rounding would matter, the fit computes in float64.
+        ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
+        new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
+        by leave-one-out on up to 300; 1e-6 below 20 rows, and for a kernel that is not
+        positive semi-definite. If X is float32 and the penalty so small that rounding
+        would matter, the fit computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
@@ -421,6 +424,8 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
         Number of centers that are not left out.
+    alpha_ : float
+        lambda in use.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets.
     kernel_ : Kernel or None
@@ -509,11 +514,14 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Loss to minimize. "squared_error": least squares on labels. "log_loss": kernel
         logistic regression, multinomial for more than two classes, whose probabilities
         need no calibration; see Notes.
-    alpha : float, default=1e-6
+    alpha : float or "auto", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
-        ``KernelRidge(alpha=a)`` is alpha = a / n. If X is float32 and the penalty so
-        small that rounding would matter, the fit computes in float64.
+        ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
+        new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
+        by leave-one-out on up to 300; 1e-6 below 20 rows, and for a kernel that is not
+        positive semi-definite. If X is float32 and the penalty so small that rounding
+        would matter, the fit computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
@@ -550,6 +558,8 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         Their indices in X. None if all rows, means or an array are the centers.
     n_centers_ : int
         Number of centers that are not left out.
+    alpha_ : float
+        lambda in use.
     intercept_ : array of shape (n_outputs,)
         Weighted mean of the targets; with ``loss="log_loss"`` fitted without a penalty.
     kernel_ : Kernel or None

@@ -320,13 +320,16 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         "kmeans": means of clusters of rows. Or an array of shape (n_centers,
         n_features): the centers, which need not be rows of X. With kernel="precomputed"
         neither "kmeans" nor an array.
-    alpha : float or "path", default=1e-6
+    alpha : float, "auto" or "path", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
-        0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
-        to all rows. If X is float32 and the penalty so small that rounding would change
-        predictions, the model is float64.
+        "auto": the one that best predicts new rows in kernel ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 300; 1e-6 below
+        20 rows, and for a kernel that is not positive semi-definite. "path": the best
+        of `alphas`, refitted to all rows; it takes longer, and sees the centers too. 0:
+        least squares by the pseudo-inverse. If X is float32 and the penalty so small
+        that rounding would change predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
         evenly in the logarithm.
@@ -545,13 +548,16 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         logistic regression, multinomial for more than two classes, whose probabilities
         need no calibration; it iterates, with the kernel matrix in memory if
         `cache_size` allows; see Notes.
-    alpha : float or "path", default=1e-6
+    alpha : float, "auto" or "path", default="auto"
         Strength of the ridge penalty: raise it if targets are noisy. It is lambda in
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
-        0: least squares by the pseudo-inverse. "path": the best of `alphas`, refitted
-        to all rows. If X is float32 and the penalty so small that rounding would change
-        predictions, the model is float64.
+        "auto": the one that best predicts new rows in kernel ridge regression on a
+        quarter of the rows, at most 4000, or by leave-one-out on up to 300; 1e-6 below
+        20 rows, and for a kernel that is not positive semi-definite. "path": the best
+        of `alphas`, refitted to all rows; it takes longer, and sees the centers too. 0:
+        least squares by the pseudo-inverse. If X is float32 and the penalty so small
+        that rounding would change predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
         evenly in the logarithm.
@@ -641,7 +647,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
     softmax loss for more, with one column per class and sum zero. `alpha` means what it
-    does with half the squared error; it must be positive. In scikit-learn's
+    does with half the squared error; it must be positive. "auto" is that of the squared
+    loss times four times the curvature of the log loss at the constant. In scikit-learn's
     ``LogisticRegression`` on features it is ``C = 1 / (alpha n)``, where the sum of the
     weights, if any, replaces n. `decision_function` returns f, the log odds for two
     classes.
