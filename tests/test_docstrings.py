@@ -102,7 +102,7 @@ def test_classifiers_say_what_regressors_say(family):
 # and of descriptions (or types), and the reason.
 SHARED = {
     "algorithm": (2, 2, "of EigenPro and of random features"),
-    "alpha": (2, 5, "of rows, features or weights; a path in Nystrom; half in DSG"),
+    "alpha": (1, 5, "of rows, features or weights; a path in Nystrom; half in DSG"),
     "batch_size": (1, 3, "what fills the machine depends on the algorithm"),
     "bandwidth": (1, 3, "distinct rows for exact solvers; features have no targets"),
     "cache_size": (1, 4, "what is kept: kernel matrix, factor, or values"),

@@ -43,6 +43,7 @@ from eigenkern.backend.array import to_numpy
 from eigenkern.estimators import documentation
 
 
+@pytest.mark.filterwarnings("ignore:.* learned nothing")  # with the bandwidth 1e-3
 def test_successive_halving(regression):
     X, y, X_test, y_test = regression
     grid = {"bandwidth": [1e-3, 0.1, 1.0, 2.0], "n_centers": [5, 10]}

@@ -170,7 +170,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Parameters of a fit to equal rows, of which none can be held out."""
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
         if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
-            simplest["alpha"] = "auto"
+            simplest["alpha"] = 1e-6
         if isinstance(getattr(self, "n_centers", None), int):
             if isinstance(self.centers, str):
                 simplest |= {"n_centers": 1, "centers": "uniform"}

@@ -301,7 +301,7 @@ def test_a_checkpoint_of_falkon_is_refused(data, copies, tmp_path):
     model = FalkonLikeRegressor(n_centers=30, max_iter=50, random_state=0)
     model.fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
     other = clone(model).set_params(alpha=1e-3)
-    assert_refused(other, X, y, copies[1], "alpha is 1e-06 there and 0.001 here")
+    assert_refused(other, X, y, copies[1], "alpha is 'auto' there and 0.001 here")
     assert_refused(model, X, -y, copies[1], "another fit: y is")
     (state,) = copies[1].glob("state-*.npz")
     state.write_bytes(state.read_bytes()[:-30])

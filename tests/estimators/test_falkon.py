@@ -306,7 +306,7 @@ def test_other_libraries_agree(cls, n_centers, other_xp, three_classes):
 @pytest.mark.parametrize(
     "parameters, message",
     [
-        ({"alpha": -1}, "alpha must be a number >= 0; got -1"),
+        ({"alpha": -1}, "alpha must be 'auto' or a number >= 0; got -1"),
         ({"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
         ({"tol": -1.0}, "tol must be a number >= 0; got -1.0"),
         ({"warm_start": "no"}, "warm_start must be True or False; got 'no'"),
