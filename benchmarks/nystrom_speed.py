@@ -104,7 +104,7 @@ def kernel_ridge():
     y = data.y_train.astype(np.float64)
     n, y = 5000, y[:5000]
     peer = KernelRidge(kernel="rbf", gamma=1 / 50, alpha=1e-6 * n)
-    ours = NystromRegressor("gaussian", bandwidth=5.0, n_centers=None)
+    ours = NystromRegressor("gaussian", bandwidth=5.0, n_centers=None, alpha=1e-6)
     for dtype in (np.float64, np.float32):
         X = data.X_train[:n].astype(dtype)
         theirs, _ = best_of(partial(peer.fit, X, y), 3)

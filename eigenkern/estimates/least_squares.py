@@ -58,7 +58,8 @@ def estimate_centers(fit):
     fit.finds_equal_rows()
     if is_auto(getattr(e, "alpha", None)):
         rows = min(n_train, N_RIDGE_ROWS)
-        add_ridge(fit, fit.matrix(rows, rows, symmetric=True), rows * fit.d * fit.itemsize)
+        matrix = fit.matrix(rows, rows, symmetric=True)
+        add_ridge(fit, matrix, rows * fit.d * fit.itemsize)
     if every_row and not logistic:
         return _estimate_rows(fit, kind, holds_out)
     _add_rows(fit, p, holds_out)

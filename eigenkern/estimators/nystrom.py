@@ -648,10 +648,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
     softmax loss for more, with one column per class and sum zero. `alpha` means what it
     does with half the squared error; it must be positive. "auto" is that of the squared
-    loss times four times the curvature of the log loss at the constant. In scikit-learn's
-    ``LogisticRegression`` on features it is ``C = 1 / (alpha n)``, where the sum of the
-    weights, if any, replaces n. `decision_function` returns f, the log odds for two
-    classes.
+    loss times four times the curvature of the log loss at the constant. In
+    ``LogisticRegression`` of scikit-learn on features it is ``C = 1 / (alpha n)``,
+    where the sum of the weights, if any, replaces n. `decision_function` returns f, the
+    log odds for two classes.
 
     The path goes from large values to small ones, each model the start of the next. It
     ends when the held-out log loss rises, or has fallen by less than 1 % over a factor

@@ -10,7 +10,6 @@ from ..backend.robust import cast
 from ..backend.transfer import move_what_fits
 from ..losses import SquaredError, weighted_median
 from ..operators.fourier import FourierBlocks, frame_of_phases
-from ..operators.tiled import TiledKernel
 from ..solvers.doubly_stochastic import Expansion, TrainingRows
 from ..tuning.doubly_stochastic import (
     ALPHA,
