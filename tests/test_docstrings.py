@@ -115,7 +115,7 @@ SHARED = {
     "n_centers": (3, 4, "EigenPro takes all rows, features need some number"),
     "n_components": (2, 3, "eigenvectors, or features: each says so"),
     "random_state": (1, 8, "what is random"),
-    "selection": (2, 2, "leaving one out has a closed form for ridge regression only"),
+    "selection": (1, 2, "leaving one out is exact for ridge regression only"),
     "step_size": (1, 4, "of which iteration"),
     "subsample_size": (1, 2, "features are fewer than rows"),
     "tol": (3, 3, "of a loss, a residual, or a validation error"),

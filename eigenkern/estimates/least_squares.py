@@ -18,6 +18,7 @@ from ..estimators.nytro import (
     uses_factors,
 )
 from ..estimators.validation import is_auto
+from ..nystrom.filters import LAST, iterations
 from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import n_left_out
@@ -73,7 +74,8 @@ def _in_double(fit, kind, every_row, p):
     e = fit.estimator
     if isinstance(e, NYTRO):
         plan, sizes = NystromPlan.make("path", p, fit.n), (p, fit.d, fit.n_outputs)
-        return uses_factors(e, fit, plan, (fit.n, *sizes), fit.itemsize)
+        selection = chosen_selection(e, fit.n, given=False)
+        return uses_factors(e, selection, fit, plan, (fit.n, *sizes), fit.itemsize)
     if not (kind.startswith("falkon") or kind == "logistic"):
         return True
     if every_row and kind == "falkon":
@@ -128,10 +130,13 @@ def _estimate_on_centers(fit, kind, n_train, p, holds_out):
     plan = NystromPlan.make(kind, p, n, validated=holds_out)
     square, falkon = 8 * p * p, kind == "falkon"
     sizes = n, p, fit.d, k
-    iterates = isinstance(e, NYTRO) and not uses_factors(e, fit, plan, sizes, size)
+    selection = chosen_selection(e, n, given=False)
+    iterates = isinstance(e, NYTRO) and not uses_factors(
+        e, selection, fit, plan, sizes, size
+    )
     if not (falkon or iterates):
         add_normal_equations(fit, kind, K, plan, holds_out)
-        if kind == "path" and chosen_selection(e, n, given=False) == "loo":
+        if kind == "path" and selection == "loo":
             _add_leave_one_out(fit, K)
         if isinstance(e, NystromRegressor):
             # For variances: kernel values of left-out rows, whitened by L, then by the
@@ -173,7 +178,8 @@ def _add_leave_one_out(fit, K):
         fit.touches(kept)
     else:
         fit.entries(n * p)
-    width = 3 * (fit.n_outputs + 1) * len(check_alphas(e.alphas))
+    path = iterations(LAST) if isinstance(e, NYTRO) else check_alphas(e.alphas)
+    width = 3 * (fit.n_outputs + 1) * len(path)
     b = next(blocks(n, p + width)).stop
     n_products = 2 if b == n else 3
     fit.uses(8 * (3 * p * p + b * max(n_products * p, p + width)))

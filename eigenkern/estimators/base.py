@@ -170,7 +170,9 @@ class Model(CallbackSupportMixin, BaseEstimator):
         """Parameters of a fit to equal rows, of which none can be held out."""
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
         if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
-            simplest["alpha"] = 1e-6
+            # With a path or a log loss, it must be positive.
+            positive = self.alpha == "path" or getattr(self, "_has_log_loss", False)
+            simplest["alpha"] = 1e-6 if positive else 0.0
         if isinstance(getattr(self, "n_centers", None), int):
             if isinstance(self.centers, str):
                 simplest |= {"n_centers": 1, "centers": "uniform"}

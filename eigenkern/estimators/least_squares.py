@@ -56,15 +56,21 @@ def chosen_selection(estimator, n_distinct, *, given):
     selection = getattr(estimator, "selection", None)
     if not is_auto(selection):
         return selection
-    single_rows = estimator.one_standard_error
+    single_rows = getattr(estimator, "one_standard_error", False)
     logistic = getattr(estimator, "loss", None) == "log_loss"
     if given or single_rows or logistic or n_distinct >= _ENOUGH_TO_HOLD_OUT:
         return "holdout"
     # Little determines the coefficient of a center whose row is left out, unless all
     # rows are centers: a path would be judged by rows unlike new ones.
-    if estimator.n_centers is not None and not is_auto(estimator.n_centers):
-        return "holdout"
-    return "loo"
+    given = not isinstance(estimator.centers, str | None)
+    every_row = estimator.n_centers is None or is_auto(estimator.n_centers)
+    return "loo" if every_row and not given else "holdout"
+
+
+def selection_for(estimator, data):
+    """Return `chosen_selection` for some data."""
+    n_distinct = len(data.distinct(data.rows_with_weight())[0])
+    return chosen_selection(estimator, n_distinct, given=data.validation is not None)
 
 
 def what_is_solved(estimator, selection=None):

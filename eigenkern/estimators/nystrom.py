@@ -14,10 +14,10 @@ from .gaussian_process import Posterior, posterior_attributes
 from .least_squares import (
     check_selection,
     chosen_alpha,
-    chosen_selection,
     make_problem,
     path_errors,
     ridge_coef,
+    selection_for,
     warn_at_end,
     warn_if_indefinite,
 )
@@ -168,7 +168,7 @@ class _Nystrom(Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         selects = self._selects
-        selection = self._selection(data) if selects else None
+        selection = selection_for(self, data) if selects else None
         n_passes = 2 if selection == "loo" else 1
         alphas = check_alphas(self.alphas) if selects else None
         n_stored = len(alphas) if selects else 1
@@ -191,12 +191,6 @@ class _Nystrom(Model):
     @property
     def _selects(self):
         return self.alpha == "path"
-
-    def _selection(self, data):
-        """Return how to select from a path."""
-        n_distinct = len(data.distinct(data.rows_with_weight())[0])
-        given = data.validation is not None
-        return chosen_selection(self, n_distinct, given=given)
 
     def _solution(self, problem, path, selection):
         """Yield the model of the best lambda, fitted to all rows."""

@@ -19,6 +19,7 @@ from .least_squares import (
     check_selection,
     make_problem,
     path_errors,
+    selection_for,
     still_falls,
     warn_if_indefinite,
 )
@@ -28,6 +29,8 @@ from .validation import check_kernel_parameters, check_number, is_auto, warn_use
 
 # Iterations in the experiments of the paper.
 _MAX_ITER = 500
+# A penalty, in units of the largest eigenvalue, with which nothing is fitted.
+_NO_FIT = 1e6
 
 
 def n_iterations(model):
@@ -35,10 +38,10 @@ def n_iterations(model):
     return _MAX_ITER if is_auto(model.max_iter) else model.max_iter
 
 
-def uses_factors(model, place, plan, sizes, itemsize):
+def uses_factors(model, selection, place, plan, sizes, itemsize):
     """Whether the path is computed by factors, see `factorizes`."""
     n_iter = None if is_auto(model.max_iter) else model.max_iter
-    return model.selection == "gcv" or factorizes(
+    return selection in ("gcv", "loo") or factorizes(
         place, plan, sizes, itemsize, n_iter, model.cache_size
     )
 
@@ -48,7 +51,7 @@ class _Nytro(Model):
 
     _expand = kernel_values
     _gradients = kernel_gradients
-    _calibrates_with = "selection='holdout'"
+    _calibrates_with = "selection='auto'"
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class _Nytro(Model):
         max_iter: int | str = "auto",
         step_size: float | str = "auto",
         tol: float | None = None,
-        selection: str | None = "holdout",
+        selection: str | None = "auto",
         validation_fraction: float = 0.2,
         store_coef_path: bool = False,
         cache_size: float | str = "auto",
@@ -155,12 +158,12 @@ class _Nytro(Model):
 
     @property
     def _calibrates(self):
-        """Whether rows are held out."""
-        return self.selection == "holdout"
+        """Whether a fit has out-of-sample values."""
+        return self.selection is not None
 
     def _check_parameters(self):
         check_kernel_parameters(self)
-        check_selection(self, ("holdout", "gcv", None))
+        check_selection(self, ("auto", "holdout", "gcv", "loo", None))
         if not is_auto(self.max_iter):
             check_number("max_iter", self.max_iter, 1, integer=True)
         if not is_auto(self.step_size):
@@ -170,17 +173,17 @@ class _Nytro(Model):
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
-        problem = make_problem(
-            self, data, selection=self.selection, n_stored=self._n_stored
-        )
+        selection, found = selection_for(self, data), {}
+        found["selection_"] = selection
+        problem = make_problem(self, data, selection=selection, n_stored=self._n_stored)
         plan, n_iter = problem.plan(True, self._n_stored), n_iterations(self)
         n, n_outputs = problem.all.targets.shape
         sizes = n, problem.n_centers, problem.n_features, n_outputs
         itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        factors = uses_factors(self, problem, plan, sizes, itemsize)
+        factors = uses_factors(self, selection, problem, plan, sizes, itemsize)
         if data.indefinite or factors:
-            solver = self._closed_form(problem, plan)
-            return problem, solver, {}, SolutionRule(problem)
+            solver = self._closed_form(problem, plan, selection)
+            return problem, solver, found, SolutionRule(problem)
         # The descent is ridge regression with lambda = 1 / (gamma t), up to a constant,
         # and 1 / gamma the largest eigenvalue: usually a third of k(x, x) or more.
         problem.iterates(0.1 * problem.kernel_size / n_iter)
@@ -192,13 +195,13 @@ class _Nytro(Model):
             partial(self._iterated_step, problem),
             self._report,
             partial(self._iterated, problem),
-            partial(self._indefinite, problem, plan),
+            partial(self._indefinite, problem, plan, selection),
             n_iter=n_iter,
             tol=self.tol,
             cache_size=self.cache_size,
             n_stored=n_iter if self.store_coef_path else 0,
         )
-        return problem, solver, {}, EarlyStoppingRule(problem, solver)
+        return problem, solver, found, EarlyStoppingRule(problem, solver)
 
     @property
     def _n_stored(self):
@@ -216,15 +219,15 @@ class _Nytro(Model):
             return iterations(last)
         return iterations(last, all_up_to=_MAX_ITER)
 
-    def _closed_form(self, problem, plan):
-        yield self._factorized(problem, plan)  # when training begins
+    def _closed_form(self, problem, plan, selection):
+        yield self._factorized(problem, plan, selection)  # when training begins
 
-    def _indefinite(self, problem, plan):
+    def _indefinite(self, problem, plan, selection):
         """Return the model by a factorization, where iterating has failed."""
         self._say("the kernel has negative eigenvalues: factorizing")
-        return self._factorized(problem, plan)
+        return self._factorized(problem, plan, selection)
 
-    def _factorized(self, problem, plan):
+    def _factorized(self, problem, plan, selection):
         """Return the model of the best number of iterations, fitted to all rows.
 
         It is found by the spectrum of the normal equations.
@@ -233,18 +236,20 @@ class _Nytro(Model):
         problem.in_double()  # not if it was about to iterate
         everything = problem.everything
         self._say(f"normal equations of {len(problem.train.index)} rows")
-        spectrum = problem.path_spectrum(self.selection, 0.0, math.inf)
+        spectrum = problem.path_spectrum(selection, 0.0, math.inf)
         warn_if_indefinite(self, spectrum)
         step = self._step(spectrum.top)
-        t, steps, errors = self._selected(problem, spectrum, step)
+        t, steps, errors = self._selected(problem, spectrum, step, selection)
+        # By theorem 5 of the paper t steps gamma are as good, up to a constant, as the
+        # penalty lambda = 1 / (gamma t).
+        penalty = 1 / (step * t) if t else math.inf
         held_out = coef_path = None
         if problem.calibrates and problem.validation is not None:
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
+        elif problem.calibrates and selection is not None:
+            held_out = problem.left_out(min(penalty, _NO_FIT / step))
         if problem.refits:
-            # By theorem 5 of the paper t steps gamma are as good, up to a constant, as
-            # ridge regression with lambda = 1 / (gamma t).
-            penalty = 1 / (step * t) if t else math.inf
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
             spectrum = everything.spectrum_between(low, high)
         step, t = stable_step(step, spectrum.top, t)
@@ -253,9 +258,9 @@ class _Nytro(Model):
             coef_path = problem.dual_coef_path(spectrum, DescentPath(steps, step))
         return self._state(problem, b, t, step, steps, errors, coef_path, held_out)
 
-    def _selected(self, problem, spectrum, step):
+    def _selected(self, problem, spectrum, step, selection):
         """Return t, the values of t of the path, and their errors."""
-        if self.selection is None:
+        if selection is None:
             t = n_iterations(self)
             return t, self._path(t), None
         end = last_iteration(spectrum, step)
@@ -265,7 +270,7 @@ class _Nytro(Model):
         else:
             steps = self._path(self.max_iter)
         path = DescentPath(steps, step)
-        errors = path_errors(self, problem, spectrum, path, self.selection)
+        errors = path_errors(self, problem, spectrum, path, selection)
         best = best_iteration(errors, self.tol)
         self._say(f"path of {steps[-1]} iterations: t = {steps[best]}")
         if steps[-1] < end:
@@ -382,10 +387,12 @@ class NytroRegressor(RegressionTargets, _Nytro):
         Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
         paper.
-    selection : {"holdout", "gcv", None}, default="holdout"
-        How to select the number of iterations: by the error on held-out rows (or on
-        `X_val`, `y_val` of `fit`), or by generalized cross-validation on all rows.
-        None: run `max_iter` iterations.
+    selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
+        How to select the number of iterations. "holdout": by the error on held-out rows
+        (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
+        rows. "loo": by leaving rows out one by one, up to the change of the step. None:
+        run `max_iter` iterations. "auto": "loo" below 1000 distinct rows, all of them
+        centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
         The model is refitted to all rows, so the default is more than the 0.1 of
@@ -429,6 +436,8 @@ class NytroRegressor(RegressionTargets, _Nytro):
     iterations_ : array of shape (n_models,)
         The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
         then each time a quarter more; every t if it was computed step by step.
+    selection_ : str or None
+        Criterion that selected the number of iterations.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.
@@ -517,10 +526,12 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         Which iteration to select. None: the one with the least error. A number: the
         first one that lowers the error by less than this fraction of it, as in the
         paper.
-    selection : {"holdout", "gcv", None}, default="holdout"
-        How to select the number of iterations: by the error on held-out rows (or on
-        `X_val`, `y_val` of `fit`), or by generalized cross-validation on all rows.
-        None: run `max_iter` iterations.
+    selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
+        How to select the number of iterations. "holdout": by the error on held-out rows
+        (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
+        rows. "loo": by leaving rows out one by one, up to the change of the step. None:
+        run `max_iter` iterations. "auto": "loo" below 1000 distinct rows, all of them
+        centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same from every class. Equal rows with
         equal targets stay together. The model is refitted to all rows, so the default
@@ -566,6 +577,8 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     iterations_ : array of shape (n_models,)
         The t of the path: every t up to 20 (up to 500 if `max_iter` or `tol` is given),
         then each time a quarter more; every t if it was computed step by step.
+    selection_ : str or None
+        Criterion that selected the number of iterations.
     validation_path_ : array of shape (n_models,) or None
         Their mean squared errors by the criterion `selection`; shorter if `tol` stopped
         the iteration.
@@ -573,7 +586,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         `dual_coef_` of each of them, fitted to all rows, if ``store_coef_path=True``.
     calibration_ : object
         How `predict_proba` maps values to probabilities: `scale`, `offsets`, `floor`;
-        only with selection="holdout".
+        not with selection=None.
     classes_ : ndarray of shape (n_classes,)
         Labels, a NumPy array even if X is of another library.
     n_features_in_ : int
@@ -612,7 +625,7 @@ class NytroClassifier(ClassificationTargets, _Nytro):
         max_iter: int | str = "auto",
         step_size: float | str = "auto",
         tol: float | None = None,
-        selection: str | None = "holdout",
+        selection: str | None = "auto",
         validation_fraction: float = 0.2,
         store_coef_path: bool = False,
         class_weight: Mapping[Any, float] | str | None = None,

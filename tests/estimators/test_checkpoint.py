@@ -161,7 +161,7 @@ def minus_distance(A, B):
 
 NYTRO = {
     "centers": NytroRegressor(n_centers=40),
-    "all rows": NytroRegressor(),
+    "all rows": NytroRegressor(selection="holdout"),
     "path": NytroRegressor(n_centers=40, store_coef_path=True),
     "first small decrease": NytroRegressor(n_centers=40, tol=0.05),
     "nothing selected": NytroRegressor(n_centers=40, selection=None),
@@ -216,7 +216,7 @@ def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
     expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
     auto = "eigenkern.estimators.least_squares.default_n_centers"
-    automatic = clone(model).set_params(n_centers="auto")
+    automatic = clone(model).set_params(n_centers="auto", selection="holdout")
     monkeypatch.setattr(auto, lambda *_, **__: 30)
     automatic.fit(X, y, checkpoint=every_epoch(tmp_path / "auto"))
     monkeypatch.setattr(auto, lambda *_, **__: 20)

@@ -386,6 +386,21 @@ def test_leave_one_out_is_exact(options, weighted, regression, weights):
     assert_allclose(model.validation_path_, expected, rtol=1e-6)
 
 
+def test_rows_left_out_of_gradient_descent(regression):
+    """Like those of any linear smoother S: r_i / (1 - S_ii), with the mean's change."""
+    X, y = regression[0][:60], regression[1][:60]
+    model = NytroRegressor(bandwidth=SIGMA, selection="loo", max_iter=30).fit(X, y)
+    left = np.eye(60)  # I - S
+    step, errors = np.eye(60) - model.step_size_ / 60 * kernel(X, X), []
+    for _ in range(31):
+        residual = left @ (y - y.mean()) + left.sum(axis=1) * (y - y.mean()) / 59
+        errors.append(np.mean((residual / np.diag(left)) ** 2))
+        left = step @ left
+    assert_array_equal(model.iterations_, np.arange(31))
+    assert_allclose(model.validation_path_, errors, rtol=1e-8)
+    assert model.n_iter_ == np.argmin(errors)
+
+
 def test_leave_one_out_has_a_limit_without_penalty(regression):
     X, y = regression[0][:60], regression[1][:60]
     model = NystromRegressor(bandwidth=SIGMA, alpha="path", selection="loo")
@@ -799,7 +814,7 @@ BAD = [
     ),
     (NystromRegressor, {"centers": np.full((2, 3), np.nan)}, "centers contains NaN"),
     (NystromRegressor, {"validation_fraction": 1.0}, "validation_fraction .*; got 1.0"),
-    (NytroRegressor, {"selection": "loo"}, "'holdout', 'gcv', None; got 'loo'"),
+    (NytroRegressor, {"selection": "cv"}, "'gcv', 'loo', None; got 'cv'"),
     (NytroRegressor, {"max_iter": 0}, "max_iter must be an integer >= 1; got 0"),
     (NytroRegressor, {"step_size": 0}, "step_size must be a number > 0; got 0"),
     (NytroRegressor, {"step_size": 1e3}, "step_size must be below .*; got 1000.0"),
@@ -1007,6 +1022,8 @@ def test_automatic_centers(cls, regression, monkeypatch):
     X, y, *_ = regression
     y = y > 0 if cls is NystromClassifier else y
     model = cls(random_state=0)
+    if cls is NytroRegressor:
+        model.set_params(selection="holdout")
     assert model.get_params()["n_centers"] == "auto"
     every = model.fit(X, y).dual_coef_
     assert model.centers_.shape[0] == 160

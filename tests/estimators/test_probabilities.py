@@ -204,7 +204,7 @@ def test_nytro_takes_the_rows_it_selects_by(
     monkeypatch.setattr(route, lambda *args: factorizes)
     X, y, _ = rows(rng, 150, 3)
     options = {"n_centers": n_centers, "max_iter": 40, "random_state": 0}
-    model = NytroClassifier(**options)
+    model = NytroClassifier(selection="holdout", **options)
     model.fit(X[:100], y[:100], X_val=X[100:], y_val=y[100:])
     assert_allclose(found[0][0], model.decision_function(X[100:]), atol=1e-8)
     assert_array_equal(found[0][1], y[100:])
@@ -214,7 +214,22 @@ def test_nytro_takes_the_rows_it_selects_by(
     model.fit(X, y)
     assert len(found[1][0]) == 30
     assert_allclose(found[1][0], found[2][0], atol=1e-8)
-    assert not hasattr(NytroClassifier(selection="gcv"), "predict_proba")
+    assert not hasattr(NytroClassifier(selection=None), "predict_proba")
+
+
+@pytest.mark.parametrize("selection", ["auto", "loo", "gcv"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_nytro_leaves_rows_out_of_the_ridge_that_matches(
+    selection, n_classes, rng, found
+):
+    X, y, _ = rows(rng, 150, n_classes)
+    X[100:], y[100:] = X[:50], y[:50]  # copies
+    model = NytroClassifier("gaussian", selection=selection, random_state=0).fit(X, y)
+    assert model.selection_ == ("loo" if selection == "auto" else selection)
+    alpha = 1 / (model.step_size_ * model.n_iter_)
+    NystromClassifier("gaussian", alpha=alpha, random_state=0).fit(X, y)
+    for values, expected in zip(found[0], found[1], strict=True):
+        assert_allclose(values, expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -441,7 +456,7 @@ def test_there_are_none_without_rows_held_out(model, rng):
             _ = model.predict_proba
         text = str(error.value.__cause__)
         assert "CalibratedClassifierCV" in text and "log_loss" in text
-        assert ("early_stopping=True" in text) != ("selection='holdout'" in text)
+        assert ("early_stopping=True" in text) != ("selection='auto'" in text)
 
 
 @pytest.mark.parametrize(
