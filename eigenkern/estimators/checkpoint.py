@@ -16,30 +16,32 @@ but not the state of the solver, and cannot restore it.
 import hashlib
 import json
 import os
+import pickle
 import re
 import sys
 import time
-import types
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
+import joblib
 import numpy as np
 import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 
-from ..backend.array import location_of, slices, to_numpy
+from ..backend.array import location_of, to_numpy
 from ..backend.lazy import StoredRows, in_memory, is_lazy
+from ..nystrom.descent import Walk
 from ..solvers.doubly_stochastic import Expansion
-from ..solvers.guard import EpochState
 from ..solvers.projected import Iterate
+from ..solvers.state import State
 from ..solvers.step_search import StepTrials
 from .validation import check_flag, check_number, is_auto, warn_user
 
 # Version of the layout of both files, and of the state of solvers and rules.
-_FORMAT = 3
+_FORMAT = 4
 _MANIFEST = "manifest.json"
 # Parameters that do not change the model.
 _FREE_PARAMETERS = ("verbose",)
@@ -47,12 +49,8 @@ _FREE_PARAMETERS = ("verbose",)
 _SIZES = {"batch_size": "batch_size_", "block_size": "block_size_"}
 # Attributes that only describe the machine.
 _OF_MACHINE = ("max_batch_size_",)
-# Bytes to hash at a time.
-_HASHED_BYTES = 2**26
 # Classes that occur in states, besides numbers, lists, dicts and arrays.
-_CLASSES = {cls.__name__: cls for cls in (EpochState, Expansion, Iterate, StepTrials)}
-# The hash that checkpoints are checked by.
-_new_digest = partial(hashlib.blake2b, digest_size=16)
+_CLASSES = {cls.__name__: cls for cls in (Expansion, Iterate, State, StepTrials, Walk)}
 # Entry of the manifest if the rows of a file were not held in memory.
 _READ_AT_ONCE = "the number of rows of X read at once"
 
@@ -390,53 +388,23 @@ def _unusable(folder, verb, error):
 
 
 def _text_of(value):
-    """Return a text that identifies the value of a parameter."""
-    if isinstance(value, np.random.RandomState) or value is None:
-        return type(value).__name__
+    """Return a text that identifies the value of a parameter.
+
+    Functions that cannot be pickled are known by their names.
+    """
+    if isinstance(value, np.random.RandomState):
+        return "a RandomState"
     if isinstance(value, np.generic):
         value = value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return repr(value)
     if is_array_api_obj(value):
         return _text_of_array(value)
-    if isinstance(value, dict):
-        pairs = sorted(f"{_text_of(k)}: {_text_of(v)}" for k, v in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_text_of(one) for one in value) + "]"
-    if isinstance(value, partial):
-        return f"partial({_text_of([value.func, value.args, value.keywords])})"
-    if hasattr(value, "__qualname__"):  # its representation is an address
-        return f"{value.__module__}.{value.__qualname__}{_hash_of_code(value)}"
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    if text == repr(value):
-        return text
-    return f"{text} of {_text_of(getattr(value, '__dict__', {}))}"
-
-
-def _hash_of_code(function):
-    """Return a hash of the code of a Python function, and of what it refers to."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = [function.__defaults__, function.__kwdefaults__, *cells]
-    contents = [_content_of(code)]
-    for value in values:  # of functions only the code: they may be mutually recursive
-        inner = getattr(value, "__code__", None)
-        contents.append(_text_of(value) if inner is None else _content_of(inner))
-    return f" {_hash(repr(contents).encode())}"
-
-
-def _content_of(code):
-    """Return the content of a code object, without its place in the file."""
-    consts = [
-        _content_of(one)
-        if isinstance(one, types.CodeType)
-        else sorted(map(repr, one))
-        if isinstance(one, frozenset)
-        else repr(one)
-        for one in code.co_consts
-    ]
-    return code.co_code.hex(), code.co_names, consts
+    name = getattr(value, "__qualname__", None) or repr(value)
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", name)
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
+        text += f", {joblib.hash(value)}"
+    return text
 
 
 def _texts_of_data(estimator, data):
@@ -471,20 +439,13 @@ def _rows_as_in(texts, X):
 
 
 def _text_of_array(X):
-    """Return type, shape, library, device and a hash of all bytes of an array."""
+    """Return type, shape, library, device and a hash of an array."""
     xp, device = location_of(X)
     text = f"{X.dtype} {tuple(X.shape)} of {xp.__name__} on {device}"
-    digest = _new_digest()
-    parts = [X]
     if is_lazy(X):  # hashed where the rows are
-        text, parts = f"{type(X).__name__} {text}", [X.by_rows(_hashes_of_rows)]
-    if scipy.sparse.issparse(X):
-        parts = [X.data, X.indices, X.indptr]
-    for part in parts:
-        n_rows = _HASHED_BYTES // max(to_numpy(part[:1, ...]).nbytes, 1)
-        for rows in slices(part.shape[0], max(n_rows, 1)):
-            digest.update(np.ascontiguousarray(to_numpy(part[rows, ...])))
-    return f"{text}, {digest.hexdigest()}"
+        return f"{type(X).__name__} {text}, {joblib.hash(X.by_rows(_hashes_of_rows))}"
+    content = X if scipy.sparse.issparse(X) else np.ascontiguousarray(to_numpy(X))
+    return f"{text}, {joblib.hash(content, coerce_mmap=True)}"
 
 
 def _hashes_of_rows(rows):
@@ -501,12 +462,12 @@ def _canonical(content):
 
 
 def _hash(content):
-    return _new_digest(content).hexdigest()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _hash_of_file(path):
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, _new_digest).hexdigest()
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 class _Encoder:

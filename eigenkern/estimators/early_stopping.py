@@ -4,12 +4,13 @@ import sys
 
 import numpy as np
 
-from ..nystrom.descent import IndefiniteKernelError, State, Walk, decrease, stable_step
+from ..nystrom.descent import IndefiniteKernelError, Walk, decrease, stable_step
 from ..operators.cached import cached
+from ..solvers.state import Saved, State
 from .training import SolutionRule
 
 
-class EarlyStopping:
+class EarlyStopping(Saved):
     """Gradient descent until held-out rows say when to stop, then on all rows.
 
     An iterator of one `State` per step; only the last one has coefficients. If the
@@ -56,8 +57,10 @@ class EarlyStopping:
         Whether all steps were made.
     """
 
-    #: What is saved, in addition to the walk.
-    _saved = ("b", "errors", "best", "t", "step", "n_steps", "path", "is_over")
+    _saved = (
+        *("walk", "b", "errors", "best", "t"),
+        *("step", "n_steps", "path", "is_over"),
+    )
 
     def __init__(
         self,
@@ -100,17 +103,6 @@ class EarlyStopping:
         """Return the last state."""
         return self._factorize() if self.b is None else self._finish(self)
 
-    def save(self):
-        """Return the state between two steps, for `load`."""
-        saved = {name: getattr(self, name) for name in self._saved}
-        return saved | {"walk": None if self.walk is None else list(self.walk)}
-
-    def load(self, saved):
-        """Resume from where another run on the same problem was."""
-        for name in self._saved:
-            setattr(self, name, saved[name])
-        self.walk = None if saved["walk"] is None else Walk(*saved["walk"])
-
     def _steps(self):
         """Choose t, and make the steps on all rows; yield after each but the last."""
         problem, descent = self._problem, None
@@ -128,7 +120,7 @@ class EarlyStopping:
             self.walk = descent.walked(self.walk, self.step)
             self._keep()
             if self.walk.t < last:
-                yield State(None, {})
+                yield State(None)
 
     def _choose(self):
         """Descend on the training rows until t is chosen; return the descent.
@@ -161,7 +153,7 @@ class EarlyStopping:
                     self.b, self.n_steps = self.best, self.t
                     return descent
                 self.walk = None
-            yield State(None, {})
+            yield State(None)
         return None if problem.refits else descent
 
     def _prepared(self, rows, matrices):

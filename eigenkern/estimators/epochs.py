@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+from ..solvers.state import Saved
 from .training import Plateau, Rule
 from .validation import warn_user
 
@@ -23,7 +24,7 @@ _SAME_LOSS_EPS = 10
 _LAST_PART = 4
 
 
-class Stopping:
+class Stopping(Saved):
     """Ends the epochs once nothing improves, the loss is 0, or `max_iter` is reached.
 
     If rows are spared, these conditions end only the epochs without them. Epochs on all
@@ -43,6 +44,8 @@ class Stopping:
     on_all_rows : bool
         Whether the next epochs also visit the spared rows.
     """
+
+    _saved = ("_plateau", "_last", "on_all_rows")
 
     def __init__(self, max_iter, tol, n_iter_no_change, spares):
         self._make_plateau = partial(Plateau, tol, n_iter_no_change)
@@ -67,19 +70,6 @@ class Stopping:
             self.on_all_rows, over = True, False
             self._plateau, self._last = self._make_plateau(), n + n_last
         return over or failed or n >= self._last
-
-    def save(self):
-        """Return the state after the epochs so far, for `load`."""
-        return {
-            "plateau": (self._plateau.best, self._plateau.waited),
-            "last": self._last,
-            "on_all_rows": self.on_all_rows,
-        }
-
-    def load(self, saved):
-        """Take the saved state of another instance."""
-        self._plateau.best, self._plateau.waited = saved["plateau"]
-        self._last, self.on_all_rows = saved["last"], saved["on_all_rows"]
 
 
 class EpochRule(Rule):
@@ -110,8 +100,10 @@ class EpochRule(Rule):
         One per epoch.
     """
 
-    #: Attributes to save besides losses and scores.
-    _saved = ("_coef", "_state", "_values", "_begin", "_fallback")
+    _saved = (
+        *("losses", "scores", "_coef", "_state", "_values"),
+        *("_begin", "_fallback", "_stopping"),
+    )
 
     def __init__(
         self,
@@ -142,17 +134,9 @@ class EpochRule(Rule):
         """As in `Stopping`."""
         return self._stopping.on_all_rows
 
-    def save(self):
-        """Return the state after the epochs so far, for `load`."""
-        saved = {name: getattr(self, name) for name in self._saved}
-        saved |= {"losses": list(self.losses), "scores": list(self.scores)}
-        return saved | {"stopping": self._stopping.save()}
-
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
-        for name in ("losses", "scores", *self._saved):
-            setattr(self, name, saved[name])
-        self._stopping.load(saved["stopping"])
+        super().load(saved)
         self._recorded = saved
 
     def undo(self):

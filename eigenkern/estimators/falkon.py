@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Self
@@ -14,7 +15,8 @@ from ..nystrom.plan import NystromPlan
 from ..operators.cached import cached
 from ..preconditioners.falkon import TwoCholesky
 from ..solvers.conjugate_gradient import last_state
-from ..solvers.falkon import Falkon, FalkonState, falkon
+from ..solvers.falkon import Falkon, falkon
+from ..solvers.state import State
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
 from .least_squares import chosen_alpha, make_problem, ridge_coef
@@ -180,7 +182,7 @@ class _FalkonLike(Model):
                 left_out = problem.left_out(alpha, factor)
             del factor
             residual = problem.residual(b, alpha)
-            yield FalkonState(b, {}, residual, True, left_out)
+            yield State(b, residual=residual, converged=True, out_of_sample=left_out)
 
         chosen = {"alpha_": alpha, "n_centers_": problem.n_coefs, "cache_size_": 0.0}
         return problem, solver(), chosen, self._rule(problem)
@@ -253,22 +255,17 @@ class ResidualRule(Rule):
         Residuals, one per iteration.
     """
 
+    _saved = ("losses", "_state")
+
     def __init__(self, name, problem, max_iter, tol, hold_out=None):
         self._name, self._problem, self._tol = name, problem, tol
         self._hold_out = hold_out
         self.max_iter, self.losses = max_iter, []
-        self._recorded = None
-
-    def save(self):
-        """Return the state after the iterations so far, for `load`."""
-        converged, coef = self._state.converged, self._state.coef
-        residuals = list(self.losses)
-        return {"residuals": residuals, "coef": coef, "converged": converged}
+        self._state = self._recorded = None
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
-        self.losses, coef = saved["residuals"], saved["coef"]
-        self._state = FalkonState(coef, {}, self.losses[-1], saved["converged"])
+        super().load(saved)
         self._recorded = self._state, len(self.losses)
 
     def undo(self):
@@ -286,8 +283,8 @@ class ResidualRule(Rule):
     def update(self, state):
         """Record an iteration; return whether every output has converged."""
         self.losses.append(state.residual)
-        self._state = state
-        self._recorded = state, len(self.losses)
+        self._state = replace(state, rest=None)  # the solver saves that
+        self._recorded = self._state, len(self.losses)
         return state.converged
 
     def fitted_attributes(self, interrupted=False):

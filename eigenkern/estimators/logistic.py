@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..nystrom.descent import State
-from ..solvers.logistic import LogisticState, minimized, newton, way_down
+from ..solvers.logistic import minimized, newton, way_down
+from ..solvers.state import State
 from .least_squares import chosen_alpha, make_problem, warn_at_end
 from .training import SolutionRule
 from .validation import warn_user
@@ -201,7 +201,7 @@ def prepare_falkon(estimator, data):
 def _falkon(problem, alpha, start, tol):
     """Return an iterator of the states of Newton steps."""
     if problem.constant:
-        return iter([LogisticState(problem.start, {}, 0.0, True, None)])
+        return iter([State(problem.start, converged=True)])
     objective = problem.objective(problem.train)
     preconditioner = problem.preconditioner(objective, problem.train, of_centers=True)
     alphas = way_down(alpha) if start is None else [alpha]

@@ -7,8 +7,8 @@ import numpy as np
 
 from ..backend.array import to_numpy
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..nystrom.descent import State
 from ..nystrom.filters import RidgePath
+from ..solvers.state import State
 from .base import Model, kernel_gradients, kernel_values
 from .gaussian_process import Posterior, posterior_attributes
 from .least_squares import (
@@ -219,7 +219,7 @@ class _Nystrom(Model):
             found |= posterior_attributes(problem, alpha, spectrum, factor)
         del factor
         found |= {"alpha_": alpha, "n_centers_": problem.n_coefs}
-        yield State(b, found, left_out)
+        yield State(b, found, out_of_sample=left_out)
 
     def _best_alpha(self, problem, spectrum, path, errors):
         """Return lambda with the least error, or the largest within its deviation.

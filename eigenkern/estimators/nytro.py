@@ -10,8 +10,9 @@ import numpy as np
 
 from ..backend.array import namespace
 from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..nystrom.descent import State, best_iteration, factorizes, stable_step
+from ..nystrom.descent import best_iteration, factorizes, stable_step
 from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
+from ..solvers.state import State
 from .base import Model, kernel_gradients, kernel_values
 from .checkpoint import Checkpoint
 from .early_stopping import EarlyStopping, EarlyStoppingRule
@@ -330,7 +331,7 @@ class _Nytro(Model):
             "coef_path_": coef_path,
             "n_centers_": problem.n_coefs,
         }
-        return State(b, counts, held_out)
+        return State(b, counts, out_of_sample=held_out)
 
 
 class NytroRegressor(RegressionTargets, _Nytro):

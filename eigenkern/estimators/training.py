@@ -10,6 +10,8 @@ from functools import partial
 
 import numpy as np
 
+from ..solvers.state import Saved
+
 
 def train(solver, rule, report, keeper=None):
     """Take states from a solver until the rule, or a callback, ends the training.
@@ -91,7 +93,7 @@ class Report:
             self._progress.close()
 
 
-class Plateau:
+class Plateau(Saved):
     """Whether a value that should fall has stalled.
 
     Parameters
@@ -109,6 +111,8 @@ class Plateau:
         Number of values since the last decrease.
     """
 
+    _saved = ("best", "waited")
+
     def __init__(self, tol, patience):
         self._tol, self._patience = tol, patience
         self.best, self.waited = np.inf, 0
@@ -121,15 +125,14 @@ class Plateau:
         return self.waited >= self._patience
 
 
-class Rule:
+class Rule(Saved):
     """Decides when training ends, and which model it leaves.
 
     A subclass has
 
     - ``max_iter`` and ``update(state)``, which returns whether training ends;
     - ``fitted_attributes(interrupted)``, for the rule of a fit;
-    - ``losses``, and ``scores`` if there are any, for a `ProgressLine` to show;
-    - ``save()`` and ``load(saved)``, like the solver, for checkpoints.
+    - ``losses``, and ``scores`` if there are any, for a `ProgressLine` to show.
     """
 
     losses = scores = ()
@@ -164,7 +167,7 @@ class SolutionRule(Rule):
 
     Attributes
     ----------
-    state : State or EpochState
+    state : State
         The last one.
     """
 
@@ -174,7 +177,7 @@ class SolutionRule(Rule):
     def update(self, state):
         """Record a state; return whether it has failed (a closed form never does)."""
         self.state = state
-        return getattr(state, "failed", False)
+        return state.failed
 
     @property
     def gain(self):
@@ -191,7 +194,7 @@ class SolutionRule(Rule):
 
     def out_of_sample(self):
         """Return the out-of-sample values that the solver found, or None."""
-        return getattr(self.state, "out_of_sample", None)
+        return self.state.out_of_sample
 
 
 class ProgressLine:

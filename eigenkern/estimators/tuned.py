@@ -5,9 +5,9 @@ from operator import attrgetter
 
 from sklearn.base import is_classifier
 
-from ..nystrom.descent import State
 from ..preconditioners.eigenpro1 import GlobalSpectral
 from ..preconditioners.eigenpro2 import Spectral
+from ..solvers.state import State
 from ..tuning.penalty import auto_ridge
 from ..tuning.sizes import max_batch_size
 from ..tuning.step import tune
@@ -186,5 +186,5 @@ def prepared_solution(problem, coef, loss, chosen, out_of_sample):
         "validation_scores_": None,
         "n_step_halvings_": 0,
     }
-    solver = iter([State(coef, chosen, out_of_sample)])
+    solver = iter([State(coef, chosen, out_of_sample=out_of_sample)])
     return problem, solver, chosen, SolutionRule(problem, [loss])

@@ -1,6 +1,7 @@
 """NYTRO: gradient descent on the normal equations, step by step."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -95,24 +96,6 @@ class IndefiniteKernelError(ValueError):
     """A kernel has negative eigenvalues, along which gradient descent diverges."""
 
 
-class State(NamedTuple):
-    """What a closed form, or a descent with early stopping, yields.
-
-    Attributes
-    ----------
-    coef : array of shape (p, l) or None
-        b; None before the last state.
-    counts : dict
-        Fitted attributes that were found with it.
-    out_of_sample : OutOfSample or None
-        Values to calibrate probabilities on.
-    """
-
-    coef: Any
-    counts: dict
-    out_of_sample: Any = None
-
-
 class Descent:
     """Gradient descent, b_t = b_{t-1} - gamma (B b_{t-1} - q), from zero.
 
@@ -173,7 +156,8 @@ class Descent:
         return Walk(walk.b - step_size * g, walk.t + 1, first, norm)
 
 
-class Walk(NamedTuple):
+@dataclass
+class Walk:
     """Gradient descent after some steps.
 
     Attributes

@@ -52,6 +52,7 @@ import numpy as np
 from ..backend.array import device_of, to_numpy
 from .block_choice import BlockRule
 from .guard import Epoch, Guard, Guarded
+from .state import Saved
 
 # `Expansion.scale` below which it is multiplied into the coefficients.
 _SMALLEST_SCALE = 1e-6
@@ -159,7 +160,7 @@ class Expansion:
         self.mean, self.scale = self.mean * self.scale, 1.0
 
 
-class RunningValues:
+class RunningValues(Saved):
     """Values of sum_k phi_k' A_k over the scale on batches that are visited repeatedly.
 
     It keeps the values of every batch and a log of the changes of blocks. A visit
@@ -173,6 +174,9 @@ class RunningValues:
         Whether to keep values at all; if not, every visit evaluates every block.
     """
 
+    # Values computed anew would differ by rounding: they are summed in another order.
+    _saved = ("_values", "_seen", "_log", "_n_dropped")
+
     def __init__(self, features, expansion, keep):
         self._features, self._expansion, self.keep = features, expansion, keep
         self.forget()
@@ -181,18 +185,6 @@ class RunningValues:
         """Drop all values, because the expansion was replaced or rescaled."""
         self._values, self._seen = {}, {}
         self._log, self._n_dropped = [], 0
-
-    def save(self):
-        """Return the values and the log, for `load`.
-
-        Values computed anew would differ by rounding: they are summed in another order.
-        """
-        return [self._values, self._seen, self._log, self._n_dropped]
-
-    def load(self, saved):
-        """Resume with values of the same batches and the same expansion."""
-        if self.keep:
-            self._values, self._seen, self._log, self._n_dropped = saved
 
     def at(self, X, key):
         """Return the values on the batch X that is known by `key`, shape (m, l)."""
@@ -317,7 +309,7 @@ def doubly_stochastic(
     Returns
     -------
     Guarded
-        An iterator of one `EpochState` per epoch. Its `coef` is a copy of `expansion`,
+        An iterator of one `State` per epoch. Its `coef` is a copy of `expansion`,
         and its `step_size` the factor by which the guard multiplies all steps.
     """
     xp, n = features.xp, rows.X.shape[0]

@@ -137,7 +137,7 @@ def eigenpro(
     Returns
     -------
     Guarded
-        An iterator of one `EpochState` per epoch.
+        An iterator of one `State` per epoch.
 
     References
     ----------

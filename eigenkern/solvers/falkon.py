@@ -1,37 +1,9 @@
 """Falkon: conjugate gradients on the preconditioned normal equations."""
 
-from typing import Any, NamedTuple
-
 from ..backend.array import device_of, namespace
 from ..operators.matrix import check_finite
 from .conjugate_gradient import conjugate_gradient
-
-
-class FalkonState(NamedTuple):
-    """What Falkon yields after each iteration.
-
-    Attributes
-    ----------
-    coef : array of shape (p, l)
-        b.
-    counts : dict
-        Empty.
-    residual : float
-        The largest relative residual of the outputs.
-    converged : bool
-        Whether every output is done.
-    out_of_sample : OutOfSample or None
-        Values to calibrate probabilities on.
-    state : dict
-        What another run resumes from.
-    """
-
-    coef: Any
-    counts: dict
-    residual: float
-    converged: bool
-    out_of_sample: Any = None
-    state: Any = None
+from .state import State
 
 
 class Falkon:
@@ -50,9 +22,9 @@ class Falkon:
         return self
 
     def __next__(self):
-        """Return the `FalkonState` after the next iteration."""
+        """Return the `State` after the next iteration."""
         state = next(self._states)
-        self._state = state.state
+        self._state = state.rest
         return state
 
     def save(self):
@@ -67,7 +39,7 @@ class Falkon:
 def falkon(
     matrix, targets, weights, preconditioner, alpha, tol, start=None, *, state=None
 ):
-    """Solve kernel ridge regression on centers; yield a `FalkonState` per iteration.
+    """Solve kernel ridge regression on centers; yield a `State` per iteration.
 
     With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
 
@@ -89,7 +61,7 @@ def falkon(
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
     state : dict, default=None
-        The state of a `FalkonState` of the same problem to resume from.
+        The `rest` of a `State` of the same problem to resume from.
 
     References
     ----------
@@ -115,4 +87,4 @@ def falkon(
     for solution in conjugate_gradient(apply, rhs, start, tol, state=state):
         coef, residual = P.inner(solution.coef), float(solution.residuals.max())
         converged, state = solution.converged, solution.state
-        yield FalkonState(coef, {}, residual, converged, state=state)
+        yield State(coef, residual=residual, converged=converged, rest=state)

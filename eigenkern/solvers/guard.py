@@ -1,11 +1,11 @@
 """The guard around the epochs of a solver: go back and halve the step on divergence."""
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend.array import to_numpy
+from .state import Saved, State
 
 # Largest loss of an epoch so far, relative to that of f = 0 on the same rows. Batches
 # of noisy targets reach two; four is more than noise.
@@ -20,34 +20,6 @@ _MOST_GROWTH = 3.0
 _GROWTH_ROUNDING = 1e-6
 # 2^-40 of a step changes nothing in single precision.
 _MAX_HALVINGS = 40
-
-
-@dataclass
-class EpochState:
-    """What a stochastic solver yields after each epoch.
-
-    Attributes
-    ----------
-    coef : object
-        The model: an array of coefficients of shape (n, l), or an `Expansion`.
-    loss : float
-        Mean loss of the epoch, each batch measured before its update.
-    step_size : float
-        Step in use, without the factors of `StepSearch`.
-    n_step_halvings : int
-        How often the guard went back and halved the step.
-    failed : bool
-        Whether no step size was found that keeps the iteration bounded.
-    counts : dict
-        Fitted attributes that the solver counts itself.
-    """
-
-    coef: Any
-    loss: float
-    step_size: float
-    n_step_halvings: int
-    failed: bool = False
-    counts: dict = field(default_factory=dict)
 
 
 class Epoch(NamedTuple):
@@ -72,7 +44,7 @@ class Epoch(NamedTuple):
     has_stepped: bool
 
 
-class Guard:
+class Guard(Saved):
     """Decides whether an iteration diverges, and by how much to shorten its steps.
 
     Parameters
@@ -194,10 +166,10 @@ class EpochWatch:
         return bool(self.lost.all())
 
 
-class Guarded:
+class Guarded(Saved):
     """Run epochs; if one diverges, go back and halve the step.
 
-    An iterator of one `EpochState` per epoch, which ends only after it has failed: the
+    An iterator of one `State` per epoch, which ends only after it has failed: the
     caller decides when to stop. It knows nothing about what an epoch does. It goes back
     to the start of the epoch with the smallest loss, because any other epoch may have
     ended badly without being noticed.
@@ -226,6 +198,8 @@ class Guarded:
         ``save_rest()`` returns what a snapshot lacks for resuming the iteration, and
         ``load_rest(saved)`` restores it.
     """
+
+    _saved = ("_begin", "_good", "_guard", "_search")
 
     def __init__(
         self,
@@ -285,24 +259,21 @@ class Guarded:
         return state
 
     def _state(self, coef, loss, factor, failed=False):
-        step, n_halvings = factor * self._step_size, self._guard.n_halvings
-        return EpochState(coef, loss, step, n_halvings, failed, self._counts())
+        return State(
+            coef,
+            self._counts(),
+            loss,
+            failed=failed,
+            step_size=factor * self._step_size,
+            n_step_halvings=self._guard.n_halvings,
+        )
 
     def save(self):
-        """Return the state between two epochs, a dict for `load`."""
-        return {
-            "begin": self._begin,
-            "good": self._good,
-            "guard": vars(self._guard),
-            "search": None if self._search is None else vars(self._search),
-            "rest": self._save_rest(),
-        }
+        """Return the state between two epochs, for `load`."""
+        return super().save() | {"rest": self._save_rest()}
 
     def load(self, saved):
         """Resume from what `save` of another iterator on the same problem returned."""
-        self._begin, self._good = saved["begin"], saved["good"]
-        vars(self._guard).update(saved["guard"])
-        if self._search is not None:
-            vars(self._search).update(saved["search"])
+        super().load({name: saved[name] for name in self._saved})
         self._restore(self._begin)
         self._load_rest(saved["rest"])

@@ -23,6 +23,7 @@ from ..backend.linalg import (
 from ..losses import LogLoss
 from ..operators.matrix import check_finite
 from .conjugate_gradient import conjugate_gradient, last_state
+from .state import State
 
 # Conjugate gradients end when the residual of a Newton step is this fraction of the
 # gradient, or less: the fraction shrinks as the objective approaches its minimum. Nine
@@ -62,31 +63,6 @@ class Point(NamedTuple):
     value: float
     gradient: Any
     curvature: Any
-
-
-class LogisticState(NamedTuple):
-    """What `newton` yields after each step.
-
-    Attributes
-    ----------
-    coef : array of shape (p + 1, l)
-    counts : dict
-        Empty.
-    residual : float
-        Square root of the estimated distance of the objective from its minimum,
-        relative to its value.
-    converged : bool
-    point : Point
-    out_of_sample : None
-        Probabilities need no calibration.
-    """
-
-    coef: Any
-    counts: dict
-    residual: float
-    converged: bool
-    point: Point
-    out_of_sample: Any = None
 
 
 class Logistic:
@@ -274,7 +250,7 @@ def _shifted_factor(A, alpha):
 
 
 def newton(objective, preconditioner, start, alphas, tol):
-    """Minimize J by Newton steps; yield a `LogisticState` after each.
+    """Minimize J by Newton steps; yield a `State` after each.
 
     With the factor A of `Preconditioner`, where A' A approximates the Hessian H, a step
     -H^-1 g is A^-1 c with c from conjugate gradients on ::
@@ -319,7 +295,8 @@ def newton(objective, preconditioner, start, alphas, tol):
                 )
                 stuck, point = found is point, found
                 done = residual <= limit or (stuck and residual <= _STUCK)
-            yield LogisticState(point.coef, {}, residual, done and i == last, point)
+            done = done and i == last
+            yield State(point.coef, residual=residual, converged=done, rest=point)
             if stuck and i < last:
                 break
 

@@ -177,7 +177,7 @@ def projected(
     Returns
     -------
     Guarded
-        An iterator of one `EpochState` per epoch.
+        An iterator of one `State` per epoch.
 
     References
     ----------
@@ -291,7 +291,7 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     Returns
     -------
     Guarded
-        An iterator of one `EpochState` per step.
+        An iterator of one `State` per step.
     """
     xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)

@@ -10,6 +10,7 @@ from ..backend.linalg import (
     solve_triangular,
 )
 from .conjugate_gradient import conjugate_gradient
+from .state import Saved
 
 # Relative residual at which conjugate gradients stop. The residual is projected the
 # next time: with 0.05 fits took two to three times the products and as many epochs.
@@ -56,7 +57,7 @@ class CenterFactor:
         return self._xp.astype(solve_triangular(self._L, C.T).T, self._dtype)
 
 
-class ExactProjection:
+class ExactProjection(Saved):
     """Projection by a Cholesky factor.
 
     Parameters
@@ -66,6 +67,7 @@ class ExactProjection:
         Its corrections K V S are projected too.
     """
 
+    _saved = ()
     #: Exact projections have no residual.
     residual = 0.0
 
@@ -79,14 +81,8 @@ class ExactProjection:
             self._P.add_to(coef, S)
         return coef, namespace(h).zeros_like(h)
 
-    def save(self):
-        """Return None: a projection changes nothing here."""
 
-    def load(self, saved):
-        """Do nothing."""
-
-
-class InexactProjection:
+class InexactProjection(Saved):
     """Projection by a few steps of conjugate gradients, in O(p) memory.
 
     EigenPro 3 projects by a run of EigenPro 2, whose result may have a larger norm in
@@ -109,6 +105,8 @@ class InexactProjection:
         The mean of the relative residuals of projections so far.
     """
 
+    _saved = ("residual", "_n_projections")
+
     def __init__(self, centers, P):
         xp, (c, q) = centers.xp, P.vectors.shape
         self._centers, self.residual, self._n_projections = centers, 0.0, 0
@@ -123,15 +121,6 @@ class InexactProjection:
             W, values, _ = xp.linalg.svd(R)
             self._vectors = large_product(U, W)
             self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
-
-    def save(self):
-        """Return the mean residual and the number of projections, for `load`."""
-        return [self.residual, self._n_projections]
-
-    def load(self, saved):
-        """Resume from what `save` returned."""
-        if saved is not None:
-            self.residual, self._n_projections = saved
 
     def _preconditioned(self, R):
         U = self._vectors

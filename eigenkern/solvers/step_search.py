@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from ..backend.array import namespace, take, to_numpy
+from .state import Saved
 
 # An epoch that lowers the residual by less than this fraction has stalled. With 0.005,
 # 0.01, 0.02 and 0.03, 97.5, 98.3, 95.8 and 95.8 % of 120 problems were solved within
@@ -55,7 +56,7 @@ _MUCH_WORSE = 1.2
 _HOPELESS = 10.0
 
 
-class StepSearch:
+class StepSearch(Saved):
     """Chooses steps: a race of several side by side, then one for every output.
 
     In the first epochs k steps run side by side as additional columns of the products.

@@ -18,7 +18,7 @@ from eigenkern import DSGClassifier, DSGRegressor
 from eigenkern.backend.array import to_numpy
 from eigenkern.kernels import Gaussian, Linear
 from eigenkern.operators.fourier import FourierBlocks
-from eigenkern.solvers.guard import EpochState
+from eigenkern.solvers.state import State
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
 
@@ -283,7 +283,7 @@ def test_fit_that_fails_keeps_the_constant(regression, monkeypatch):
     X, y, *_ = regression
 
     def fails(*args, expansion, **options):
-        yield EpochState(expansion, np.nan, 0.0, 41, failed=True)
+        yield State(expansion, n_step_halvings=41, failed=True)
 
     monkeypatch.setattr(
         "eigenkern.estimators.doubly_stochastic.doubly_stochastic", fails

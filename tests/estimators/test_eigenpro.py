@@ -17,7 +17,7 @@ from eigenkern.backend import memory
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.cached import CachedTriangle, cached_bytes
 from eigenkern.operators.given import GivenMatrix
-from eigenkern.solvers.guard import EpochState
+from eigenkern.solvers.state import State
 
 # Epochs until the coefficients no longer change.
 CONVERGED = {
@@ -435,7 +435,7 @@ def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
 
     def solver(operator, targets, preconditioner, *, coef, **ignored):
         for loss in losses:  # all models are worse than the mean
-            yield EpochState(loss * coef, loss, 1.0, 0)
+            yield State(loss * coef, loss=loss, step_size=1.0)
 
     monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
     model.set_params(max_iter=3).fit(X, y)
@@ -708,8 +708,8 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
 
     def solver(operator, targets, preconditioner, **ignored):
         exact = np.linalg.solve(operator.block(), targets)
-        yield EpochState(0.9 * exact if good else 9 * exact, 0.5, 1.0, 0)
-        yield EpochState(50 * exact, 0.01, 1.0, 0)
+        yield State(0.9 * exact if good else 9 * exact, loss=0.5, step_size=1.0)
+        yield State(50 * exact, loss=0.01, step_size=1.0)
 
     monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
     model = EigenProRegressor(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eigenkern.estimators.epochs import EpochRule
-from eigenkern.solvers.guard import EpochState
+from eigenkern.solvers.state import State
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         out_of_sample=lambda values: values,
     )
     for i in range(3):
-        rule.update(EpochState(i, 1.0 / (i + 1), 1.0, 0, False, {}))
+        rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
     assert rule.fitted_attributes()["coef_"] == best
     assert rule.out_of_sample() == best

@@ -133,13 +133,13 @@ def test_the_objective_never_rises_and_converges(n_columns, rng):
         start = start + 20 * rng.standard_normal(start.shape)  # a bad one
         values = [logistic.at(start, alpha).value]
         for state in newton(logistic, preconditioner, start, [alpha], 1e-7):
-            values.append(state.point.value)
+            values.append(state.rest.value)
             if state.converged:
                 break
         assert len(values) < 100
         assert (np.diff(values) <= 1e-12).all() and values[-1] < 0.1 * values[0]
         again = minimized(logistic, preconditioner, 0 * start, [alpha], 1e-7, 100)
-        assert_allclose(again.point.value, values[-1], rtol=1e-10)
+        assert_allclose(again.rest.value, values[-1], rtol=1e-10)
 
 
 def dense_objective(logistic, coef, alpha):
@@ -160,8 +160,8 @@ def test_the_penalty_of_a_point_is_that_of_the_step(rng):
         assert state.converged
         assert_array_equal(state.coef, start)
         value, gradient = dense_objective(logistic, start, alphas[-1])
-        assert_allclose(state.point.value, value, rtol=1e-13)
-        assert_allclose(state.point.gradient, gradient, atol=1e-13)
+        assert_allclose(state.rest.value, value, rtol=1e-13)
+        assert_allclose(state.rest.gradient, gradient, atol=1e-13)
 
 
 def test_newton_steps_end_where_only_rounding_is_left(rng):
@@ -179,7 +179,7 @@ def test_newton_steps_end_where_only_rounding_is_left(rng):
     found = minimized(logistic, preconditioner, start, alphas, 0.0, 100)
     assert found.converged and 0 < found.residual < 1e-5
     value, _ = dense_objective(logistic, found.coef, 1e-4)
-    assert_allclose(value, best.point.value, rtol=1e-10)
+    assert_allclose(value, best.rest.value, rtol=1e-10)
 
 
 def test_a_newton_step_that_does_not_help(rng):
@@ -198,7 +198,7 @@ def test_a_newton_step_that_does_not_help(rng):
         assert_array_equal(state.coef, start)
         assert not state.converged and state.residual > 1e-5
         value, _ = dense_objective(logistic, start, alpha)
-        assert_allclose(state.point.value, value, rtol=1e-13)
+        assert_allclose(state.rest.value, value, rtol=1e-13)
 
 
 def test_the_factor_follows_penalty_and_curvature(rng):
