@@ -16,9 +16,7 @@ _SAMPLED_ROWS = 1000
 # Usual sizes of a column that are never cut off, whatever the bandwidth: the largest of
 # 1e6 values is 5 usual sizes away if they are normal, 20 if exponential.
 _USUAL_SIZES = 100.0
-# Rounding of c x^2, for an entry x that is cut off: distances of two such rows are as
-# accurate as their other entries need, and k of such a row and an ordinary one is zero
-# (Cauchy in float32: 1e-5).
+# Rounding of x^2, in squares of the unit, for an entry x that is cut off.
 _ROUNDING_OF_FAR = 1e-2
 
 
@@ -81,7 +79,7 @@ def usual_size(T):
     return float(np.median(sizes)) if len(sizes) else 1.0
 
 
-def frame_of_distances(X, unit=None):
+def frame_of_distances(X, unit=None, rounding=_ROUNDING_OF_FAR):
     """Return an offset and limits for rows whose distances are compared.
 
     Parameters
@@ -90,6 +88,8 @@ def frame_of_distances(X, unit=None):
     unit : float, default=None
         Unit of the distances whose squares have to keep their digits, such as the
         bandwidth. None: the `usual_size`.
+    rounding : float, default=0.01
+        Rounding of x^2, in squares of the unit, for an entry x that is cut off.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def frame_of_distances(X, unit=None):
     with np.errstate(over="ignore"):
         some = some - offset
         unit = usual_size(to_numpy(some)) if unit is None else unit
-    far = (_ROUNDING_OF_FAR / float(real.eps)) ** 0.5 * unit
+    far = (rounding / float(real.eps)) ** 0.5 * unit
     # Squared distances must not overflow, in units of X and in these.
     most = (float(real.max) / (16 * X.shape[1])) ** 0.5 * min(unit, 1.0)
     return offset, cutoffs(medians(xp.abs(some)), far, most)

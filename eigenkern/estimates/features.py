@@ -15,7 +15,7 @@ from ..operators.linear import CenteredFeatures
 from ..operators.plan import cache_budget
 from ..tuning.doubly_stochastic import first_blocks
 from ..tuning.linear import sizes_of_features
-from ..tuning.penalty import N_RIDGE_ROWS
+from ..tuning.penalty import n_sampled
 from ..tuning.sizes import (
     EIGENVECTOR_CUBES,
     MEASURING_PASSES,
@@ -81,7 +81,7 @@ def estimate_dsg(fit):
     F, m, kept = chosen_sizes(e, n, k, cache_budget(e.cache_size, fit))
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 3 * size) * n * k)
-    rows = min(n, N_RIDGE_ROWS)
+    rows = n_sampled(n)
     add_ridge(fit, fit.matrix(rows, rows, symmetric=True))
     # Steps, and the blocks that a batch evaluates: its own, and those changed since its
     # last visit, or else all so far. Early steps t change n_1 / t blocks instead of

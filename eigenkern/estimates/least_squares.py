@@ -23,7 +23,7 @@ from ..nystrom.krylov import krylov_pays
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import n_left_out
 from ..operators.cached import cached_bytes
-from ..tuning.penalty import N_RIDGE_ROWS
+from ..tuning.penalty import n_sampled
 from ..tuning.sizes import FALKON_ITERATIONS
 from .logistic import estimate_logistic
 from .parts import (
@@ -58,7 +58,7 @@ def estimate_centers(fit):
         return estimate_centers(replace(fit, kernel_dtype="float64"))
     fit.finds_equal_rows()
     if is_auto(getattr(e, "alpha", None)):
-        rows = min(n_train, N_RIDGE_ROWS)
+        rows = n_sampled(n_train, None if every_row else p)
         matrix = fit.matrix(rows, rows, symmetric=True)
         add_ridge(fit, matrix, rows * fit.d * fit.itemsize)
     if every_row and not logistic:

@@ -111,7 +111,7 @@ class Model(CallbackSupportMixin, BaseEstimator):
         data = self._validate(X, y, sample_weight, **validation)
         keeper = open_keeper(checkpoint, resume, self, data)
         data = self._examined(data if keeper is None else keeper.data)
-        with replaced_parameters(self, self._simplest if data.constant else {}):
+        with replaced_parameters(self, self._replaced(data)):
             rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
@@ -165,9 +165,10 @@ class Model(CallbackSupportMixin, BaseEstimator):
         indefinite = self._kernel_ends is not None
         return replace(data, constant=constant, indefinite=indefinite)
 
-    @property
-    def _simplest(self):
-        """Parameters of a fit to equal rows, of which none can be held out."""
+    def _replaced(self, data):
+        """Return parameters of a fit to equal rows, of which none can be held out."""
+        if not data.constant:
+            return {}
         simplest = {"early_stopping": False, "warm_start": False, "selection": None}
         if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
             # With a path or a log loss, it must be positive.

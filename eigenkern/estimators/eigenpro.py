@@ -450,7 +450,7 @@ class EigenProRegressor(RegressionTargets, _EigenPro):
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. With its own centers the model is that of `NystromRegressor`.
         "auto": the one that best predicts new rows in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 300; but 0 if
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \
@@ -716,7 +716,7 @@ class EigenProClassifier(ClassificationTargets, _EigenPro):
         ``lambda |f|^2``, added to the *mean* squared error: ``KernelRidge``'s alpha = a
         is a / n here. With its own centers the model is that of `NystromRegressor`.
         "auto": the one that best predicts new rows in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 300; but 0 if
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1000; but 0 if
         ``early_stopping=True``, with "eigenpro3-exact", and for data in pieces. 0: as
         in the papers, only the number of epochs regularizes.
     algorithm : {"auto", "eigenpro1", "eigenpro2", "eigenpro3", "eigenpro3-exact", \

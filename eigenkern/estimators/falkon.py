@@ -27,8 +27,12 @@ from .validation import (
     check_flag,
     check_kernel_parameters,
     check_number,
+    is_auto,
     warn_user,
 )
+
+# Least automatic penalty of an iteration, over k(x, x).
+_LEAST_ALPHA = 1e-8
 
 
 class _FalkonLike(Model):
@@ -138,6 +142,8 @@ class _FalkonLike(Model):
         if problem.n_centers is None:
             return self._prepare_direct(problem)
         alpha = chosen_alpha(self, problem)
+        if is_auto(self.alpha):  # with less, the iteration does not converge
+            alpha = max(alpha, _LEAST_ALPHA * problem.kernel_size)
         problem.iterates(alpha)
         n, p = len(problem.train.index), problem.n_centers
         problem.check_memory(NystromPlan.make("falkon", p, n))
@@ -384,9 +390,10 @@ class FalkonLikeRegressor(RegressionTargets, _FalkonLike):
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
         ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
         new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
-        by leave-one-out on up to 300; 1e-6 below 20 rows, and for a kernel that is not
-        positive semi-definite. If X is float32 and the penalty so small that rounding
-        would matter, the fit computes in float64.
+        by leave-one-out on up to 1000, but with conjugate gradients at least 1e-8 k(x,
+        x); 1e-6 below 20 rows, and for a kernel that is not positive semi-definite. If
+        X is float32 and the penalty so small that rounding would matter, the fit
+        computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3
@@ -516,9 +523,10 @@ class FalkonLikeClassifier(ClassificationTargets, _FalkonLike):
         ``lambda |f|^2``, added to the *mean* squared error: scikit-learn's
         ``KernelRidge(alpha=a)`` is alpha = a / n. "auto": the one that best predicts
         new rows in kernel ridge regression on a quarter of the rows, at most 4000, or
-        by leave-one-out on up to 300; 1e-6 below 20 rows, and for a kernel that is not
-        positive semi-definite. If X is float32 and the penalty so small that rounding
-        would matter, the fit computes in float64.
+        by leave-one-out on up to 1000, but with conjugate gradients at least 1e-8 k(x,
+        x); 1e-6 below 20 rows, and for a kernel that is not positive semi-definite. If
+        X is float32 and the penalty so small that rounding would matter, the fit
+        computes in float64.
     max_iter : int, default=100
         Maximum number of iterations; raise it if a warning says so.
     tol : float, default=1e-3

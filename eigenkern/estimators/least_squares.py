@@ -42,7 +42,7 @@ def check_selection(estimator, selections):
         raise ValueError(f"selection must be one of {names}; got {selection!r}")
 
 
-def chosen_selection(estimator, n_distinct, *, given):
+def chosen_selection(estimator, n_distinct, *, given, indefinite=False):
     """Return how a path is selected: what "auto" means, or the parameter.
 
     Parameters
@@ -52,13 +52,18 @@ def chosen_selection(estimator, n_distinct, *, given):
         Number of distinct training rows.
     given : bool
         Whether there are validation rows.
+    indefinite : bool, default=False
+        Whether the kernel is known to be: then the left-out values, of which the
+        negative part is dropped, are not those of predictions.
     """
     selection = getattr(estimator, "selection", None)
     if not is_auto(selection):
         return selection
     single_rows = getattr(estimator, "one_standard_error", False)
     logistic = getattr(estimator, "loss", None) == "log_loss"
-    if given or single_rows or logistic or n_distinct >= _ENOUGH_TO_HOLD_OUT:
+    if given or single_rows or logistic or indefinite:
+        return "holdout"
+    if n_distinct >= _ENOUGH_TO_HOLD_OUT:
         return "holdout"
     # Little determines the coefficient of a center whose row is left out, unless all
     # rows are centers: a path would be judged by rows unlike new ones.
@@ -70,7 +75,8 @@ def chosen_selection(estimator, n_distinct, *, given):
 def selection_for(estimator, data):
     """Return `chosen_selection` for some data."""
     n_distinct = len(data.distinct(data.rows_with_weight())[0])
-    return chosen_selection(estimator, n_distinct, given=data.validation is not None)
+    given = {"given": data.validation is not None, "indefinite": data.indefinite}
+    return chosen_selection(estimator, n_distinct, **given)
 
 
 def what_is_solved(estimator, selection=None):

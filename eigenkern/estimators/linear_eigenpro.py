@@ -1,6 +1,7 @@
 """Linear EigenPro: preconditioned gradient descent on explicit features."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, Self
@@ -49,6 +50,8 @@ from .tuned import (
 from .validation import check_flag, check_number, is_auto
 
 _LEFT_OUT = "its row was left out"
+# So many rows, or this part of them, may be fill values.
+_FEW_FAR_ROWS, _FEW_FAR = 3, 0.01
 # Fitted attributes that are counts or means of rows.
 _ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
@@ -170,7 +173,7 @@ class _LinearEigenPro(Streaming, Model):
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
-        train = _without_leverage(data, train)
+        data, train = _without_leverage(data, train)
         fewest = max(largest_size(self), data.X.shape[1])
         merged = data.merged(train, fewest=fewest)
         data, train = merged.data, merged.rows
@@ -391,6 +394,8 @@ class _LinearEigenPro(Streaming, Model):
         return made.truncate(self.n_components_)
 
     def _warn_of_far_values(self, X):
+        if not is_lazy(X) and self.coef_.dtype != X.dtype:  # see _without_leverage
+            X = _in_double(X)
         warn_of_leverage(self, X, _squared_norms, _LEFT_OUT)
 
     def _without_leverage(self, piece):
@@ -418,13 +423,35 @@ class _LinearEigenPro(Streaming, Model):
 
 
 def _without_leverage(data, rows):
-    """Return the rows whose size costs the others no digits; rows in files as given."""
+    """Return data and the rows whose size costs the others no digits.
+
+    More than a few such rows are no fill values: the data become float64, if they are
+    not. Rows in files are as given.
+    """
     if is_lazy(data.X):
-        return rows
-    with np.errstate(over="ignore"):
-        norms = to_numpy(_squared_norms(data.X)).astype(np.float64)[rows]
+        return data, rows
+    norms = _norms_in_double(data.X)[rows]
     far = have_leverage(norms, data.X.dtype)
-    return rows if far.all() else rows[~far]
+    if far.sum() > max(_FEW_FAR_ROWS, _FEW_FAR * len(rows)):
+        data = replace(data, X=_in_double(data.X))
+        far = have_leverage(norms, data.X.dtype)
+    return data, rows if far.all() else rows[~far]
+
+
+def _in_double(X):
+    """Return rows in float64."""
+    if scipy.sparse.issparse(X):
+        return X.astype(np.float64)
+    return namespace(X).astype(X, namespace(X).float64, copy=False)
+
+
+def _norms_in_double(X):
+    """Return |x|^2 of every row; where squares overflow in float32 too."""
+    with np.errstate(over="ignore"):
+        norms = to_numpy(_squared_norms(X)).astype(np.float64)
+        if not np.isfinite(norms).all():
+            norms = to_numpy(_squared_norms(_in_double(X)))
+    return norms
 
 
 def _squared_norms(X):

@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from ..problems.data import hold_out
+from ..problems.logistic import LogisticProblem
 from ..solvers.logistic import minimized, newton, way_down
 from ..solvers.state import State
-from .least_squares import chosen_alpha, make_problem, warn_at_end
+from .least_squares import make_problem, warn_at_end
 from .training import SolutionRule
-from .validation import warn_user
+from .validation import is_auto, warn_user
 
 LOSSES = ("squared_error", "log_loss")
 # Residuals to reach for the models of a path, and for the final one: their objectives
@@ -26,6 +28,8 @@ _MOST_STEPS = 100
 _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 # Number of penalties of a path: two per factor of ten.
 N_ALPHAS = 31
+# The sample of an automatic penalty. Fewer distinct rows get C = 1 of scikit-learn.
+_SAMPLED_SETS, _SAMPLED_CENTERS, _PART_HELD_OUT, _FEWEST_SETS = 2000, 1000, 0.2, 20
 
 # Expected products with the kernel matrix, which decide whether to keep it: per penalty
 # of a path, and per Newton step.
@@ -95,7 +99,7 @@ def prepare_nystrom(estimator, data, path):
         selection="holdout",
         n_passes=expected_products(estimator, len(path) if selects else 1),
     )
-    alphas = path if selects else np.array([chosen_alpha(estimator, problem)])
+    alphas = path if selects else np.array([_chosen_alpha(estimator, problem, data)])
     problem.iterates(float(alphas.min()), to_its_end=not selects)
     problem.check_memory(problem.plan("logistic"))
     solver = _nystrom(estimator, problem, alphas, selects)
@@ -111,7 +115,11 @@ def _nystrom(estimator, problem, alphas, selects):
     if not problem.constant:
         lead = way_down(alpha)
         if selects:
-            alpha, coef, errors = _path(estimator, problem, alphas)
+            one_deviation = estimator.one_standard_error
+            alpha, coef, errors = _path(problem, alphas, one_deviation)
+            warn_at_end(estimator, alphas, errors)
+            n_tried = int(np.sum(~np.isnan(errors)))
+            estimator._say(f"path of {n_tried} values: alpha = {alpha:.3g}")
             found["alphas_"] = problem.to_source(alphas)
             found["validation_path_"] = problem.to_source(errors)
             lead = [alpha]
@@ -129,7 +137,40 @@ def _nystrom(estimator, problem, alphas, selects):
     yield State(coef, found | {"alpha_": alpha, "n_centers_": problem.n_coefs})
 
 
-def _path(estimator, problem, alphas):
+def _chosen_alpha(estimator, problem, data):
+    """Return lambda: the parameter, or for "auto" that of the best path on a sample.
+
+    At most `_SAMPLED_SETS` distinct rows and `_SAMPLED_CENTERS` of them as centers
+    choose lambda n, as the squared loss does (`tuning.penalty`).
+    """
+    if not is_auto(estimator.alpha):
+        return float(estimator.alpha)
+    rows = data.rows_with_weight()
+    which = data.distinct(rows)[1]
+    n_sets = int(which.max()) + 1
+    if problem.constant or n_sets < _FEWEST_SETS:
+        return 1.0 / n_sets
+    chosen = data.rng.permutation(n_sets)[:_SAMPLED_SETS]
+    train, held_out = hold_out(data, rows[np.isin(which, chosen)], _PART_HELD_OUT)
+    sample = LogisticProblem(
+        estimator.device,
+        data,
+        train,
+        held_out,
+        kernel=estimator.kernel if problem.kernel is None else problem.kernel,
+        bandwidth=estimator.bandwidth,
+        n_centers=min(_SAMPLED_CENTERS, problem.n_coefs, len(train)),
+        centers="uniform",
+        cache_size=estimator.cache_size,
+        n_passes=expected_products(estimator, N_ALPHAS),
+    )
+    if sample.constant:
+        return 1.0 / n_sets
+    alpha, _, _ = _path(sample, np.logspace(-15, 0, N_ALPHAS))
+    return alpha * len(chosen) / n_sets
+
+
+def _path(problem, alphas, one_deviation=False):
     """Return the best alpha, its coefficients, and the errors of all (NaN: not tried).
 
     The path goes from the largest penalty down; each model starts from those before.
@@ -165,12 +206,10 @@ def _path(estimator, problem, alphas):
             "sample_weight, or choose another kernel or bandwidth"
         )
     best = int(np.nanargmin(errors))
-    warn_at_end(estimator, alphas, errors)
-    if estimator.one_standard_error:
+    if one_deviation:
         limit = errors[best] + problem.deviation(losses[best])
         within = [k for k in coefs if errors[k] <= limit]
         best = max(within, key=lambda k: alphas[k])
-    estimator._say(f"path of {len(coefs)} values: alpha = {alphas[best]:.3g}")
     return float(alphas[best]), coefs[best], errors
 
 
@@ -188,7 +227,7 @@ def _extrapolated(coefs, done, alphas, k):
 def prepare_falkon(estimator, data):
     """Return problem, solver, chosen attributes and rule of a Falkon classifier."""
     problem = make_problem(estimator, data, n_passes=expected_products(estimator))
-    alpha = chosen_alpha(estimator, problem)
+    alpha = _chosen_alpha(estimator, problem, data)
     problem.iterates(alpha)
     problem.check_memory(problem.plan("falkon logistic"))
     start = estimator._start(problem, ("dual_coef_", "intercept_"))

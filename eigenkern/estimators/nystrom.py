@@ -28,6 +28,7 @@ from .validation import (
     check_flag,
     check_kernel_parameters,
     check_number,
+    is_auto,
     on_its_device,
 )
 
@@ -192,6 +193,11 @@ class _Nystrom(Model):
     def _selects(self):
         return self.alpha == "path"
 
+    def _replaced(self, data):
+        # No penalty is known to suit a kernel that is not positive semi-definite.
+        by_path = data.indefinite and is_auto(self.alpha) and not data.constant
+        return {"alpha": "path"} if by_path else super()._replaced(data)
+
     def _solution(self, problem, path, selection):
         """Yield the model of the best lambda, fitted to all rows."""
         everything = problem.everything
@@ -319,10 +325,10 @@ class NystromRegressor(RegressionTargets, _Nystrom):
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
         "auto": the one that best predicts new rows in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 300; 1e-6 below
-        20 rows, and for a kernel that is not positive semi-definite. "path": the best
-        of `alphas`, refitted to all rows; it takes longer, and sees the centers too. 0:
-        least squares by the pseudo-inverse. If X is float32 and the penalty so small
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
+        20 rows, and as "path" for a kernel that is not positive semi-definite. "path":
+        the best of `alphas` for these centers, refitted to all rows. 0: least squares
+        by the pseudo-inverse. If X is float32 and the penalty so small
         that rounding would change predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
@@ -547,10 +553,10 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         ``lambda |f|^2``, added to the *mean* squared error: alpha n on the diagonal of
         the kernel matrix, so scikit-learn's ``KernelRidge(alpha=a)`` is alpha = a / n.
         "auto": the one that best predicts new rows in kernel ridge regression on a
-        quarter of the rows, at most 4000, or by leave-one-out on up to 300; 1e-6 below
-        20 rows, and for a kernel that is not positive semi-definite. "path": the best
-        of `alphas`, refitted to all rows; it takes longer, and sees the centers too. 0:
-        least squares by the pseudo-inverse. If X is float32 and the penalty so small
+        quarter of the rows, at most 4000, or by leave-one-out on up to 1000; 1e-6 below
+        20 rows, and as "path" for a kernel that is not positive semi-definite. "path":
+        the best of `alphas` for these centers, refitted to all rows. 0: least squares
+        by the pseudo-inverse. If X is float32 and the penalty so small
         that rounding would change predictions, the model is float64.
     alphas : array-like or None, default=None
         The values of a path, only with ``alpha="path"``. None: 100 from 1e-15 to 1,
@@ -641,8 +647,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
 
     where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
     softmax loss for more, with one column per class and sum zero. `alpha` means what it
-    does with half the squared error; it must be positive. "auto" is that of the squared
-    loss times four times the curvature of the log loss at the constant. In
+    does with half the squared error; it must be positive. "auto" is that of the least
+    log loss on held-out rows, with at most 2000 rows and 1000 centers. In
     ``LogisticRegression`` of scikit-learn on features it is ``C = 1 / (alpha n)``,
     where the sum of the weights, if any, replaces n. `decision_function` returns f, the
     log odds for two classes.

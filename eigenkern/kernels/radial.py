@@ -31,6 +31,8 @@ class _Radial(Kernel):
 
     # Multiples of eps by which the norms are lowered, see Laplacian.
     _norms_lowered = 0.0
+    # Least rounding of c x^2 for an entry x that is cut off.
+    _rounding_of_far = 0.0
 
     def __post_init__(self):
         check_numbers(self)
@@ -52,7 +54,9 @@ class _Radial(Kernel):
         # except those of a few rows, which are cut off. Columns in which the centers
         # are constant count only in the norms of other rows.
         unit = ((1.0 + self._norms_lowered) * abs(self._scale)) ** -0.5
-        offset, limits = frame_of_distances(centers, unit)
+        # Rows that share a fill value are compared by their other columns.
+        rounding = max(float(xp.finfo(centers.dtype).eps) ** 0.5, self._rounding_of_far)
+        offset, limits = frame_of_distances(centers, unit, rounding)
         features = None if bool(xp.all(varies)) else xp.nonzero(varies)[0]
         return {"offset": offset, "limits": limits, "features": features}
 
@@ -305,6 +309,8 @@ class Cauchy(_Radial):
            [0.5, 1. ]])
     """
 
+    # Its tail is long: 5e6 bandwidths away, 200 in float32, it is zero.
+    _rounding_of_far = 1e-2
     cuda = "k = T(1) / (T(1) + fabs(t))"
 
     def finish(self, xp, T):
@@ -323,6 +329,7 @@ class Cauchy(_Radial):
 class _SquaredCauchy(_Radial):
     """1 / (1 + r^2 / sigma^2)^2."""
 
+    _rounding_of_far = 1e-2
     cuda = "T v = T(1) + fabs(t); k = T(1) / (v * v)"
 
     def finish(self, xp, T):

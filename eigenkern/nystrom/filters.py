@@ -27,6 +27,8 @@ _ALL_UP_TO, _LATER_FACTOR = 20, 1.25
 # After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
 # fitted yet: less than single precision resolves.
 _FITTED = 20
+# Parts of the targets that iterations leave, or more: their squares are numbers.
+_LEAST_KEPT = 1e-100
 # Factor by which 1 / (gamma t) stays above rounding: with 100 a model of 22 rows with
 # copies still depends on their order by 1e-3.
 _ABOVE_ROUNDING = 1e4
@@ -175,17 +177,29 @@ class DescentPath:
         return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
 
     def kept(self, spectrum, n_rows=None):
-        """Return what is left of the targets, (1 - gamma e)^t, shape (r, k)."""
-        steps = spectrum.on_device(self.steps)
-        return 1 + self._minus_gain(spectrum.values[:, None], steps)
+        """Return what is left of the targets, (1 - gamma e)^t, shape (r, k).
+
+        It is at least `_LEAST_KEPT`: the left-out residual of a row in a direction of
+        its own is a quotient of two such numbers.
+        """
+        xp, steps = namespace(spectrum.values), spectrum.on_device(self.steps)
+        small, log, power = self._parts(spectrum.values[:, None], steps)
+        kept = xp.where(small, xp.exp(log), power)
+        least = xp.full_like(kept, _LEAST_KEPT)
+        return xp.where(xp.abs(kept) > _LEAST_KEPT, kept, least)
 
     def _minus_gain(self, e, steps):
         """Return (1 - gamma e)^t - 1, accurately even if gamma e is small."""
+        small, log, power = self._parts(e, steps)
+        return namespace(e).where(small, namespace(e).expm1(log), power - 1)
+
+    def _parts(self, e, steps):
+        """Return where gamma e is small, the logarithm of the power there, and it."""
         xp, x = namespace(e), self.step_size * e
         small = x < 0.5
         low = xp.where(small, x, xp.zeros_like(x))
         power = (1 - xp.where(small, xp.ones_like(x), x)) ** steps
-        return xp.where(small, xp.expm1(steps * xp.log1p(-low)), power - 1)
+        return small, steps * xp.log1p(-low), power
 
 
 #: Later iterations change nothing but rounding errors.

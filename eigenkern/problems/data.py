@@ -172,8 +172,10 @@ class Merged(NamedTuple):
             1 - h.
         """
         members, which = self.members_of(places)
-        weights = self.source.weights_of(members)
-        part = parts_of_sets(which, weights, self.n_observations[places])
+        part = np.ones(len(members))
+        if self.replicates is not None:
+            every = self.source.parts_of_sets(self.members)
+            part = every[np.isin(self.which, places)]
         kept = (1.0 - part) + part * kept[which]
         Y = self.source.targets[members]
         from_mean = Y - self.data.targets[self.rows[places]][which]
@@ -334,12 +336,36 @@ class Data:
             The number of observations in each set of equal rows, in the order of
             `distinct`.
         """
-        first_of_set, set_of_row = self.distinct(rows)
-        n_sets = len(first_of_set)
-        if n_sets == len(rows):
-            return first_of_set, set_of_row, np.ones(n_sets)
+        n, (first, set_of_row) = len(rows), self.distinct(rows)
+        if len(first) == n:
+            return first, set_of_row, np.ones(n)
+        own, pair, n_of_pair = self._pairs(rows)
+        n_rows = np.bincount(pair)
+        # The rows of a pair, by weight, in as many parts as it has observations.
+        order = np.lexsort((self.weights_of(rows), pair))
+        starts = np.cumsum(n_rows) - n_rows
+        place = np.empty_like(pair)
+        place[order] = np.arange(n) - np.repeat(starts, n_rows)
+        n_parts = np.minimum(n_of_pair, n_rows)
+        part_of_row = place * n_parts[pair] // n_rows[pair]
+        which = (np.cumsum(n_parts) - n_parts)[pair] + part_of_row
+        first = np.unique(which, return_index=True)[1]
+        return first, which, np.bincount(own, n_of_pair)
+
+    def _pairs(self, rows):
+        """Return the set of each pair of equal rows and targets, and the observations.
+
+        Returns
+        -------
+        own : ndarray of shape (k,)
+            The set of each pair.
+        pair : ndarray of shape (n,)
+            The pair of each row.
+        n_of_pair : ndarray of shape (k,)
+        """
+        set_of_row = self.distinct(rows)[1]
         first, pair = self.distinct_with_targets(rows)
-        own, n_rows = set_of_row[first], np.bincount(pair)
+        own = set_of_row[first]
         weights = None if self.weights is None else self.weights[rows]
         if weights is not None and (weights != np.rint(weights)).any():
             weights = None
@@ -353,17 +379,18 @@ class Data:
         n_copies = np.ones(groups.max() + 1, dtype=np.int64)
         for group in np.unique(groups):
             n_copies[group] = np.gcd.reduce(counts[groups == group])
-        n_of_pair = np.where(replicates, counts // n_copies[groups], 1)
-        # The rows of a pair, by weight, in as many parts as it has observations.
-        order = np.lexsort((self.weights_of(rows), pair))
-        starts = np.cumsum(n_rows) - n_rows
-        place = np.empty_like(pair)
-        place[order] = np.arange(len(pair)) - np.repeat(starts, n_rows)
-        n_parts = np.minimum(n_of_pair, n_rows)
-        part_of_row = place * n_parts[pair] // n_rows[pair]
-        which = (np.cumsum(n_parts) - n_parts)[pair] + part_of_row
-        first = np.unique(which, return_index=True)[1]
-        return first, which, np.bincount(own, n_of_pair)
+        return own, pair, np.where(replicates, counts // n_copies[groups], 1)
+
+    def parts_of_sets(self, rows):
+        """Return the part of the weight of its set that each row's observation has.
+
+        It is 1 in a set that is one observation.
+        """
+        own, pair, n_of_pair = self._pairs(rows)
+        of_pair = np.bincount(pair, self.weights_of(rows))
+        of_set = np.bincount(own, of_pair)[own]
+        part = of_pair / (n_of_pair * of_set)
+        return np.where(np.bincount(own, n_of_pair)[own] == 1, 1.0, part)[pair]
 
     def out_of_sample(self, rows, values, n_observations=None):
         """Return values of some rows, from models without them, an `OutOfSample`.
@@ -520,23 +547,6 @@ def _equal(X, row):
     if scipy.sparse.issparse(X):
         return (X != row[np.zeros(X.shape[0], dtype=np.int64)]).nnz == 0
     return bool(namespace(X).all(X == row))
-
-
-def parts_of_sets(which, weights, n_observations):
-    """Return the part of the weight of its set that the observation of each row has.
-
-    Parameters
-    ----------
-    which : ndarray of shape (n,)
-        The set of each row.
-    weights : ndarray of shape (n,)
-    n_observations : ndarray of shape (G,)
-        Of each set.
-    """
-    totals, n_rows = np.bincount(which, weights), np.bincount(which)
-    u = n_observations[which]
-    part = weights * n_rows[which] / (u * totals[which])
-    return np.where(u == 1, 1.0, np.minimum(part, 1.0))
 
 
 def draw(data, n):

@@ -17,7 +17,7 @@ from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
 from ..nystrom.selection import gcv_errors, loo_errors
 from ..tuning.bandwidth import merged
-from .data import OutOfSample, parts_of_sets, sample_of_classes
+from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
 from .penalty import auto_alpha
 from .precision import InPrecision
@@ -116,6 +116,8 @@ class Sets(NamedTuple):
     members : ndarray of shape (m,)
         Indices of all their rows in the data, more than k if the problem is `Merged`.
     set_of_member : ndarray of shape (m,)
+    part : ndarray of shape (m,)
+        The part of the weight of its set that its observation has.
     """
 
     position: np.ndarray
@@ -127,6 +129,7 @@ class Sets(NamedTuple):
     stands_for: np.ndarray
     members: np.ndarray
     set_of_member: np.ndarray
+    part: np.ndarray
 
 
 class LeastSquares(InPrecision, Problem):
@@ -293,7 +296,8 @@ class LeastSquares(InPrecision, Problem):
         """Return the lambda that the training rows prefer."""
         found = 0.0
         if not self._data.indefinite:
-            found = auto_alpha(self, self._data, self.train.index, self.dtype)
+            rows, p = np.sort(self.train.index), self.n_centers
+            found = auto_alpha(self, self._data, rows, self.dtype, p)
         return found or _UNCHOSEN_ALPHA
 
     # Memory
@@ -442,7 +446,7 @@ class LeastSquares(InPrecision, Problem):
         own, u = sets.set_of_member, sets.n_observations
         source = self._data if self._merged is None else self._merged.source
         targets, weights = source.targets[sets.members], source.weights_of(sets.members)
-        part, y = parts_of_sets(own, weights, u), targets - self.intercept
+        part, y = sets.part, targets - self.intercept
         v = part * sets.weights[own]
         rest = equations.weight - v
         moved = -(v / np.where(rest > 0, rest, np.inf))[:, None] * y
@@ -504,6 +508,7 @@ class LeastSquares(InPrecision, Problem):
             stands_for,
             members[taken],
             np.searchsorted(chosen, set_of_member[taken]),
+            data.parts_of_sets(members)[taken],
         )
 
     def rows_to_hold_out(self):

@@ -4,11 +4,11 @@ import numpy as np
 
 from ..operators.given import GivenMatrix
 from ..operators.tiled import TiledKernel
-from ..tuning.penalty import N_RIDGE_ROWS, auto_ridge
+from ..tuning.penalty import auto_ridge, n_sampled
 from .problem import take, take_entries
 
 
-def auto_alpha(problem, data, rows, dtype):
+def auto_alpha(problem, data, rows, dtype, n_centers=None):
     """Return the lambda with which kernel ridge regression predicts new rows best.
 
     It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2``, see `tuning.penalty`.
@@ -22,6 +22,8 @@ def auto_alpha(problem, data, rows, dtype):
         The training rows.
     dtype : data type
         Of the kernel values, unless the penalty is below their rounding.
+    n_centers : int, default=None
+        None: of a model in which all rows are centers.
 
     Returns
     -------
@@ -29,7 +31,8 @@ def auto_alpha(problem, data, rows, dtype):
         0 if there are too few rows to tell.
     """
     xp, merged = problem.xp, data.merged(rows)
-    n, sample = len(merged.rows), merged.rows[:N_RIDGE_ROWS]
+    n = len(merged.rows)
+    sample = merged.rows[: n_sampled(n, n_centers)]
     Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
     Y, w = Y - np.average(Y, axis=0, weights=w), w / w.mean()
     in_double = None

@@ -74,11 +74,11 @@ def test_each_of_few_rows_is_left_out(weighted, rng):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_it_is_the_minimum_of_the_errors(weighted, rng, monkeypatch):
     monkeypatch.setattr(penalty, "_DRIFT", 0.0)
-    K, y = problem(rng, 400, 1.0)
-    w = rng.uniform(0.2, 2.0, 400) if weighted else None
+    K, y = problem(rng, 1200, 1.0)
+    w = rng.uniform(0.2, 2.0, 1200) if weighted else None
     w = w / w.mean() if weighted else None
     found = auto_ridge(GivenMatrix(K), y, w)
-    errors = [held_out_error(K, y, 100, found * f, w) for f in (0.5, 1.0, 2.0)]
+    errors = [held_out_error(K, y, 300, found * f, w) for f in (0.5, 1.0, 2.0)]
     assert errors[1] <= min(errors) * 1.002
     # The ridge scales with the kernel.
     assert_allclose(auto_ridge(GivenMatrix(7 * K), y, w), 7 * found, rtol=1e-9)
@@ -100,8 +100,8 @@ def test_a_change_with_the_rows_goes_on(of_few, of_more, expected):
 
 
 def test_labels_prefer_less(rng):
-    K, y = problem(rng, 400, 1.0)
-    for n, factor in ((300, 1.0), (400, 10**-0.25)):
+    K, y = problem(rng, 1200, 1.0)
+    for n, factor in ((1000, 1.0), (1200, 10**-0.25)):
         given = GivenMatrix(K[:n, :n]), y[:n]
         found = auto_ridge(*given, labels=True)
         assert_allclose(found, factor * auto_ridge(*given), rtol=1e-9)

@@ -1,0 +1,209 @@
+"""Tables as people have them: many fill values, copies, few levels, heavy tails."""
+
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import RidgeCV
+from sklearn.metrics import log_loss
+
+import eigenkern
+from eigenkern import (
+    EigenProClassifier,
+    EigenProRegressor,
+    FalkonLikeClassifier,
+    FalkonLikeRegressor,
+    LinearEigenProRegressor,
+    NystromClassifier,
+    NystromRegressor,
+    NytroRegressor,
+)
+
+FAMILIES = "EigenPro", "LinearEigenPro", "Nystrom", "Nytro", "FalkonLike", "RFM"
+
+
+def made(family, kind):
+    return getattr(eigenkern, family + kind)(random_state=0)
+
+
+def with_fill_values(value, part, n=400):
+    """Return rows of which a part has a fill value, and targets without noise."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((2 * n, 3))
+    y = X[:, 0] + np.sin(2 * X[:, 1])
+    X[rng.random(2 * n) < part, 1] = value
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+@pytest.mark.filterwarnings("ignore:column 1 of X holds")
+@pytest.mark.parametrize("value", [-999_999.0, 3e6, 1e12])
+@pytest.mark.parametrize("part", [0.1, 0.3])
+@pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
+@pytest.mark.parametrize("cls", [EigenProRegressor, NystromRegressor, NytroRegressor])
+def test_a_fill_value_in_many_rows_is_a_far_group(cls, kernel, part, value):
+    """Its size says no more than that of a value 300 bandwidths away."""
+    X, y, T, t = with_fill_values(300.0, part)
+    expected = cls(kernel, bandwidth=2.0, random_state=0).fit(X, y).score(T, t)
+    X, y, T, t = with_fill_values(value, part)
+    model = cls(kernel, bandwidth=2.0, random_state=0).fit(X, y)
+    assert abs(model.score(T, t) - expected) < 0.01
+    assert model.score(X, y) > 0.85
+
+
+def test_a_group_of_fill_values_is_named():
+    X, y, *_ = with_fill_values(-999_999.0, 0.1)
+    with pytest.warns(UserWarning, match="column 1 of X holds -1e\\+06, .* cut off"):
+        EigenProRegressor(random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("times", [2, 10])
+def test_an_oversampled_class_on_few_levels_has_the_probabilities_of_weights(
+    family, times
+):
+    rng = np.random.default_rng(4)
+    X = rng.integers(0, 3, (200, 3)).astype(float)
+    y = (rng.random(200) < 1 / (1 + np.exp(5 - 2 * X[:, 0]))).astype(int)
+    w = np.where(y == 1, float(times), 1.0)
+    copies = rng.permutation(np.repeat(np.arange(200), w.astype(int)))
+    weighted = made(family, "Classifier").fit(X, y, sample_weight=w)
+    repeated = made(family, "Classifier").fit(X[copies], y[copies])
+    assert_allclose(repeated.predict_proba(X), weighted.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [500, 1100])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "Nytro", "FalkonLike"])
+def test_copies_of_many_rows_have_the_model_of_weights(family, n):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 5))
+    y, w = np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(n), rng.integers(1, 4, n)
+    weighted = made(family, "Regressor").fit(X, y, sample_weight=w)
+    repeated = made(family, "Regressor").fit(np.repeat(X, w, axis=0), np.repeat(y, w))
+    assert_allclose(repeated.predict(X), weighted.predict(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("tails", ["mostly zero", "lognormal"])
+def test_a_linear_model_of_heavy_tails(tails, dtype):
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((1000, 3))
+    if tails == "lognormal":
+        X[:, 2] = rng.lognormal(0, 4, 1000)
+    else:
+        X[:, 2] = 1e4 * rng.standard_normal(1000) * (rng.random(1000) < 0.05)
+    y = X[:, 0] - X[:, 1] + 0.5 * rng.standard_normal(1000)
+    X, T, t = X[:500].astype(dtype), X[500:].astype(dtype), y[500:]
+    expected = RidgeCV(np.logspace(-6, 6, 25)).fit(X.astype(float), y[:500])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = LinearEigenProRegressor(random_state=0).fit(X, y[:500])
+    assert abs(model.score(T, t) - expected.score(T.astype(float), t)) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore:column 1 of X holds")
+@pytest.mark.parametrize("n", [300, 1200])
+def test_no_numpy_warning_of_rows_alone(n):
+    """Rows of heavy tails have directions of their own, which are fitted at once."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((n, 3))
+        X[:, 1] = rng.lognormal(0, 3, n)
+        y = X[:, 0] + 0.3 * rng.standard_normal(n)
+        for model in (NytroRegressor(selection="loo"), NytroRegressor()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                model.set_params(random_state=0).fit(X, y)
+            assert np.isfinite(model.validation_path_).any()
+
+
+# Penalties
+
+
+def tanh(A, B):
+    return np.tanh(A @ B.T - 1)
+
+
+def hat(A, B):
+    return np.maximum(0, 1 - ((A[:, None] - B[None]) ** 2).sum(-1) / 20)
+
+
+@pytest.mark.filterwarnings("ignore:.* got a kernel")
+@pytest.mark.filterwarnings("ignore:.* it still falls there")
+@pytest.mark.parametrize("kernel", [tanh, hat])
+@pytest.mark.parametrize(
+    "model",
+    [NystromRegressor(), NystromRegressor(alpha="path"), NytroRegressor()],
+    ids=["auto", "path", "nytro"],
+)
+def test_an_indefinite_kernel_does_not_explode(model, kernel):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1400, 5))
+    f = np.sin(2 * X[:, 0])
+    y = f[:400] + 0.3 * rng.standard_normal(400)
+    model.set_params(kernel=kernel, random_state=0).fit(X[:400], y)
+    assert np.mean((model.predict(X[400:]) - f[400:]) ** 2) < f.var()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_falkon_converges_on_smooth_targets(dtype):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2000, 3)).astype(dtype)
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = FalkonLikeRegressor("gaussian", n_centers=200, random_state=0)
+        model.fit(X[:1000], y[:1000])
+    assert model.score(X[1000:], y[1000:]) > 0.9999
+
+
+@pytest.mark.parametrize("n", [500, 2000])
+@pytest.mark.parametrize("family", ["EigenPro", "Nystrom", "FalkonLike"])
+def test_single_precision_sees_smooth_targets(family, n):
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((n + 500, 3))
+    y = X[:, 0] + np.sin(2 * X[:, 1])
+    model = made(family, "Regressor").set_params(kernel="gaussian")
+    double = model.fit(X[:n], y[:n]).score(X[n:], y[n:])
+    X = X.astype(np.float32)
+    assert model.fit(X[:n], y[:n]).score(X[n:], y[n:]) > double - 0.005
+
+
+@pytest.mark.parametrize("cls", [NystromClassifier, FalkonLikeClassifier])
+def test_the_log_loss_chooses_its_own_penalty(cls):
+    """The best squared error of labels needs a far smaller one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3000, 6))
+    y = X[:, 0] + X[:, 1] * X[:, 2] + 0.2 * rng.standard_normal(3000) > 1
+    losses = []
+    for alpha in (*10.0 ** np.arange(-7, -1), "auto"):
+        model = cls(loss="log_loss", n_centers=200, alpha=alpha, random_state=0)
+        model.fit(X[:800], y[:800])
+        losses.append(log_loss(y[800:], model.predict_proba(X[800:])))
+    assert losses[-1] < 1.15 * min(losses[:-1])
+
+
+def test_few_centers_need_few_rows(monkeypatch):
+    sizes = []
+    ridge = eigenkern.problems.penalty.auto_ridge
+
+    def remember(K, *args, **options):
+        sizes.append(K.shape[0])
+        return ridge(K, *args, **options)
+
+    monkeypatch.setattr("eigenkern.problems.penalty.auto_ridge", remember)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 3))
+    y = X[:, 0] + rng.standard_normal(5000)
+    for n_centers in (100, 500, 2000):
+        NystromRegressor(n_centers=n_centers, random_state=0).fit(X, y)
+    assert sizes == [1000, 2000, 5000]
+
+
+def test_a_table_of_classes_copied_five_times():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 4, (150, 3)).astype(float)
+    y = (X[:, 0] + rng.standard_normal(150) > 1.5).astype(int)
+    one = EigenProClassifier(random_state=0).fit(X, y).predict_proba(X)
+    five = EigenProClassifier(random_state=0).fit(np.tile(X, (5, 1)), np.tile(y, 5))
+    assert_allclose(five.predict_proba(X), one, atol=1e-6)
