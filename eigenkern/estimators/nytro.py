@@ -30,8 +30,6 @@ from .validation import check_kernel_parameters, check_number, is_auto, warn_use
 
 # Iterations in the experiments of the paper.
 _MAX_ITER = 500
-# A penalty, in units of the largest eigenvalue, with which nothing is fitted.
-_NO_FIT = 1e6
 
 
 def n_iterations(model):
@@ -249,7 +247,7 @@ class _Nytro(Model):
             b = spectrum.coef(DescentPath([t], step).filters(spectrum)[:, 0])
             held_out = problem.held_out(b, problem.training.mean)
         elif problem.calibrates and selection is not None:
-            held_out = problem.left_out(min(penalty, _NO_FIT / step))
+            held_out = problem.left_out(path=DescentPath([t], step))
         if problem.refits:
             low, high = (0, math.inf) if self.store_coef_path else (penalty, penalty)
             spectrum = everything.spectrum_between(low, high)

@@ -147,25 +147,35 @@ def loo_errors(spectrum, kept, blocks, Y, weights, replicates=None):
     if replicates is None:
         replicates = xp.ones_like(weights), xp.zeros_like(weights)
     u, variance = replicates
-    components = spectrum.components
-    kept_components = components[:, :, None] * kept[:, None, :]
-    kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
     total = xp.zeros_like(kept[0, :])
-    for rows, U in blocks:
+    for rows, residual, left in left_parts(spectrum, kept, blocks, Y, weights):
         w = weights[rows]
-        T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
-        T = xp.sqrt(w)[:, None] * T
-        shape = (U.shape[0], n_outputs + 1, kept.shape[1])
-        residual = xp.reshape(large_product(U, kept_components), shape)
-        left = large_product(U**2, kept)
-        if not spectrum.complete:
-            residual = residual + (T - U @ components)[:, :, None]
-            left = left + (1 - xp.sum(U**2, axis=1))[:, None]
         share = w / u[rows]
         moved = (share / (N - share))[:, None] * Y[rows, :]
         residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
-        left = xp.where(left > 0, left, xp.full_like(left, EPS))
         left = (left + (u[rows] - 1)[:, None]) / u[rows][:, None]
         squares = xp.sum(residual**2, axis=1) + (w * variance[rows])[:, None]
         total = total + xp.sum(squares / left**2, axis=0)
     return to_numpy(total / (N * n_outputs))
+
+
+def left_parts(spectrum, kept, blocks, Y, weights):
+    """Yield ranges of rows, and for them what smoothers leave of their targets.
+
+    These are W^1/2 (I - S) [Y, 1], (b, l + 1, k), and 1 - h, (b, k); see `loo_errors`.
+    """
+    xp = namespace(kept)
+    components, n_columns = spectrum.components, Y.shape[1] + 1
+    kept_components = components[:, :, None] * kept[:, None, :]
+    kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
+    for rows, U in blocks:
+        w = weights[rows]
+        residual = large_product(U, kept_components)
+        residual = xp.reshape(residual, (U.shape[0], n_columns, kept.shape[1]))
+        left = large_product(U**2, kept)
+        if not spectrum.complete:
+            T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
+            T = xp.sqrt(w)[:, None] * T
+            residual = residual + (T - U @ components)[:, :, None]
+            left = left + (1 - xp.sum(U**2, axis=1))[:, None]
+        yield rows, residual, xp.where(left > 0, left, xp.full_like(left, EPS))

@@ -15,7 +15,7 @@ from ..nystrom.descent import Descent
 from ..nystrom.moments import nearest_factor
 from ..nystrom.plan import NystromPlan, blocks
 from ..nystrom.posterior import scales
-from ..nystrom.selection import gcv_errors, loo_errors
+from ..nystrom.selection import gcv_errors, left_parts, loo_errors
 from ..tuning.bandwidth import merged
 from .data import OutOfSample, sample_of_classes
 from .parameters import make_kernel
@@ -408,7 +408,7 @@ class LeastSquares(InPrecision, Problem):
         """Whether out-of-sample values are needed: for classes."""
         return self._data.groups is not None
 
-    def left_out(self, alpha, factor=None, *, among=None):
+    def left_out(self, alpha=0.0, factor=None, *, among=None, path=None):
         """Return the values of a sample of rows, each from a model fitted without it.
 
         The models are ridge regressions. Copies are left out together, so that a copy
@@ -433,16 +433,23 @@ class LeastSquares(InPrecision, Problem):
             Which rows of `all` may be left out, besides replicates. If a class has no
             such row, all of its rows may be. None: rows that are not centers, if there
             are enough.
+        path : DescentPath, default=None
+            Of one model, which is left out in the same way, in place of a ridge
+            regression. Rows must be `Merged`.
 
         Returns
         -------
         OutOfSample
         """
         equations = self.everything
-        if factor is None:
-            factor = nearest_factor(equations, alpha)
         sets = self._sets(self._able_to_leave_out() if among is None else among)
-        error, ones, kept, unit = self.without(sets, factor, equations.solve(factor))
+        if path is not None:
+            error, ones, kept, unit = self._without_of_path(sets, path)
+        else:
+            if factor is None:
+                factor = nearest_factor(equations, alpha)
+            solutions = equations.solve(factor)
+            error, ones, kept, unit = self.without(sets, factor, solutions)
         own, u = sets.set_of_member, sets.n_observations
         source = self._data if self._merged is None else self._merged.source
         targets, weights = source.targets[sets.members], source.weights_of(sets.members)
@@ -458,6 +465,21 @@ class LeastSquares(InPrecision, Problem):
         weights = weights * sets.stands_for[own]
         values = y + residual / left[:, None] + self.intercept
         return OutOfSample(values, targets, weights, float(u.sum()))
+
+    def _without_of_path(self, sets, path):
+        """Return f - y, 1 - s and 1 - h of a model by its filter, and 1."""
+        spectrum, rows = self.training.spectrum, self.train
+        left_over = path.kept(spectrum, np.inf)
+        n, n_outputs = rows.targets.shape
+        residual, kept = np.empty((n, n_outputs + 1)), np.empty(n)
+        parts = self.orthonormal(3 * (n_outputs + 1))
+        Y = rows.targets - self.training.mean
+        for block, R, left in left_parts(spectrum, left_over, parts, Y, rows.weights):
+            residual[block], kept[block] = to_numpy(R)[:, :, 0], to_numpy(left)[:, 0]
+        residual /= np.sqrt(to_numpy(rows.weights))[:, None]
+        row = sets.position[np.argsort(sets.which)]  # of each set, which is one row
+        residual, kept = residual[row], kept[row]
+        return -residual[:, :-1], residual[:, -1], kept, 1.0
 
     def _able_to_leave_out(self):
         """Return which rows may be left out: those that are not centers, or all.

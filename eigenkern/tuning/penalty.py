@@ -135,10 +135,11 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
 
 
-def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0):
+def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):
     """Return the ridge from K(X, X) by leaving out the rows one by one.
 
-    `least` is the first place of the sequence that counts.
+    `least` is the first place of the sequence that counts. Eigenvalues below `factor`
+    times eps, relative to the largest, are zero.
     """
     xp = namespace(K)
     y, w = _of_rows(K, y, weights)
@@ -147,8 +148,9 @@ def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0):
         return 0.0
     root = xp.sqrt(w)[:, None]
     values, U = xp.linalg.eigh(root * K * root.T)
-    # Centered features have an eigenvalue of zero, which must not be rounding.
-    rounding = 10 * K.shape[0] * float(xp.finfo(K.dtype).eps) * float(values[-1])
+    # Centered features have an eigenvalue of zero, which must not be rounding. That of
+    # smaller eigenvalues of a kernel matters less than they do.
+    rounding = factor * float(xp.finfo(K.dtype).eps) * float(values[-1])
     values = xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values))
     return _ridge_of_eigenvectors(U, values, y, w, entries, replicates, least)
 
@@ -304,7 +306,7 @@ def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
             found = _ridge_of_features_by_leaving_out(block, y, weights, replicates)
         else:
             gram = F.astype(xp.float64).row_gram(n, n)
-            found = _ridge_by_leaving_out(gram, y, weights, replicates)
+            found = _ridge_by_leaving_out(gram, y, weights, replicates, factor=10.0 * n)
         return found, None
     s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
     s, judges = _rows_that_fit(F, s, d)
