@@ -33,6 +33,8 @@ _MAX_MANHATTAN = 50
 # functions, 1200 of six tables), in 70, 82, 94 and 110 rounds in total; on coil2000 a
 # limit of 3 chose another metric, with 1 % more errors.
 _PATIENCE = 2
+# With fewer distinct rows a metric need not be learned.
+_FEW_ROWS = 20
 # Share of the plain metric in the learned one, so that features that matter little to
 # one model are not lost to the next ones. With 0 and 0.02, width 2, bike_hour has
 # errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439 and 0.441 (8000
@@ -159,7 +161,7 @@ def learned_metrics(problem, kinds, max_rounds):
     """
     best = diagonal = problem.fitted(None, 0, problem.plain_root)
     yield best
-    for kind in kinds:
+    for kind in kinds if problem.learns else ():
         now, least, n_waited = best, best.error, 0
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
@@ -195,6 +197,9 @@ class MetricProblem:
         those of the Manhattan distance. ((None,),): the kernel of the estimator.
     """
 
+    #: Whether rows are held out, or given, to tell which metric is better.
+    learns = True
+
     def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
         self._estimator, self._kernels = estimator, kernels
         regression = data.groups is None
@@ -207,26 +212,40 @@ class MetricProblem:
         self._frame = frame_of_distances(data.X)
         self._everything = replace(data, X=without_far_values(data.X, *self._frame))
         self._train, self._validation = draw(self._everything, n_rows), data.validation
-        if data.constant:  # no rows to hold out, and no metric to learn
-            self._train = data
+        split = None if data.constant else self._split(fraction)
+        self.learns = split is not None or not (
+            data.validation is None or data.constant
+        )
+        if not self.learns:  # no rows to hold out
             self._validation = data.X, data.targets, data.weights
-        if self._validation is None:
-            drawn = self._train
-            train, held_out = hold_out(drawn, np.arange(len(drawn.targets)), fraction)
-            self._train, scored = drawn.take(train), drawn.take(held_out)
+        elif split is not None:
+            self._train, scored = (self._train.take(part) for part in split)
             self._validation = scored.X, scored.targets, scored.weights
         else:
             X, *others = self._validation
             X = cast(X, self._everything.X.dtype)
             self._validation = without_far_values(X, *self._frame), *others
-        if len(self._train.targets) < 2:
-            raise ValueError(
-                f"validation_fraction={fraction} leaves {len(self._train.targets)} of "
-                f"{len(rows)} rows to train with, where 2 are needed: pass more rows "
-                "with weight, or X_val and y_val"
-            )
         self._graded = draw(self._train, n_gradient_rows)
         self._seed = data.rng.randint(2**31 - 1)
+
+    def _split(self, fraction):
+        """Return rows to train with and to hold out, or None if there are too few."""
+        if self._validation is not None:
+            return None
+        n = len(self._train.targets)
+        try:
+            train, held_out = hold_out(self._train, np.arange(n), fraction)
+            if len(train) < 2:
+                raise ValueError(
+                    f"validation_fraction={fraction} leaves {len(train)} of {n} rows "
+                    "to train with, where 2 are needed: pass a smaller one, or X_val "
+                    "and y_val"
+                )
+        except ValueError:
+            if n >= _FEW_ROWS:
+                raise
+            return None
+        return train, held_out
 
     @property
     def plain_root(self):
@@ -284,7 +303,7 @@ class MetricProblem:
         kernel, both are compared again by models of all rows.
         """
         kernels, *manhattan = self._kernels
-        if len(kernels) == 1:
+        if len(kernels) == 1 or not self.learns:
             return best
         rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
         chosen, error = self._suited(best, kernels, rows)

@@ -200,7 +200,7 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
 class Told:
     """A problem whose rounds have given errors."""
 
-    plain_root = None
+    plain_root, learns = None, True
 
     def __init__(self, plain, **errors):
         self._plain = plain
@@ -335,8 +335,15 @@ def test_few_rows(n, two_of_ten):
 
 def test_too_few_rows(two_of_ten):
     X, y, *_ = two_of_ten
-    with pytest.raises(ValueError, match="leaves 1 of 2 rows to train with"):
-        machine().fit(X[:2], y[:2])
+    with pytest.raises(ValueError, match="leaves 1 of 30 rows to train with"):
+        machine(validation_fraction=0.97).fit(X[:30], y[:30])
+    for n in (2, 3):  # no metric, but a model
+        model = machine().fit(X[:n], y[:n])
+        assert_allclose(model.predict(X[:n]), y[:n], atol=0.5 * np.ptp(y[:n]))
+        assert n > 2 or np.count_nonzero(model.metric_) == 10
+    labels = np.arange(4)
+    classes = RFMClassifier(random_state=0).fit(X[:4], labels)
+    assert_array_equal(classes.predict(X[:4]), labels)
     model = machine().fit(X[:2], y[:2], X_val=X[2:], y_val=y[2:])
     assert np.isfinite(model.predict(X)).all()
 
