@@ -458,7 +458,7 @@ def seconds_of_steps(operator, targets, preconditioner, n_steps):
             start = time.perf_counter()
             for i in range(n_steps):
                 b = slice(i * M, (i + 1) * M)
-                F, K_bs = operator.product(
+                F, K_bs = operator.product_and_columns(
                     coef, b.start, b.stop, n_columns=preconditioner.n_columns
                 )
                 step(operator, preconditioner, coef, b, K_bs, rates * F)

@@ -138,7 +138,7 @@ class CachedTriangle(Matrix):
         """Return K(X, Z) of other rows, which is not cached."""
         return self._source.rows(X)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         tasks = self._parts(start, stop)

@@ -98,7 +98,7 @@ class DaskMatrix(OnWorkers, Matrix):
 
         return self._cluster.attempt(step, forget)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         rows = self._rows.part(start, stop)
         product = partial(_product, n_columns=n_columns)
@@ -288,7 +288,7 @@ def _block(local, indices, *chunks, first, last, dtype):
 def _product(local, A, indices, *chunks, n_columns):
     A = on_device_of(local, A)
     operators = _operators(local, (), indices, chunks)
-    found = [K.product(A, n_columns=n_columns) for K, _ in operators]
+    found = [K.product_and_columns(A, n_columns=n_columns) for K, _ in operators]
     F, leading = zip(*found, strict=True)
     return joined(F), joined(leading)
 

@@ -87,7 +87,7 @@ class DaskShards(OnWorkers, Matrix):
         """Return the matrix of a range of the rows."""
         return DaskShards(self._local, self.lazy_rows.part(start, stop), self._shards)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         start, stop, _ = slice(start, stop).indices(self.shape[0])
         most = max(int(SENT_BYTES // (self.row_width * self.itemsize)), 1)

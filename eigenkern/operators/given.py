@@ -29,7 +29,7 @@ class GivenMatrix(Matrix):
         """Return K + diag(values), which overwrites K."""
         return GivenMatrix(plus_diagonal(self._K, values), self._source)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
         K = self._K[start:stop, :]
         return large_product(K, A), K[:, :n_columns]

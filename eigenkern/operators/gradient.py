@@ -86,7 +86,7 @@ class KernelGradient:
             a = coef[:, outputs]
             k = a.shape[1]
             moments = xp.reshape(Z[:, :, None] * a[:, None, :], (p, d * k))
-            sums = self._matrix.product(xp.concat([a, moments], axis=1), start, stop)[0]
+            sums = self._matrix.product(xp.concat([a, moments], axis=1), start, stop)
             G = xp.reshape(sums[:, k:], (stop - start, d, k))
             if self._slope.direction == "z - x":
                 G = G - x[:, :, None] * sums[:, None, :k]

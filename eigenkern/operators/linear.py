@@ -52,7 +52,7 @@ class CenteredFeatures(Matrix):
             return d
         return min(max(int(_SPARSE_SLOWNESS * self._X.nnz / max(n, 1)), 1), d)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of (X - mean) A, and of its first columns."""
         A = self._of_varying(A)
         F = joined(large_product(X, A) for _, X in self._read(start, stop))

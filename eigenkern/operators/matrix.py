@@ -81,7 +81,11 @@ class Matrix:
         for name in ("xp", "device", "dtype", "itemsize", *names):
             setattr(self, name, getattr(other, name))
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product(self, A, start=0, stop=None):
+        """Return rows [start:stop] of K @ A, shape (m, l)."""
+        return self.product_and_columns(A, start, stop)[0]
+
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K.
 
         Parameters
@@ -181,7 +185,7 @@ class Matrix:
 
     def __matmul__(self, A):
         """Return K @ A, shape (m, l)."""
-        return self.product(A)[0]
+        return self.product(A)
 
     def exclusive_threads(self):
         """Return a context for loops that mix products with other linear algebra.

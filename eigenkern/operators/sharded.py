@@ -124,14 +124,14 @@ class ShardedKernel(Matrix):
                 pieces.append(move(E, self.xp, self.device))
         return self.xp.concat(pieces)
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         A_parts = self._split(A)
 
         def task(shard, k):
             own = min(max(n_columns - self._parts[k].start, 0), shard.shape[1])
-            return shard.product(A_parts[k], n_columns=own)
+            return shard.product_and_columns(A_parts[k], n_columns=own)
 
         products, columns = [], []
         for rows in self._chunks(start, stop):

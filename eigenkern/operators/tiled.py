@@ -137,7 +137,7 @@ class TiledKernel(Matrix):
         other._set_rows(encoded_rows, m, first)
         return other
 
-    def product(self, A, start=0, stop=None, n_columns=0):
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
         stop = self.shape[0] if stop is None else stop
         if self.factored:
@@ -186,7 +186,7 @@ class TiledKernel(Matrix):
 
     def evaluated(self, A):
         """Return K @ A, and K in memory: computed once for this and for `adjoint`."""
-        F, K = self.product(A, n_columns=self.shape[1])
+        F, K = self.product_and_columns(A, n_columns=self.shape[1])
         return F, GivenMatrix(K, self)
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):

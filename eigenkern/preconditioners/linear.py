@@ -49,7 +49,7 @@ class LinearSpectral(TopEigenvectors):
         root = 1.0 if weights is None else weights[:s, None] ** 0.5
         k = min(n_components + 1, s, d)
         singular, V = right_singular_vectors(
-            lambda B: root * operator.product(B, 0, s)[0],
+            lambda B: root * operator.product(B, 0, s),
             lambda B: operator.adjoint(root * B, 0, s),
             (s, d),
             k,
@@ -67,7 +67,7 @@ class LinearSpectral(TopEigenvectors):
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
-        return operator.product(self.vectors, start, stop)[0]
+        return operator.product(self.vectors, start, stop)
 
     def correction(self, gradient):
         """Return V D V' g of a gradient (d, l)."""

@@ -329,7 +329,7 @@ class GeneralProblem(Problem):
     def _values(self, coef, rows):
         """Return f without the intercept on a range of the training rows."""
         if self._on_workers is not None:
-            return self._on_workers.product(coef, rows.start, rows.stop)[0]
+            return self._on_workers.product(coef, rows.start, rows.stop)
         return self.center_matrix.rows(self._gather(rows)) @ coef
 
     @property

@@ -215,7 +215,7 @@ class KernelProblem(Problem):
         rows = slice(0, min(n_rows or len(self._train), len(self._train)))
         residual = self.targets[rows, :]
         if bool(self.xp.any(coef != 0)):
-            residual = self.operator.product(coef, 0, rows.stop)[0] - residual
+            residual = self.operator.product(coef, 0, rows.stop) - residual
             if not penalized and self._added is not None:
                 residual = residual - self._added[rows][:, None] * coef[rows, :]
         weights = None if self.weights is None else self.weights[rows]

@@ -398,7 +398,7 @@ class LeastSquares(InPrecision, Problem):
     def values(self, matrix, coef, n_rows=None):
         """Return f minus the intercept on the first rows of an operator, or on all."""
         coef = self.xp.astype(self.expand(coef), matrix.dtype, copy=False)
-        F, _ = matrix.product(coef, stop=n_rows)
+        F = matrix.product(coef, stop=n_rows)
         return self.xp.astype(F, self.xp.float64, copy=False)
 
     # Values out of sample

@@ -207,7 +207,7 @@ class LinearProblem(Problem):
         n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
         residual = -self.targets[:n, :]
         if bool(self.xp.any(coef != 0)):
-            residual = residual + self.operator.product(coef, 0, n)[0]
+            residual = residual + self.operator.product(coef, 0, n)
         weights = None if self.weights is None else self.weights[:n]
         return weighted_mean_square(residual, weights)
 

@@ -241,7 +241,7 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
         return None
     a = xp.astype(a, F.dtype, copy=False)
     kept = _kept_of_features(F, w, L, has_mean)
-    residual = y[: kept.shape[0], :] - F.product(a, 0, kept.shape[0])[0]
+    residual = y[: kept.shape[0], :] - F.product(a, 0, kept.shape[0])
     return FeatureSolution(a, left / (n * y.shape[1]), residual, kept)
 
 

@@ -220,7 +220,7 @@ def eigenpro_steps(
     mean = xp.zeros_like(a)
     rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
     for b in batches:  # 1
-        F, K_bs = A.product(a, b.start, b.stop, n_columns=P.n_columns)  # 2, 4
+        F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
         error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
         weighted = w[b, None] * error
         losses, zero_loss = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
@@ -243,6 +243,6 @@ def _judge(A, y, w, zero_losses, mean, n):
     """Return the losses of the models on the last rows, and that of f = 0."""
     xp, n_outputs = namespace(y), y.shape[1]
     rows, k = slice(n - min(n, _N_RACE_JUDGES), n), mean.shape[1] // n_outputs
-    error = A.product(mean, rows.start, n)[0] - xp.concat([y[rows, :]] * k, axis=1)
+    error = A.product(mean, rows.start, n) - xp.concat([y[rows, :]] * k, axis=1)
     losses = xp.sum(w[rows, None] * error * error, axis=0)
     return losses, float(xp.sum(zero_losses[rows]))

@@ -259,7 +259,7 @@ def projected_steps(
         theta, rest = project(h, S)  # 8
         if alpha > 0:
             moved = iterate.coef + theta
-            values = centers.product(moved, 0, c)[0] if c else moved[:0, :]
+            values = centers.product(moved, 0, c) if c else moved[:0, :]
             theta = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
         iterate.add(theta, rest)  # 9
 

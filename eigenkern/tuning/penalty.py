@@ -366,7 +366,7 @@ def _ridge_of_features(F, s, end, y, weights):
                 return np.inf
             if n_fitted < d:
                 a = block[:n_fitted, :].T @ a
-            fitted, _ = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
+            fitted = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
             squares = xp.sum((fitted - y[s:stop, :]) ** 2, axis=1)
             return float(xp.sum(judged[: stop - s] * w[s:stop] * squares))
 

@@ -269,7 +269,7 @@ class _FeatureRows:
         return self.K @ U
 
     def values(self, w, b):
-        return self.K.features.product(w, b.start, b.stop)[0]
+        return self.K.features.product(w, b.start, b.stop)
 
     def image(self, b, g, D):
         V = self._V[:, : D.shape[0]]

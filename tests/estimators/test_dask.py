@@ -381,7 +381,7 @@ def test_shards_of_centers(kernel, split_centers):
     for some in (K, K.part(100, 420)):
         rows = order if some is K else order[100:420]
         dense, m = local.rows(X[rows]).block(), len(rows)
-        F, leading = some.product(A, 3, 60, n_columns=5)
+        F, leading = some.product_and_columns(A, 3, 60, n_columns=5)
         assert_allclose(F, dense[3:60] @ A, rtol=0, atol=1e-12)
         assert_allclose(leading, dense[3:60, :5], rtol=1e-12)
         assert_allclose(some.block(3, 60, 2, 80), dense[3:60, 2:80], rtol=1e-12)
@@ -557,7 +557,7 @@ def test_blocks_of_few_rows(kind, start, stop):
     assert_allclose(out[: stop - start], expected, rtol=1e-12)
     assert np.isnan(out[stop - start :]).all()
     if stop > start:
-        F, leading = K.product(X[:9], start, stop, n_columns=2)
+        F, leading = K.product_and_columns(X[:9], start, stop, n_columns=2)
         assert_allclose(F, expected @ X[:9], rtol=0, atol=1e-12)
         assert_allclose(leading, expected[:, :2], rtol=1e-12)
 
@@ -629,14 +629,14 @@ def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
     lazy = DaskRows(da.from_array(X, chunks=(170, 4)), X.dtype)
     K = matrix_of(kind, TiledKernel(Gaussian(1.0), Z), lazy.take(index))
     part, dense = K.part(7, 450), Gaussian(1.0)(X[index], Z)
-    calls = ["product", "block", "gradient"]
+    calls = ["product_and_columns", "block", "gradient"]
     if kind != "shards":
         calls += ["adjoint", "gram", "normal_product"]
     for some, rows in ((K, slice(500)), (part, slice(7, 450)), (K, slice(500))):
         D, Y, w = dense[rows], targets[rows], weights[rows]
         error = D @ A - Y
         expected = {
-            "product": [D @ A, D[:, :3]],
+            "product_and_columns": [D @ A, D[:, :3]],
             "block": [D],
             "gradient": [error, D.T @ (w[:, None] * error)],
             "adjoint": [D.T @ Y],
@@ -645,7 +645,7 @@ def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
         }
         for name in calls:
             args = {
-                "product": (A, 0, None, 3),
+                "product_and_columns": (A, 0, None, 3),
                 "gradient": (A, Y, w, np.ones(2)),
                 "adjoint": (Y,),
                 "gram": (Y, w),

@@ -97,7 +97,7 @@ def test_product_of_a_symmetric_matrix(size, problem):
     n = len(Z)
     for start, stop in [(0, n), (0, 1), (n - 1, n), (n // 3, n // 2), (5, n - 2)]:
         for n_columns in (0, 1, n // 4, n):
-            F, leading = operator.product(A, start, stop, n_columns)
+            F, leading = operator.product_and_columns(A, start, stop, n_columns)
             assert_allclose(F, K[start:stop] @ A, atol=1e-10)
             assert_allclose(leading, K[start:stop, :n_columns], atol=1e-12)
 
@@ -108,7 +108,7 @@ def test_cached_batches_straddle_the_blocks(problem):
     operator = CachedTriangle(operator, 100)
     for start in range(0, 1333, 130):
         b = slice(start, min(start + 130, 1333))
-        F, leading = operator.product(A, b.start, b.stop, n_columns=250)
+        F, leading = operator.product_and_columns(A, b.start, b.stop, n_columns=250)
         assert_allclose(F, K[b] @ A, atol=1e-10)
         assert_allclose(leading, K[b, :250], atol=1e-12)
 
@@ -195,7 +195,7 @@ def test_given_matrix(problem, rng):
     operator = GivenMatrix(K)
     assert operator.shape == K.shape
     assert_allclose(operator @ A, K @ A)
-    F, leading = operator.product(A, 5, 70, n_columns=9)
+    F, leading = operator.product_and_columns(A, 5, 70, n_columns=9)
     assert_allclose(F, K[5:70] @ A)
     assert_array_equal(leading, K[5:70, :9])
     assert_array_equal(operator.block(1, 4, 2, 8), K[1:4, 2:8])
@@ -211,16 +211,18 @@ def test_any_plan_gives_the_same_product(tiles, n_threads, problem, monkeypatch)
     monkeypatch.setattr(BlockPlan, "make", lambda *args: plan)
     n_blas_threads()  # finds the libraries
     monkeypatch.setattr(tiled, "n_blas_threads", lambda: n_threads)
-    F, leading = TiledKernel(Gaussian(1.5), Z, X).product(A, 20, 120, n_columns=700)
+    F, leading = TiledKernel(Gaussian(1.5), Z, X).product_and_columns(
+        A, 20, 120, n_columns=700
+    )
     assert_allclose(F, K[20:120] @ A, atol=1e-10)
     assert_allclose(leading, K[20:120, :700], atol=1e-12)
     operator = TiledKernel(Gaussian(1.5), Z)
     assert operator.n_workers == n_threads
-    F, leading = operator.product(A, 200, 300, n_columns=299)
+    F, leading = operator.product_and_columns(A, 200, 300, n_columns=299)
     assert_allclose(F, K_zz[200:300] @ A, atol=1e-10)
     assert_allclose(leading, K_zz[200:300, :299], atol=1e-12)
     operator = CachedTriangle(operator, 128)
-    assert_allclose(operator.product(A, 200, 300)[0], K_zz[200:300] @ A, atol=1e-10)
+    assert_allclose(operator.product(A, 200, 300), K_zz[200:300] @ A, atol=1e-10)
 
 
 def test_as_many_workers_as_blas_was_allowed(problem):
@@ -395,7 +397,9 @@ def test_other_libraries_agree_with_numpy(kernel, other_xp, rng):
     for size in (None, 40):
         if size:
             operator = CachedTriangle(operator, size)
-        F, leading = operator.product(other_xp.asarray(A), 30, 75, n_columns=50)
+        F, leading = operator.product_and_columns(
+            other_xp.asarray(A), 30, 75, n_columns=50
+        )
         assert_allclose(to_numpy(F), expected[30:75] @ A, atol=1e-10)
         assert_allclose(to_numpy(leading), expected[30:75, :50], atol=1e-10)
 
@@ -613,7 +617,7 @@ def test_centered_features_are_their_matrix(sparse, rng):
     operator = CenteredFeatures(scipy.sparse.csr_array(X) if sparse else X, mean)
     A, G = rng.standard_normal((7, 3)), rng.standard_normal((11, 3))
     assert operator.shape == (50, 7) and operator.itemsize == 8
-    product, leading = operator.product(A, 5, 16, n_columns=2)
+    product, leading = operator.product_and_columns(A, 5, 16, n_columns=2)
     assert_allclose(product, (X - mean)[5:16] @ A, atol=1e-12)
     assert_allclose(leading, (X - mean)[5:16, :2], atol=1e-12)
     assert_allclose(operator.adjoint(G, 5, 16), (X - mean)[5:16].T @ G, atol=1e-12)

@@ -209,7 +209,7 @@ def test_product(case, rng):
     assert_allclose(operator @ A, K @ A, atol=1e-12)
     for start, stop in ranges(len(K)):
         for n_columns in (0, 1, K.shape[1]):
-            F, leading = operator.product(A, start, stop, n_columns)
+            F, leading = operator.product_and_columns(A, start, stop, n_columns)
             assert_allclose(F, K[start:stop] @ A, atol=1e-12)
             if n_columns:
                 assert_allclose(leading, K[start:stop, :n_columns], atol=1e-14)
