@@ -18,7 +18,8 @@ where it stopped, and ``--report`` only makes the table and the plot again.
 
 Rows: at most 2000 to train on and 2000 to test on, in float64. Numbers have mean 0 and
 deviation 1, as in the other benchmarks. Errors are the RMSE over the deviation of the
-new targets, or the fraction of wrong labels.
+new targets, or the fraction of wrong labels. RFM, whose fits to images take minutes, is
+left out there.
 """
 
 import argparse
@@ -51,7 +52,7 @@ FAMILIES = (
     "DSG",
     "RFM",
 )
-BOOSTING = "HistGB"
+BOOSTING, SLOW = "HistGB", ("RFM", True)
 # name -> target, and whether it is a number
 TABLES = {
     "diamonds": ("price", True),
@@ -261,7 +262,7 @@ def run(arguments):
             w = weights if label == "weighted" else None
             constant = error_of_constant(b, y_test)
             for family in (*arguments.families, BOOSTING):
-                if (name, label, family) in done:
+                if (name, label, family) in done or (family, name in IMAGES) == SLOW:
                     continue
                 found, note = measured(family, A, b, A_test, y_test, w)
                 row = name, label, family, found, constant, len(y_test), note
@@ -292,6 +293,10 @@ class Cells:
         found = {row["family"] for row in rows}
         self.families = [family for family in FAMILIES if family in found]
 
+    def has(self, name, family):
+        """Whether a family was fitted to a data set."""
+        return (name, "clean", family) in self.rows
+
     def clean(self, name, label, family):
         """Return the record of the fit to the same information, not spoiled."""
         clean = "weighted" if label == "minority" else "clean"
@@ -313,9 +318,9 @@ class Cells:
             chance = (base["error"] * (1 - base["error"]) / base["n_test"]) ** 0.5
         return row["error"] > LOSES * base["error"] + chance
 
-    def is_no_better_than_the_constant(self, name, label, family):
+    def is_worse_than_the_constant(self, name, label, family):
         row = self.rows[name, label, family]
-        return not row["error"] < row["constant"]
+        return not row["error"] <= row["constant"]
 
 
 def report(cells):
@@ -325,7 +330,7 @@ def report(cells):
         f"eigenkern {eigenkern.__version__}",
         "",
         "Errors over those of the clean fit / of gradient boosting on the same rows",
-        "+: more than 5 % above the clean fit; !: no better than the constant",
+        "+: more than 5 % above the clean fit; !: worse than the constant",
     ]
     for name in cells.data:
         lines += ["", f"{name:18}" + "".join(f"{f:>17}" for f in cells.families)]
@@ -333,23 +338,30 @@ def report(cells):
             row = f"{label:18}"
             for family in cells.families:
                 key = name, label, family
+                if not cells.has(name, family):
+                    row += f"{'-':>17}"
+                    continue
                 mark = "+" if cells.loses(*key) else " "
-                mark += "!" if cells.is_no_better_than_the_constant(*key) else " "
+                mark += "!" if cells.is_worse_than_the_constant(*key) else " "
                 pair = cells.over_clean(*key), cells.over_boosting(*key)
                 row += f"{pair[0]:8.3f} /{pair[1]:5.2f}{mark}"
             lines.append(row)
     lines += ["", "", "In short", ""]
     lines += [
-        f"Families that lose more than 5 % of {len(cells.data)} sets, / that are no "
-        "better than the constant"
+        f"Families that lose more than 5 % of {len(cells.data)} sets, / that are "
+        "worse than the constant"
     ]
     lines += ["", f"{'':18}" + "".join(f"{f:>17}" for f in cells.families)]
     for label in SPOILED:
         row = f"{label:18}"
         for family in cells.families:
             counts = [
-                sum(judge(name, label, family) for name in cells.data)
-                for judge in (cells.loses, cells.is_no_better_than_the_constant)
+                sum(
+                    judge(name, label, family)
+                    for name in cells.data
+                    if cells.has(name, family)
+                )
+                for judge in (cells.loses, cells.is_worse_than_the_constant)
             ]
             row += f"{counts[0]:>13} / {counts[1]}"
         same = SPOILED[label] in SAME
@@ -372,6 +384,7 @@ def plot(cells, path):
             (cells.over_clean(name, label, family), i + 0.7 * k / len(cells.families))
             for i, label in enumerate(SPOILED)
             for name in cells.data
+            if cells.has(name, family)
         ]
         x, y = np.array(points).T
         axes.plot(np.clip(x, 0.5, 20), y, "o", ms=3.5, alpha=0.7, label=family)
