@@ -9,7 +9,7 @@ values). For each of them the error of each family on new rows is printed over
 
 The summary counts, for each way, the sets on which a family's error is more than 5 %,
 and for labels one standard error of the new rows, above that of the clean fit, and
-those on which it is no better than the constant. `SAME` lists the ways that keep what
+those on which it is worse than the constant. `SAME` lists the ways that keep what
 the table says, where neither should happen.
 
 Run ``EIGENKERN_DATA=/folder/of/npz python benchmarks/messy.py`` (about an hour on two
