@@ -183,6 +183,28 @@ def test_the_log_loss_chooses_its_own_penalty(cls):
     assert losses[-1] < 1.15 * min(losses[:-1])
 
 
+@pytest.mark.parametrize("cls", [NystromClassifier, FalkonLikeClassifier])
+@pytest.mark.parametrize("n_kinds", [8, 18])
+def test_the_log_loss_of_few_kinds_of_rows(cls, n_kinds):
+    """Many observations, which tell the penalty, of few distinct rows."""
+    rng = np.random.default_rng(0)
+    kinds = np.array([[i >> j & 1 for j in range(5)] for i in range(n_kinds)], float)
+    p, which = rng.uniform(0.1, 0.9, n_kinds), rng.integers(0, n_kinds, 6000)
+    X, y = kinds[which], (rng.random(6000) < p[which]).astype(int)
+    model = cls(loss="log_loss", random_state=0).fit(X[:2000], y[:2000])
+    best = log_loss(y[2000:], p[which[2000:]])
+    assert log_loss(y[2000:], model.predict_proba(X[2000:])) < 1.05 * best
+
+
+@pytest.mark.filterwarnings("ignore:The number of unique classes")
+@pytest.mark.parametrize("cls", [NystromClassifier, FalkonLikeClassifier])
+def test_the_log_loss_of_a_class_for_each_row(cls):
+    X = np.random.default_rng(0).standard_normal((25, 3))
+    model = cls(loss="log_loss", random_state=0).fit(X, np.arange(25))
+    assert model.alpha_ == 1 / 25
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
 def test_few_centers_need_few_rows(monkeypatch):
     sizes = []
     ridge = eigenkern.problems.penalty.auto_ridge

@@ -57,7 +57,7 @@ def estimate_centers(fit):
     if fit.kernel_dtype != "float64" and _in_double(fit, kind, every_row, p):
         return estimate_centers(replace(fit, kernel_dtype="float64"))
     fit.finds_equal_rows()
-    if is_auto(getattr(e, "alpha", None)):
+    if is_auto(getattr(e, "alpha", None)) and not logistic:
         rows = n_sampled(n_train, None if every_row else p)
         matrix = fit.matrix(rows, rows, symmetric=True)
         add_ridge(fit, matrix, rows * fit.d * fit.itemsize)

@@ -3,7 +3,12 @@
 import numpy as np
 
 from ..backend.machine import CPU
-from ..estimators.logistic import N_ALPHAS, expected_products
+from ..estimators.logistic import (
+    N_ALPHAS,
+    SAMPLED_CENTERS,
+    SAMPLED_SETS,
+    expected_products,
+)
 from ..estimators.nystrom import check_alphas
 from ..estimators.validation import is_auto
 from ..operators.cached import cached_bytes
@@ -51,6 +56,8 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
     fit.holds("preconditioner", square)
     if any(sizes):
         fit.keeps(sum(n_bytes or 0 for n_bytes in sizes))
+    if is_auto(e.alpha):
+        _add_sample(fit, p)
     n_passes, n_steps = _newton_steps(fit, kind, path)
     _add_passes(fit, n_passes * n * p, kept)
     fit.entries(p * p / 2)
@@ -66,6 +73,16 @@ def estimate_logistic(fit, kind, n_train, p, every_row):
     fit.holds("preconditioner", 2 * square)
     method = "iterations" if falkon else kind
     return fit.result(method, n_centers=p, n_epochs=n_steps)
+
+
+def _add_sample(fit, p):
+    """Add the path on a sample of the rows that chooses an automatic penalty."""
+    m, s = min(fit.n, SAMPLED_SETS), min(p, SAMPLED_CENTERS)
+    n_passes, n_steps = _newton_steps(fit, "logistic", True)
+    fit.entries(m * s)
+    _add_passes(fit, n_passes * m * s, True)
+    fit.products(n_steps * FACTOR_CUBES * s**3 + _PATH_SUMS * m * s**2)
+    fit.uses(8 * (m * s + 4 * s * s))
 
 
 def _newton_steps(fit, kind, path):

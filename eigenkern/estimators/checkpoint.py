@@ -20,6 +20,7 @@ import pickle
 import re
 import sys
 import time
+import types
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -390,7 +391,7 @@ def _unusable(folder, verb, error):
 def _text_of(value):
     """Return a text that identifies the value of a parameter.
 
-    Functions that cannot be pickled are known by their names.
+    Functions are known by their names, defaults and enclosed variables.
     """
     if isinstance(value, np.random.RandomState):
         return "a RandomState"
@@ -400,8 +401,11 @@ def _text_of(value):
         return repr(value)
     if is_array_api_obj(value):
         return _text_of_array(value)
-    name = getattr(value, "__qualname__", None) or repr(value)
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", name)
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        inside = [value.__defaults__, value.__kwdefaults__, *cells]
+        return f"{value.__module__}.{value.__qualname__} of {_text_of(inside)}"
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
     with suppress(pickle.PicklingError, AttributeError, TypeError):
         text += f", {joblib.hash(value)}"
     return text

@@ -57,10 +57,7 @@ class EarlyStopping(Saved):
         Whether all steps were made.
     """
 
-    _saved = (
-        *("walk", "b", "errors", "best", "t"),
-        *("step", "n_steps", "path", "is_over"),
-    )
+    _saved = tuple("walk b errors best t step n_steps path is_over".split())
 
     def __init__(
         self,

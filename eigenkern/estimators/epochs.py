@@ -100,9 +100,8 @@ class EpochRule(Rule):
         One per epoch.
     """
 
-    _saved = (
-        *("losses", "scores", "_coef", "_state", "_values"),
-        *("_begin", "_fallback", "_stopping"),
+    _saved = tuple(
+        "losses scores _coef _state _values _begin _fallback _stopping".split()
     )
 
     def __init__(

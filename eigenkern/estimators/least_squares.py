@@ -67,9 +67,9 @@ def chosen_selection(estimator, n_distinct, *, given, indefinite=False):
         return "holdout"
     # Little determines the coefficient of a center whose row is left out, unless all
     # rows are centers: a path would be judged by rows unlike new ones.
-    given = not isinstance(estimator.centers, str | None)
     every_row = estimator.n_centers is None or is_auto(estimator.n_centers)
-    return "loo" if every_row and not given else "holdout"
+    chosen_by_name = isinstance(estimator.centers, str | None)
+    return "loo" if every_row and chosen_by_name else "holdout"
 
 
 def selection_for(estimator, data):

@@ -28,8 +28,8 @@ _MOST_STEPS = 100
 _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
 # Number of penalties of a path: two per factor of ten.
 N_ALPHAS = 31
-# The sample of an automatic penalty. Fewer distinct rows get C = 1 of scikit-learn.
-_SAMPLED_SETS, _SAMPLED_CENTERS, _PART_HELD_OUT, _FEWEST_SETS = 2000, 1000, 0.2, 20
+# The sample of an automatic penalty. Fewer observations get C = 1 of scikit-learn.
+SAMPLED_SETS, SAMPLED_CENTERS, _PART_HELD_OUT, _FEWEST = 2000, 1000, 0.2, 20
 
 # Expected products with the kernel matrix, which decide whether to keep it: per penalty
 # of a path, and per Newton step.
@@ -140,18 +140,21 @@ def _nystrom(estimator, problem, alphas, selects):
 def _chosen_alpha(estimator, problem, data):
     """Return lambda: the parameter, or for "auto" that of the best path on a sample.
 
-    At most `_SAMPLED_SETS` distinct rows and `_SAMPLED_CENTERS` of them as centers
+    At most `SAMPLED_SETS` distinct rows and `SAMPLED_CENTERS` of them as centers
     choose lambda n, as the squared loss does (`tuning.penalty`).
     """
     if not is_auto(estimator.alpha):
         return float(estimator.alpha)
     rows = data.rows_with_weight()
-    which = data.distinct(rows)[1]
-    n_sets = int(which.max()) + 1
-    if problem.constant or n_sets < _FEWEST_SETS:
-        return 1.0 / n_sets
-    chosen = data.rng.permutation(n_sets)[:_SAMPLED_SETS]
-    train, held_out = hold_out(data, rows[np.isin(which, chosen)], _PART_HELD_OUT)
+    which, (_, _, n_of_set) = data.distinct(rows)[1], data.observations(rows)
+    n, n_sets = n_of_set.sum(), len(n_of_set)
+    chosen = data.rng.permutation(n_sets)[:SAMPLED_SETS]
+    if problem.constant or n < _FEWEST:
+        return 1.0 / n
+    try:
+        train, held_out = hold_out(data, rows[np.isin(which, chosen)], _PART_HELD_OUT)
+    except ValueError:  # each row has a class of its own
+        return 1.0 / n
     sample = LogisticProblem(
         estimator.device,
         data,
@@ -159,13 +162,13 @@ def _chosen_alpha(estimator, problem, data):
         held_out,
         kernel=estimator.kernel if problem.kernel is None else problem.kernel,
         bandwidth=estimator.bandwidth,
-        n_centers=min(_SAMPLED_CENTERS, problem.n_coefs, len(train)),
+        n_centers=min(SAMPLED_CENTERS, problem.n_coefs, len(train)),
         centers="uniform",
         cache_size=estimator.cache_size,
         n_passes=expected_products(estimator, N_ALPHAS),
     )
     if sample.constant:
-        return 1.0 / n_sets
+        return 1.0 / n
     # With less, Newton's method takes long where classes can be separated.
     alpha, _, _ = _path(sample, np.logspace(-8, 0, N_ALPHAS // 2 + 2))
     return alpha * len(chosen) / n_sets

@@ -648,7 +648,8 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
     where the loss is ``log(1 + exp(-y f))`` for two classes, y = -1 or 1, and the
     softmax loss for more, with one column per class and sum zero. `alpha` means what it
     does with half the squared error; it must be positive. "auto" is that of the least
-    log loss on held-out rows, with at most 2000 rows and 1000 centers. In
+    log loss on held-out rows, with at most 2000 rows and 1000 centers; 1 / n for fewer
+    than 20. In
     ``LogisticRegression`` of scikit-learn on features it is ``C = 1 / (alpha n)``,
     where the sum of the weights, if any, replaces n. `decision_function` returns f, the
     log odds for two classes.

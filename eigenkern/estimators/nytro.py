@@ -389,9 +389,9 @@ class NytroRegressor(RegressionTargets, _Nytro):
     selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
         How to select the number of iterations. "holdout": by the error on held-out rows
         (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
-        rows. "loo": by leaving rows out one by one, up to the change of the step. None:
-        run `max_iter` iterations. "auto": "loo" below 1000 distinct rows, all of them
-        centers, otherwise "holdout".
+        rows. "loo": by the left-out residuals of a linear smoother, as if it did not
+        change without a row. None: run `max_iter` iterations. "auto": "loo" below 1000
+        distinct rows, all of them centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out. Equal rows with equal targets stay together.
         The model is refitted to all rows, so the default is more than the 0.1 of
@@ -528,9 +528,9 @@ class NytroClassifier(ClassificationTargets, _Nytro):
     selection : {"auto", "holdout", "gcv", "loo", None}, default="auto"
         How to select the number of iterations. "holdout": by the error on held-out rows
         (or on `X_val`, `y_val` of `fit`). "gcv": by generalized cross-validation on all
-        rows. "loo": by leaving rows out one by one, up to the change of the step. None:
-        run `max_iter` iterations. "auto": "loo" below 1000 distinct rows, all of them
-        centers, otherwise "holdout".
+        rows. "loo": by the left-out residuals of a linear smoother, as if it did not
+        change without a row. None: run `max_iter` iterations. "auto": "loo" below 1000
+        distinct rows, all of them centers, otherwise "holdout".
     validation_fraction : float, default=0.2
         Fraction of the rows to hold out, the same from every class. Equal rows with
         equal targets stay together. The model is refitted to all rows, so the default

@@ -59,7 +59,7 @@ class Saved:
     def save(self):
         """Return the attributes, for `load`; lists are copied."""
         names = vars(self) if self._saved is None else self._saved
-        return {name: _saved(getattr(self, name)) for name in names}
+        return {name: _copied(getattr(self, name)) for name in names}
 
     def load(self, saved):
         """Take the attributes of another object for the same problem."""
@@ -71,7 +71,7 @@ class Saved:
                 setattr(self, name, value)
 
 
-def _saved(value):
+def _copied(value):
     if isinstance(value, Saved):
         return value.save()
     return list(value) if isinstance(value, list) else value

@@ -33,7 +33,7 @@ _MOST_NUMBERS = 10_000_000
 # c, mean and 95 % quantile over seven data sets and eight draws: with a quarter 1.18
 # and 1.69, with leaving out 1.07 and 1.20 (gaussian, 32 rows); 1.05 and 1.27, 1.01 and
 # 1.05 (gaussian, 250 rows); 1.09 and 1.56, 1.02 and 1.11 (laplacian, 32 rows). On 320,
-# 500 and 900 rows of four sets 1.087, 1.085, 1.046, and 1.027, 1.021, 1.005 (gaussian,
+# 500 and 900 rows of four sets 1.022, 1.046, 1.039, and 1.027, 1.021, 1.005 (gaussian,
 # means). On sparse features a quarter finds a c that is far too small.
 _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 1000, 1200
 # The rows are centered if the Rayleigh quotient of the constant, divided by the mean
@@ -148,8 +148,8 @@ def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):
         return 0.0
     root = xp.sqrt(w)[:, None]
     values, U = xp.linalg.eigh(root * K * root.T)
-    # Centered features have an eigenvalue of zero, which must not be rounding. That of
-    # smaller eigenvalues of a kernel matters less than they do.
+    # Centered features have an eigenvalue of zero, which must not be rounding; small
+    # eigenvalues of a kernel matter for tiny penalties.
     rounding = factor * float(xp.finfo(K.dtype).eps) * float(values[-1])
     values = xp.where(xp.abs(values) > rounding, values, xp.zeros_like(values))
     return _ridge_of_eigenvectors(U, values, y, w, entries, replicates, least)

@@ -529,11 +529,34 @@ class Power:
         return Laplacian(2.0)(A, B) ** self.exponent
 
 
-@pytest.mark.parametrize("make", [Power, lambda e: partial(np.power, e)])
+def power(exponent):
+    return lambda A, B: Laplacian(2.0)(A, B) ** exponent
+
+
+def power_by_default(exponent):
+    def kernel(A, B, exponent=exponent):
+        return Laplacian(2.0)(A, B) ** exponent
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "make", [Power, power, power_by_default, lambda e: partial(np.power, e)]
+)
 def test_another_function_is_refused(make):
     told = checkpoint._text_of(make(1.0))
     assert checkpoint._text_of(make(1.0)) == told
     assert checkpoint._text_of(make(2.0)) != told
+
+
+def test_functions_that_refer_to_each_other():
+    def one(n):
+        return other(n - 1) if n else 0
+
+    def other(n):
+        return one(n - 1) if n else 1
+
+    assert checkpoint._text_of(one) != checkpoint._text_of(other)
 
 
 @pytest.mark.parametrize("held", [False, True])
