@@ -22,7 +22,7 @@ from .documentation import link_to_documentation
 from .epochs import EpochRule
 from .far_values import check_values, warn_of_far_values
 from .kernel_check import check_given_kernel, is_own
-from .names import refuse_names_of_svc
+from .names import HelpsUsersOfSVC
 from .nested import set_with_kernel
 from .outcome import constant_values, warn_of_outcome
 from .training import ProgressLine, Report, train
@@ -44,7 +44,7 @@ from .validation import (
 )
 
 
-class Model(CallbackSupportMixin, BaseEstimator):
+class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     """A model, whose fit succeeds or changes nothing; arrays stay where they are.
 
     A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
@@ -75,11 +75,6 @@ class Model(CallbackSupportMixin, BaseEstimator):
     _kernel_ends = None
     #: Whether first epochs spare rows, to calibrate on (`may_spare`).
     _spares = False
-
-    def __new__(cls, *args, **parameters):
-        # Not in __init__: scikit-learn reads the parameters from its signature.
-        refuse_names_of_svc(cls, parameters)
-        return super().__new__(cls)
 
     def set_params(self, **params):
         """Set parameters of this estimator or of its nested objects.

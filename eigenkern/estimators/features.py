@@ -28,7 +28,7 @@ from ..problems.parameters import (
 )
 from .documentation import link_to_documentation
 from .far_values import check_values, warn_of_cutoffs, warn_of_far_values
-from .names import refuse_names_of_svc
+from .names import HelpsUsersOfSVC
 from .nested import set_with_kernel
 from .validation import (
     all_or_nothing,
@@ -46,7 +46,12 @@ from .validation import (
 _SLAB_BYTES = 256e6
 
 
-class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureMap(
+    HelpsUsersOfSVC,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
     """Features phi(x) whose products approximate a kernel.
 
     A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
@@ -57,11 +62,6 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     _accept_sparse = False
     #: The parameter with the number of features.
     _size = "n_components"
-
-    def __new__(cls, *args, **parameters):
-        # Not in __init__: scikit-learn reads the parameters from its signature.
-        refuse_names_of_svc(cls, parameters)
-        return super().__new__(cls)
 
     def set_params(self, **params):
         """Set parameters of this estimator or of its nested objects.

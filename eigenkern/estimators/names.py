@@ -4,6 +4,26 @@ import inspect
 from numbers import Real
 
 
+class _SignatureOfInit:
+    """The signature of a class: that of ``__init__``, also where Python has another."""
+
+    def __get__(self, instance, cls):
+        signature = inspect.signature(cls.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class HelpsUsersOfSVC:
+    """An estimator whose constructor says what to pass instead of `gamma` and `C`."""
+
+    # Some versions of Python (3.11.2) would take that of ``__new__``.
+    __signature__ = _SignatureOfInit()
+
+    def __new__(cls, *args, **parameters):
+        # Not in __init__: scikit-learn reads the parameters from its signature.
+        refuse_names_of_svc(cls, parameters)
+        return super().__new__(cls)
+
+
 def refuse_names_of_svc(cls, parameters):
     """Raise a TypeError that says what to pass instead of `gamma` and `C`.
 
