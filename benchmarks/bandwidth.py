@@ -22,7 +22,7 @@ from datasets import CLASSES, IMAGES, TARGETS, available, parts
 from kernel_product import processor
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern.problems import parameters
+from eigenkern.problems import kernel_parameters as parameters
 
 RESULTS = Path(__file__).parent / "results"
 CHOSEN_ON = ("california_housing", "cpusmall", "a9a", "mnist")

@@ -44,7 +44,7 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
 )
-from eigenkern.backend.threads import Team, n_blas_threads, n_cores, run_on_threads
+from eigenkern.arrays.threads import Team, n_blas_threads, n_cores, run_on_threads
 
 RESULTS = Path(__file__).parent / "results" / "busy.txt"
 # What keeps the machine busy; both end with the process that started them.

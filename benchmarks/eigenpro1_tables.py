@@ -37,14 +37,14 @@ from eigenkern import (
     NystromClassifier,
     RandomFourierFeatures,
 )
-from eigenkern.backend.linalg import right_singular_vectors
+from eigenkern.arrays.linalg import right_singular_vectors
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian
+from eigenkern.methods.epochs import eigenpro, step_on_all_rows, step_on_rows
 from eigenkern.operators.cached import CachedTriangle
-from eigenkern.operators.given import GivenMatrix
+from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
-from eigenkern.preconditioners.eigenpro2 import Spectral
-from eigenkern.solvers.eigenpro import eigenpro, step_on_all_rows, step_on_rows
+from eigenkern.preconditioners.global_spectral import GlobalSpectral
+from eigenkern.preconditioners.spectral import Spectral
 
 RESULTS = Path(__file__).parent / "results"
 M, Q, SUBSAMPLE = 256, 160, 4800

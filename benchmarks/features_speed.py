@@ -21,7 +21,7 @@ from kernel_product import processor
 from sklearn.kernel_approximation import RBFSampler
 
 from eigenkern import RandomFourierFeatures
-from eigenkern.backend.threads import n_blas_threads
+from eigenkern.arrays.threads import n_blas_threads
 
 N, D = 20000, 2000
 FEATURES = (20, 100, 784)

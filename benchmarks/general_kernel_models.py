@@ -34,7 +34,7 @@ from eigenkern import (
     EigenProRegressor,
     FalkonLikeClassifier,
 )
-from eigenkern.backend.linalg import cholesky, solve_triangular
+from eigenkern.arrays.linalg import cholesky, solve_triangular
 from eigenkern.kernels import Laplacian
 from eigenkern.operators.tiled import TiledKernel
 

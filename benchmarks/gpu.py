@@ -49,8 +49,8 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
 )
-from eigenkern.backend import memory
-from eigenkern.backend.array import namespace
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import namespace
 from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.operators.sharded import kernel_operator
 from eigenkern.operators.tiled import TiledKernel

@@ -25,10 +25,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from eigenkern import FalkonLikeClassifier, NystromClassifier, NystromRegressor
 from eigenkern.kernels import Gaussian
-from eigenkern.nystrom.filters import DescentPath, RidgePath
-from eigenkern.nystrom.moments import Moments
-from eigenkern.nystrom.selection import validation_errors
-from eigenkern.nystrom.whitening import Whitening
+from eigenkern.methods.left_out import validation_errors
+from eigenkern.methods.moments import Moments
+from eigenkern.methods.paths import DescentPath, RidgePath
+from eigenkern.methods.whitening import Whitening
 from eigenkern.operators.tiled import TiledKernel
 
 RESULTS = Path(__file__).parent / "results"

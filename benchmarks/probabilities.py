@@ -37,7 +37,7 @@ from eigenkern import (
     NystromClassifier,
     NytroClassifier,
 )
-from eigenkern.problems.least_squares import LeastSquares
+from eigenkern.problems.closed_form import LeastSquares
 
 RESULTS = Path(__file__).parent / "results"
 DATA = ("a9a", "ijcnn1", "coil2000", "mnist")

@@ -43,18 +43,18 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
 )
-from eigenkern.backend.dask import (
+from eigenkern.arrays.linalg import solve_triangular
+from eigenkern.arrays.machine import GPU
+from eigenkern.kernels import Laplacian
+from eigenkern.methods import projected as solver
+from eigenkern.operators.cached import CachedTriangle
+from eigenkern.operators.tiled import TiledKernel
+from eigenkern.rows.dask_rows import (
     DaskRows,
     Workers,
     reuse_freed_memory,
     rows_of_chunks,
 )
-from eigenkern.backend.linalg import solve_triangular
-from eigenkern.backend.machine import GPU
-from eigenkern.kernels import Laplacian
-from eigenkern.operators.cached import CachedTriangle
-from eigenkern.operators.tiled import TiledKernel
-from eigenkern.solvers import projected as solver
 
 RESULTS = Path(__file__).parent / "results"
 N, D, P, M = 200_000, 100, 5000, 4000
@@ -479,7 +479,7 @@ def files(n=1_000_000, d=50):
                 score = estimator.score(X[:9999], y[:9999])
                 line = f"{label:24} {plain:6.1f} s {score:.3f}"
                 for name, store in stores.items():
-                    with mock.patch("eigenkern.estimators.lazy._fits", lambda X: False):
+                    with mock.patch("eigenkern.rows.input._fits", lambda X: False):
                         ratio = seconds_of(estimator, store, y) / plain
                     score = estimator.score(X[:9999], y[:9999])
                     line += f"   {name} {ratio:.2f} {score:.3f}"

@@ -7,19 +7,18 @@ if TYPE_CHECKING:
     from . import centers as centers
     from . import inspection as inspection
     from . import kernels as kernels
-    from .backend.versions import show_versions as show_versions
+    from .arrays.versions import show_versions as show_versions
     from .display import ConvergenceDisplay as ConvergenceDisplay
     from .display import MetricDisplay as MetricDisplay
     from .display import RegularizationPathDisplay as RegularizationPathDisplay
     from .display import SpectrumDisplay as SpectrumDisplay
     from .estimates import estimate as estimate
-    from .estimators.checkpoint import Checkpoint as Checkpoint
     from .estimators.doubly_stochastic import DSGClassifier as DSGClassifier
     from .estimators.doubly_stochastic import DSGRegressor as DSGRegressor
     from .estimators.eigenpro import EigenProClassifier as EigenProClassifier
     from .estimators.eigenpro import EigenProRegressor as EigenProRegressor
-    from .estimators.falkon import FalkonLikeClassifier as FalkonLikeClassifier
-    from .estimators.falkon import FalkonLikeRegressor as FalkonLikeRegressor
+    from .estimators.falkon_like import FalkonLikeClassifier as FalkonLikeClassifier
+    from .estimators.falkon_like import FalkonLikeRegressor as FalkonLikeRegressor
     from .estimators.features import RandomFourierFeatures as RandomFourierFeatures
     from .estimators.features import RBFNetworkFeatures as RBFNetworkFeatures
     from .estimators.linear_eigenpro import (
@@ -34,13 +33,14 @@ if TYPE_CHECKING:
     from .estimators.nytro import NytroRegressor as NytroRegressor
     from .estimators.rfm import RFMClassifier as RFMClassifier
     from .estimators.rfm import RFMRegressor as RFMRegressor
+    from .fitting.checkpoint import Checkpoint as Checkpoint
 
 __version__ = "0.1.0"
 
 # Public names by module. A module, with the parts of scikit-learn that it needs, is
 # imported when one of its names is first used.
 _MODULES = {
-    "backend.versions": ["show_versions"],
+    "arrays.versions": ["show_versions"],
     "display": [
         "ConvergenceDisplay",
         "MetricDisplay",
@@ -48,10 +48,10 @@ _MODULES = {
         "SpectrumDisplay",
     ],
     "estimates": ["estimate"],
-    "estimators.checkpoint": ["Checkpoint"],
+    "fitting.checkpoint": ["Checkpoint"],
     "estimators.doubly_stochastic": ["DSGClassifier", "DSGRegressor"],
     "estimators.eigenpro": ["EigenProClassifier", "EigenProRegressor"],
-    "estimators.falkon": ["FalkonLikeClassifier", "FalkonLikeRegressor"],
+    "estimators.falkon_like": ["FalkonLikeClassifier", "FalkonLikeRegressor"],
     "estimators.features": ["RBFNetworkFeatures", "RandomFourierFeatures"],
     "estimators.linear_eigenpro": [
         "LinearEigenProClassifier",

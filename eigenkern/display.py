@@ -4,9 +4,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .backend.array import to_numpy
-from .backend.hints import ArrayLike
-from .estimators.validation import check_has_fitted
+from .arrays.array import ArrayLike, to_numpy
+from .fitting.validation import check_has_fitted
 
 __all__ = [
     "ConvergenceDisplay",

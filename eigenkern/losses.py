@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .backend.array import device_of, namespace
+from .arrays.array import device_of, namespace
 
 __all__ = [
     "EpsilonInsensitive",

@@ -15,7 +15,7 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
-from eigenkern.backend import memory
+from eigenkern.arrays import memory
 from eigenkern.kernels import Gaussian
 
 
@@ -26,7 +26,7 @@ def no_work(monkeypatch):
     def work(*args, **kwargs):
         raise AssertionError("the fit began")
 
-    monkeypatch.setattr("eigenkern.estimators.tuned.tune", work)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro_fit.tune", work)
 
 
 BAD_PARAMETERS = [

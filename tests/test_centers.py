@@ -8,8 +8,8 @@ from scipy.spatial.distance import cdist
 from sklearn import config_context
 
 from eigenkern import centers
-from eigenkern.backend import memory
-from eigenkern.backend.array import namespace, to_numpy
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import namespace, to_numpy
 from eigenkern.centers import (
     METHODS,
     choose,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern.backend import array
+from eigenkern.arrays import array
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Matern, Polynomial
 from eigenkern.kernels.radial import _ClippedGaussian as ClippedGaussian
 from eigenkern.kernels.radial import _LaplacianSlope as LaplacianSlope

@@ -256,7 +256,7 @@ def test_errors(name, call, message):
 
 def test_measured_once(monkeypatch):
     estimate(NystromRegressor(n_centers=10), 100, 4)
-    monkeypatch.setattr(eigenkern.estimates.planned, "_best_seconds", None)
+    monkeypatch.setattr(eigenkern.estimates.costs, "_best_seconds", None)
     first = estimate(NystromRegressor(n_centers=10), 1000, 4)
     assert first.seconds == estimate(NystromRegressor(n_centers=10), 1000, 4).seconds
 

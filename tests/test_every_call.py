@@ -5,9 +5,9 @@ import pytest
 from sklearn.base import is_classifier
 
 import eigenkern
-from eigenkern.estimators import gaussian_process
+from eigenkern.fitting import posterior as gaussian_process
 from eigenkern.inspection import average_gradient_outer_product, gradient
-from eigenkern.tuning import sizes
+from eigenkern.plan import sizes
 
 NAMES = sorted(
     name for name in eigenkern.__all__ if name.endswith(("Regressor", "Classifier"))

@@ -27,13 +27,7 @@ from eigenkern import (
     RBFNetworkFeatures,
     RFMRegressor,
 )
-from eigenkern.backend.array import to_numpy
-from eigenkern.backend.robust import (
-    frame_of_distances,
-    medians,
-    sampled,
-    without_far_values,
-)
+from eigenkern.arrays.array import to_numpy
 from eigenkern.centers import kmeans, masses
 from eigenkern.inspection import gradient
 from eigenkern.kernels import (
@@ -46,6 +40,12 @@ from eigenkern.kernels import (
     scale_gamma,
 )
 from eigenkern.operators.tiled import TiledKernel
+from eigenkern.rows.robust import (
+    frame_of_distances,
+    medians,
+    sampled,
+    without_far_values,
+)
 
 # Values that spoil rows, by data type.
 SPOILS = [

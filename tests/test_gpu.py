@@ -16,9 +16,8 @@ from eigenkern import (
     RandomFourierFeatures,
     RBFNetworkFeatures,
 )
-from eigenkern.backend import array, memory
-from eigenkern.backend.array import Location, namespace, run_cuda
-from eigenkern.backend.transfer import StreamedRows
+from eigenkern.arrays import array, memory
+from eigenkern.arrays.array import Location, namespace, run_cuda
 from eigenkern.kernels import (
     Cauchy,
     Gaussian,
@@ -30,6 +29,7 @@ from eigenkern.kernels import (
 from eigenkern.operators.cached import cached
 from eigenkern.operators.sharded import kernel_operator
 from eigenkern.operators.tiled import TiledKernel
+from eigenkern.rows.transfer import StreamedRows
 
 pytestmark = pytest.mark.gpu
 

@@ -28,7 +28,7 @@ from eigenkern import (
     NytroClassifier,
     NytroRegressor,
 )
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Laplacian
 
 both = pytest.mark.parametrize("cls", [EigenProRegressor, EigenProClassifier])

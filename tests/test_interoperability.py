@@ -39,8 +39,8 @@ from eigenkern import (
     RBFNetworkFeatures,
     RFMRegressor,
 )
-from eigenkern.backend.array import to_numpy
-from eigenkern.estimators import documentation
+from eigenkern.arrays.array import to_numpy
+from eigenkern.fitting import conveniences as documentation
 
 
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # with the bandwidth 1e-3

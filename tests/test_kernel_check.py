@@ -20,7 +20,7 @@ from eigenkern import (
     NytroClassifier,
     NytroRegressor,
 )
-from eigenkern.estimators.kernel_check import check_given_kernel
+from eigenkern.fitting.outcome import check_given_kernel
 from eigenkern.kernels import Gaussian, Kernel, Laplacian, Linear, Polynomial
 
 MACHINES = [

@@ -9,8 +9,8 @@ from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
 from eigenkern import kernels
-from eigenkern.backend import array
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays import array
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -26,7 +26,11 @@ from eigenkern.kernels import (
 )
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.problems.data import Data
-from eigenkern.problems.parameters import check_bandwidth, check_kernel, make_kernel
+from eigenkern.problems.kernel_parameters import (
+    check_bandwidth,
+    check_kernel,
+    make_kernel,
+)
 
 SIGMA = 1.7
 RADIAL = {

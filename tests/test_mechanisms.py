@@ -16,7 +16,7 @@ from scipy.spatial.distance import cdist
 
 import eigenkern
 from eigenkern import Checkpoint
-from eigenkern.estimators.checkpoint import Keeper
+from eigenkern.fitting.checkpoint import Keeper
 
 N, N_NEW = 120, 200
 
@@ -25,7 +25,7 @@ N, N_NEW = 120, 200
 def small_limits():
     """Let 120 rows meet what otherwise thousands meet: rows that are not measured."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eigenkern.tuning.sizes.N_MEASURED", 60)
+        patch.setattr("eigenkern.plan.sizes.N_MEASURED", 60)
         patch.setattr(os, "fsync", lambda _: None)  # it takes milliseconds
         yield
 
@@ -83,7 +83,7 @@ def epochs(algorithm, **parameters):
 
 FEW_MEASURED = {"subsample_size": 30}
 ABSURD = {"step_size": 1e4, "n_iter_no_change": 20, "max_iter": 40}
-BY_PARTS = {"eigenkern.tuning.penalty._ROWS_LEFT_OUT": 40}
+BY_PARTS = {"eigenkern.plan.penalty._ROWS_LEFT_OUT": 40}
 ITERATES = {"eigenkern.estimators.nytro.factorizes": lambda *_: False}
 EPOCHS = {"batch_size": 15, "max_iter": 10}
 DSG = {"max_iter": 3, "block_size": 32, "max_features": 128}

@@ -31,8 +31,8 @@ from eigenkern import (
     RFMRegressor,
 )
 from eigenkern.kernels import Cauchy, Gaussian, Laplacian, Manhattan, Matern, Polynomial
-from eigenkern.operators.linear import features_of
-from eigenkern.solvers.direct import solve_features_directly
+from eigenkern.methods.direct import solve_features_directly
+from eigenkern.operators.centered import features_of
 
 REGRESSORS = [
     EigenProRegressor(),

@@ -22,7 +22,7 @@ PARTS = {
     "eigenkern.kernels.Laplacian",
     "eigenkern.kernels.Manhattan",
     "eigenkern.kernels.Matern",
-    "eigenkern.estimators.calibration.Calibration",  # a dataclass of numbers
+    "eigenkern.fitting.calibration.Calibration",  # a dataclass of numbers
 }
 FAST = {"DSG": {"max_iter": 3}, "RFM": {"max_rounds": 1}}
 

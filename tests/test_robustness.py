@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from eigenkern import EigenProRegressor
 from eigenkern.kernels import Gaussian, median_distance
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.tuning.step import tune
+from eigenkern.plan.step import tune
 
 N, D = 1400, 6
 

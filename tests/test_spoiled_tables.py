@@ -207,13 +207,13 @@ def test_the_log_loss_of_a_class_for_each_row(cls):
 
 def test_few_centers_need_few_rows(monkeypatch):
     sizes = []
-    ridge = eigenkern.problems.penalty.auto_ridge
+    ridge = eigenkern.problems.closed_form.auto_ridge
 
     def remember(K, *args, **options):
         sizes.append(K.shape[0])
         return ridge(K, *args, **options)
 
-    monkeypatch.setattr("eigenkern.problems.penalty.auto_ridge", remember)
+    monkeypatch.setattr("eigenkern.problems.closed_form.auto_ridge", remember)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((5000, 3))
     y = X[:, 0] + rng.standard_normal(5000)

@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.array import as_random_state, floating, namespace, take, to_numpy
-from ..backend.hints import AnyGenerator, ArrayLike
+from ..arrays.array import (
+    AnyGenerator,
+    ArrayLike,
+    as_random_state,
+    floating,
+    namespace,
+    take,
+    to_numpy,
+)
 from ..kernels import Kernel
 from .choice import METHODS as METHODS
 from .choice import choose

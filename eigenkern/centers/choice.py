@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ..backend import memory
-from ..backend.array import device_of, namespace, take
+from ..arrays import memory
+from ..arrays.array import device_of, namespace, take
 from ..operators.tiled import TiledKernel
 from .clusters import cluster_means
 from .sampling import leverage_indices, pilot_size, pivot_indices, uniform_indices

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ..backend.array import device_of, move, namespace, slices, to_numpy
-from ..backend.linalg import large_product
-from ..backend.robust import centered, frame_of_distances
-from ..backend.threads import openmp_with_room
+from ..arrays.array import device_of, move, namespace, slices, to_numpy
+from ..arrays.linalg import large_product
+from ..arrays.threads import openmp_with_room
+from ..rows.robust import centered, frame_of_distances
 from .distinct import distinct_rows
 
 # Most means for which k-means++ chooses the start. Its time grows with the square of

@@ -5,8 +5,8 @@ from hashlib import blake2b
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import slices, to_numpy
-from ..backend.lazy import is_lazy
+from ..arrays.array import slices, to_numpy
+from ..rows.lazy_rows import is_lazy
 
 # Numbers of X whose keys are computed at a time: copies of 8 MB.
 _KEYS_BLOCK = 2**20

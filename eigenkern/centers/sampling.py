@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.optimize import brentq
 
-from ..backend.array import device_of, namespace, slices, take, to_numpy
-from ..backend.linalg import eigh, large_product, solve_triangular
+from ..arrays.array import device_of, namespace, slices, take, to_numpy
+from ..arrays.linalg import eigh, large_product, solve_triangular
 
 
 def uniform_indices(n_rows, n_centers, rng):

@@ -15,12 +15,10 @@ from ..estimators.linear_eigenpro import (
     LinearEigenProRegressor,
 )
 from ..estimators.nystrom import NystromClassifier, NystromRegressor
-from ..estimators.validation import check_number, check_parameters
-from .features import estimate_dsg, estimate_linear
-from .kernel_machines import estimate_eigenpro
-from .least_squares import FALKON, NYTRO, estimate_centers
-from .planned import PlannedFit
-from .result import Estimate
+from ..fitting.validation import check_number, check_parameters
+from .closed import FALKON, NYTRO, estimate_centers
+from .costs import Estimate, PlannedFit
+from .iterative import estimate_dsg, estimate_eigenpro, estimate_linear
 
 _FAMILIES = {
     (EigenProRegressor, EigenProClassifier): estimate_eigenpro,

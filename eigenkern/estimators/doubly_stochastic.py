@@ -8,40 +8,46 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import is_regressor
 
-from ..backend.array import location_of, move, slices, to_numpy
-from ..backend.devices import compute_device
-from ..backend.hints import ArrayLike, RandomState
-from ..backend.robust import cast
-from ..backend.transfer import StreamedRows
-from ..kernels import Kernel
-from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
-from ..operators.fourier import FourierBlocks
-from ..operators.gradient import FourierGradient
-from ..operators.plan import cache_budget
-from ..problems.fourier import FourierProblem, Start
-from ..problems.parameters import check_spectral_law
-from ..solvers.block_choice import BlockRule
-from ..solvers.doubly_stochastic import doubly_stochastic
-from ..tuning.doubly_stochastic import (
-    ALPHA,
-    choose_sizes,
-    first_blocks,
-    make_steps,
+from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
+from ..arrays.devices import compute_device
+from ..fitting.checkpoint import Checkpoint
+from ..fitting.model import (
+    Model,
+    check_epochs,
+    chooses_penalty,
+    epoch_rule,
+    split,
+    stops_early,
 )
-from .base import Model, check_epochs, chooses_penalty, epoch_rule, split, stops_early
-from .checkpoint import Checkpoint
-from .epochs import EpochRule
-from .far_values import warn_of_cutoffs
-from .quantiles import CalibratedRule, check_quantiles, mean_d2, without_crossing
-from .streaming import Streaming
-from .targets import ClassificationTargets, RegressionTargets
-from .validation import (
+from ..fitting.outcome import warn_of_cutoffs
+from ..fitting.rules import EpochRule
+from ..fitting.streaming import Streaming
+from ..fitting.targets import (
+    CalibratedRule,
+    ClassificationTargets,
+    RegressionTargets,
+    check_quantiles,
+    mean_d2,
+    without_crossing,
+)
+from ..fitting.validation import (
     check_kernel_parameters,
     check_number,
     is_auto,
     on_its_device,
     warn_user,
 )
+from ..kernels import Kernel
+from ..losses import EpsilonInsensitive, Hinge, Huber, LogLoss, Pinball, SquaredError
+from ..methods.stochastic import BlockRule, doubly_stochastic
+from ..operators.blocks import cache_budget
+from ..operators.gradient import FourierGradient
+from ..operators.waves import FourierBlocks
+from ..plan.stochastic_step import ALPHA, choose_sizes, first_blocks, make_steps
+from ..problems.kernel_parameters import check_spectral_law
+from ..problems.random_waves import FourierProblem, Start
+from ..rows.robust import cast
+from ..rows.transfer import StreamedRows
 
 # Minimum number of steps in an epoch: fewer measure the loss too poorly. On 800 rows of
 # eight data sets the errors (1 - R2, log loss) with 4, 8 and 16 are 0.96 to 1.02 times
@@ -67,7 +73,7 @@ def holds_rows_out(model, n):
     return model.validation_fraction * n * rarest > 1.0 - 1e-9
 
 
-def chosen_sizes(model, n, n_columns=1, cache=0.0):
+def chosen_block_sizes(model, n, n_columns=1, cache=0.0):
     """Return F and B for n rows, and the bytes of the running values of f, or 0."""
     needed = 8.0 * n * n_columns  # in float64, at most
     kept = needed if needed <= cache else 0.0
@@ -143,7 +149,7 @@ class _DoublyStochastic(Streaming, Model):
         data, train = data.without_copies(train)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        block_size, batch_size, kept = chosen_sizes(self, n, n_columns, cache)
+        block_size, batch_size, kept = chosen_block_sizes(self, n, n_columns, cache)
         problem = self._problem(data, train, held_out, block_size, cache - kept)
         alpha = self._alpha
         if is_auto(self.alpha) and held_out is None:
@@ -252,7 +258,7 @@ class _DoublyStochastic(Streaming, Model):
             if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
                 block_size, batch_size = self.block_size_, self.batch_size_
             else:
-                block_size, batch_size, _ = chosen_sizes(self, len(rows))
+                block_size, batch_size, _ = chosen_block_sizes(self, len(rows))
             problem = self._problem(data, rows, None, block_size, cache)
             chosen = self._chosen(problem, batch_size, None, self._alpha)
             expansion, halvings = problem.initial_coef(), 0

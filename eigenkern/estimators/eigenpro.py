@@ -8,14 +8,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..backend.devices import working_device
-from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..backend.threads import single_threaded_blas
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
+from ..arrays.devices import working_device
+from ..arrays.threads import single_threaded_blas
 from ..centers import METHODS
-from ..problems.data import Data
-from ..problems.retained import Retained
-from ..tuning.sizes import n_sampled_rows
-from .base import (
+from ..fitting.checkpoint import Checkpoint
+from ..fitting.model import (
     Model,
     given_penalty,
     is_precomputed,
@@ -26,28 +24,10 @@ from .base import (
     split,
     stops_early,
 )
-from .checkpoint import Checkpoint
-from .general import (
-    learner_of_fitted,
-    new_learner,
-    prepare_exact,
-    prepare_on_centers,
-)
-from .learner import WatchedRounds, warn_of_projections
-from .machines import prepare_machine
-from .streaming import PassRule, Stream, Streaming, joined_arrays
-from .targets import ClassificationTargets, RegressionTargets
-from .training import ProgressLine, Report, train
-from .tuned import (
-    GENERAL,
-    MACHINES,
-    check_tuning,
-    chosen_algorithm,
-    gives_centers,
-    has_own_centers,
-    largest_size,
-)
-from .validation import (
+from ..fitting.rules import ProgressLine, Report, train
+from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
+from ..fitting.targets import ClassificationTargets, RegressionTargets
+from ..fitting.validation import (
     advises_on_memory,
     all_or_nothing,
     check_kernel_parameters,
@@ -55,6 +35,25 @@ from .validation import (
     check_number,
     is_auto,
     publish,
+)
+from ..plan.sizes import n_sampled_rows
+from ..problems.data import Data
+from ..problems.retained import Retained
+from .eigenpro_fit import (
+    GENERAL,
+    MACHINES,
+    WatchedRounds,
+    check_tuning,
+    chosen_algorithm,
+    gives_centers,
+    has_own_centers,
+    largest_size,
+    learner_of_fitted,
+    new_learner,
+    prepare_exact,
+    prepare_machine,
+    prepare_on_centers,
+    warn_of_projections,
 )
 
 # Projections in a round, after which a stream may go back to the best model: some

@@ -10,27 +10,25 @@ from sklearn.base import (
 )
 from sklearn.utils import check_random_state
 
-from ..backend.array import device_of, location_of, move, namespace, slices
-from ..backend.devices import compute_device
-from ..backend.hints import ArrayLike, KernelLike, RandomState
-from ..backend.lazy import check_in_memory, in_memory, rows_at
-from ..backend.robust import cast
-from ..backend.transfer import StreamedRows
-from ..centers import cluster_means, distinct_rows, uniform_indices
-from ..kernels import Kernel
-from ..operators.fourier import fourier_features, frame_of_phases
-from ..operators.tiled import TiledKernel
-from ..problems.parameters import (
-    check_bandwidth,
-    check_kernel,
-    check_spectral_law,
-    make_kernel,
+from ..arrays.array import (
+    ArrayLike,
+    KernelLike,
+    RandomState,
+    device_of,
+    location_of,
+    move,
+    namespace,
+    slices,
 )
-from .documentation import link_to_documentation
-from .far_values import check_values, warn_of_cutoffs, warn_of_far_values
-from .names import HelpsUsersOfSVC
-from .nested import set_with_kernel
-from .validation import (
+from ..arrays.devices import compute_device
+from ..centers import cluster_means, distinct_rows, uniform_indices
+from ..fitting.conveniences import (
+    HelpsUsersOfSVC,
+    link_to_documentation,
+    set_with_kernel,
+)
+from ..fitting.outcome import check_values, warn_of_cutoffs, warn_of_far_values
+from ..fitting.validation import (
     all_or_nothing,
     check_centers,
     check_number,
@@ -41,6 +39,18 @@ from .validation import (
     validated,
     warn_of_few_rows,
 )
+from ..kernels import Kernel
+from ..operators.tiled import TiledKernel
+from ..operators.waves import fourier_features, frame_of_phases
+from ..problems.kernel_parameters import (
+    check_bandwidth,
+    check_kernel,
+    check_spectral_law,
+    make_kernel,
+)
+from ..rows.lazy_rows import check_in_memory, in_memory, rows_at
+from ..rows.robust import cast
+from ..rows.transfer import StreamedRows
 
 # Bytes of features to compute at a time on another device than that of X.
 _SLAB_BYTES = 256e6

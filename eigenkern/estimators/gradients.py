@@ -6,21 +6,20 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..backend.array import device_of, location_of, move, slices
-from ..backend.devices import working_device
-from ..backend.hints import ArrayLike, RandomState
-from ..backend.linalg import large_product
-from ..backend.machine import GRADIENT_BYTES
-from ..problems.problem import take
-from .base import Model
-from .far_values import check_values
-from .validation import (
+from ..arrays.array import ArrayLike, RandomState, device_of, location_of, move, slices
+from ..arrays.devices import working_device
+from ..arrays.linalg import large_product
+from ..arrays.machine import GRADIENT_BYTES
+from ..fitting.model import Model
+from ..fitting.outcome import check_values
+from ..fitting.validation import (
     check_number,
     check_rows,
     check_same_location,
     check_weights,
     shared_out,
 )
+from ..problems.problem import take
 
 # Maximum number of outputs to differentiate; more are replaced by random combinations.
 _MAX_OUTPUTS = 10

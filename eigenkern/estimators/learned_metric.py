@@ -10,17 +10,17 @@ from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from sklearn.base import clone
 
-from ..backend.array import device_of, namespace, to_numpy
-from ..backend.lazy import MappedRows, is_lazy
-from ..backend.linalg import large_product
-from ..backend.robust import cast, frame_of_distances, without_far_values
+from ..arrays.array import device_of, namespace, to_numpy
+from ..arrays.linalg import large_product
+from ..fitting.outcome import no_warning_of_columns
+from ..fitting.rules import Rule
+from ..fitting.validation import warn_user
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
-from ..problems.parameters import make_kernel
-from .far_values import no_warning_of_columns
+from ..problems.kernel_parameters import make_kernel
+from ..rows.lazy_rows import MappedRows, is_lazy
+from ..rows.robust import cast, frame_of_distances, without_far_values
 from .gradients import mean_outer_product
-from .training import Rule
-from .validation import warn_user
 
 # Maximum number of features for which "auto" tries a full metric: its root takes 0.2 s
 # per round there, and 1.1 s for twice as many features.

@@ -9,22 +9,19 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import location_of, move, namespace, to_numpy
-from ..backend.devices import compute_device
-from ..backend.hints import ArrayLike, Device, RandomState
-from ..backend.lazy import is_lazy
-from ..backend.linalg import large_product
-from ..backend.robust import cast
-from ..operators.linear import features_of
-from ..preconditioners.linear import LinearSpectral
-from ..problems.linear import LinearProblem, Seen
-from ..problems.problem import weighted_mean_square
-from ..solvers.direct import solve_features_directly
-from ..solvers.eigenpro import eigenpro, gone_on, step_on_features
-from ..tuning.linear import sizes_of_features, tune_on_features
-from ..tuning.penalty import auto_ridge_of_features
-from ..tuning.sizes import direct_pays_on_features
-from .base import (
+from ..arrays.array import (
+    ArrayLike,
+    Device,
+    RandomState,
+    location_of,
+    move,
+    namespace,
+    to_numpy,
+)
+from ..arrays.devices import compute_device
+from ..arrays.linalg import large_product
+from ..fitting.checkpoint import Checkpoint
+from ..fitting.model import (
     Model,
     chooses_penalty,
     epoch_rule,
@@ -35,11 +32,22 @@ from .base import (
     split,
     stops_early,
 )
-from .checkpoint import Checkpoint
-from .far_values import have_leverage, warn_of_leverage
-from .streaming import Streaming
-from .targets import ClassificationTargets, RegressionTargets
-from .tuned import (
+from ..fitting.outcome import have_leverage, warn_of_leverage
+from ..fitting.streaming import Streaming
+from ..fitting.targets import ClassificationTargets, RegressionTargets
+from ..fitting.validation import check_flag, check_number, is_auto
+from ..methods.direct import solve_features_directly
+from ..methods.epochs import eigenpro, gone_on, step_on_features
+from ..operators.centered import features_of
+from ..plan.penalty import auto_ridge_of_features
+from ..plan.sizes import direct_pays_on_features
+from ..plan.step import sizes_of_features, tune_on_features
+from ..preconditioners.spectral import LinearSpectral
+from ..problems.features_in_batches import LinearProblem, Seen
+from ..problems.problem import weighted_mean_square
+from ..rows.lazy_rows import is_lazy
+from ..rows.robust import cast
+from .eigenpro_fit import (
     EPOCH_PENALTY,
     check_tuning,
     largest_size,
@@ -47,7 +55,6 @@ from .tuned import (
     prepared_solution,
     tuned_attributes,
 )
-from .validation import check_flag, check_number, is_auto
 
 _LEFT_OUT = "its row was left out"
 # So many rows, or this part of them, may be fill values.

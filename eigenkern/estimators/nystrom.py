@@ -5,31 +5,33 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..backend.array import to_numpy
-from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..nystrom.filters import RidgePath
-from ..solvers.state import State
-from .base import Model, kernel_gradients, kernel_values
-from .gaussian_process import Posterior, posterior_attributes
-from .least_squares import (
-    check_selection,
-    chosen_alpha,
-    make_problem,
-    path_errors,
-    ridge_coef,
-    selection_for,
-    warn_at_end,
-    warn_if_indefinite,
-)
-from .logistic import N_ALPHAS, check_log_loss_selection, check_loss, prepare_nystrom
-from .targets import ClassificationTargets, RegressionTargets
-from .training import SolutionRule
-from .validation import (
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, to_numpy
+from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.posterior import Posterior, posterior_attributes
+from ..fitting.rules import SolutionRule
+from ..fitting.targets import ClassificationTargets, RegressionTargets
+from ..fitting.validation import (
     check_flag,
     check_kernel_parameters,
     check_number,
     is_auto,
     on_its_device,
+)
+from ..methods.paths import RidgePath
+from ..methods.state import State
+from .on_centers import (
+    N_ALPHAS,
+    check_log_loss_selection,
+    check_loss,
+    check_selection,
+    chosen_alpha,
+    make_problem,
+    path_errors,
+    prepare_nystrom,
+    ridge_coef,
+    selection_for,
+    warn_at_end,
+    warn_if_indefinite,
 )
 
 # Penalties above rounding, in units of it.

@@ -8,15 +8,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..backend.array import namespace
-from ..backend.hints import ArrayLike, Device, KernelLike, RandomState
-from ..nystrom.descent import best_iteration, factorizes, stable_step
-from ..nystrom.filters import LAST, DescentPath, iterations, last_iteration
-from ..solvers.state import State
-from .base import Model, kernel_gradients, kernel_values
-from .checkpoint import Checkpoint
-from .early_stopping import EarlyStopping, EarlyStoppingRule
-from .least_squares import (
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
+from ..fitting.checkpoint import Checkpoint
+from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.rules import EarlyStopping, EarlyStoppingRule, SolutionRule
+from ..fitting.targets import ClassificationTargets, RegressionTargets
+from ..fitting.validation import (
+    check_kernel_parameters,
+    check_number,
+    is_auto,
+    warn_user,
+)
+from ..methods.descent import best_iteration, factorizes, stable_step
+from ..methods.paths import LAST, DescentPath, iterations, last_iteration
+from ..methods.state import State
+from .on_centers import (
     check_selection,
     make_problem,
     path_errors,
@@ -24,9 +30,6 @@ from .least_squares import (
     still_falls,
     warn_if_indefinite,
 )
-from .targets import ClassificationTargets, RegressionTargets
-from .training import SolutionRule
-from .validation import check_kernel_parameters, check_number, is_auto, warn_user
 
 # Iterations in the experiments of the paper.
 _MAX_ITER = 500

@@ -12,14 +12,20 @@ from sklearn.base import (
 )
 from sklearn.utils.metaestimators import available_if
 
-from ..backend.array import device_of, location_of, namespace
-from ..backend.hints import ArrayLike, RandomState
-from ..backend.lazy import by_rows
-from ..backend.robust import cast, without_far_values
+from ..arrays.array import ArrayLike, RandomState, device_of, location_of, namespace
+from ..fitting.model import Model, is_precomputed
+from ..fitting.outcome import check_values, warn_of_cutoffs
+from ..fitting.targets import ClassificationTargets, RegressionTargets
+from ..fitting.validation import (
+    check_number,
+    check_rows,
+    check_same_location,
+    on_its_device,
+)
 from ..kernels import Kernel
-from .base import Model, is_precomputed
+from ..rows.lazy_rows import by_rows
+from ..rows.robust import cast, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
-from .far_values import check_values, warn_of_cutoffs
 from .gradients import is_on_kernels
 from .learned_metric import (
     MetricProblem,
@@ -30,8 +36,6 @@ from .learned_metric import (
     mapped,
     mapped_gradients,
 )
-from .targets import ClassificationTargets, RegressionTargets
-from .validation import check_number, check_rows, check_same_location, on_its_device
 
 
 def _has_probabilities(model):

@@ -7,7 +7,9 @@ from numbers import Real
 import numpy as np
 from scipy.spatial.distance import pdist
 
-from ..backend.array import (
+from ..arrays.array import (
+    AnyGenerator,
+    ArrayLike,
     as_random_state,
     floating,
     location_of,
@@ -16,9 +18,8 @@ from ..backend.array import (
     slices,
     to_numpy,
 )
-from ..backend.hints import AnyGenerator, ArrayLike
-from ..backend.lazy import in_memory, is_lazy, rows_at
-from ..backend.robust import medians, sampled, usual_size
+from ..rows.lazy_rows import in_memory, is_lazy, rows_at
+from ..rows.robust import medians, sampled, usual_size
 
 # Distances by name, and what SciPy calls them.
 _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}

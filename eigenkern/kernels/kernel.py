@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend.array import (
+from ..arrays.array import (
+    ArrayLike,
     device_of,
     floating,
     has_vector_math,
@@ -19,7 +20,6 @@ from ..backend.array import (
     run_cuda,
     slices,
 )
-from ..backend.hints import ArrayLike
 
 LOG2_E = math.log2(math.e)
 # Rows of a kernel matrix that are computed at a time.

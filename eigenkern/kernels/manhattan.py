@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
-from ..backend.array import device_of, in_place, is_numpy, matmul, namespace, slices
-from ..backend.robust import cut, cutoffs, medians, sampled
+from ..arrays.array import device_of, in_place, is_numpy, matmul, namespace, slices
+from ..rows.robust import cut, cutoffs, medians, sampled
 from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from ..backend.array import device_of, namespace
+from ..arrays.array import device_of, namespace
 from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import Kernel, Slope
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from ..backend.array import (
+from ..arrays.array import (
     cut_off_at_zero,
     device_of,
     has_vector_math,
@@ -14,7 +14,7 @@ from ..backend.array import (
     namespace,
     slices,
 )
-from ..backend.robust import cut, frame_of_distances
+from ..rows.robust import cut, frame_of_distances
 from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
 from .kernel import LOG2_E, Kernel, Slope, exp_of_minus
 

@@ -1,14 +1,13 @@
 """Kernel matrices that are computed once, and cached in memory."""
 
-from ..backend import memory
-from ..backend.array import slices
-from ..backend.devices import on_gpu
-from ..backend.machine import CPU, TRIANGLE_ROWS
-from ..backend.threads import run_on_threads
-from .dask import DaskMatrix, cached_on_workers
-from .given import GivenMatrix
-from .matrix import Matrix, sum_of
-from .plan import cache_budget, cache_pays
+from ..arrays import memory
+from ..arrays.array import slices
+from ..arrays.devices import on_gpu
+from ..arrays.machine import CPU, TRIANGLE_ROWS
+from ..arrays.threads import run_on_threads
+from .blocks import cache_budget, cache_pays
+from .distributed import DaskMatrix, cached_on_workers
+from .matrix import GivenMatrix, Matrix, sum_of
 
 
 def cached(operators, cache_size, n_products, n_features):

@@ -11,7 +11,7 @@ feature. Nothing of size (m, p, d) is ever in memory.
 
 import numpy as np
 
-from ..backend.array import (
+from ..arrays.array import (
     clipped,
     device_of,
     is_numpy,
@@ -21,10 +21,10 @@ from ..backend.array import (
     slices,
     to_numpy,
 )
-from ..backend.machine import GRADIENT_BYTES, SIGNED_ROWS, SIGNED_TILE
-from ..backend.robust import cast, centered, cut, cutoffs, medians, sampled
-from ..backend.threads import run_on_threads
-from ..backend.transfer import StreamedRows
+from ..arrays.machine import GRADIENT_BYTES, SIGNED_ROWS, SIGNED_TILE
+from ..arrays.threads import run_on_threads
+from ..rows.robust import cast, centered, cut, cutoffs, medians, sampled
+from ..rows.transfer import StreamedRows
 from .sharded import kernel_operator
 
 # Bandwidths from which signs of differences are not needed: exp(-1e4) is zero.

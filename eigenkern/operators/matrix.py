@@ -1,13 +1,15 @@
-"""What every operator offers: a matrix represented by its products."""
+"""What every operator offers: a matrix known by its products; the simplest ones."""
 
 from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
-from ..backend.array import device_of, namespace, slices
-from ..backend.linalg import large_product, reflect_rows
-from ..backend.machine import CORE_CACHE_BYTES, CPU
-from ..backend.threads import run_on_threads, single_threaded_blas
+from ..arrays.array import device_of, namespace, slices
+from ..arrays.linalg import large_product, plus_diagonal, reflect_rows
+from ..arrays.machine import CORE_CACHE_BYTES, CPU
+from ..arrays.threads import run_on_threads, single_threaded_blas
 
 # Columns of a panel of a Gram matrix: wide ones are fast.
 PANEL_WIDTH = 512
@@ -379,3 +381,85 @@ def check_finite(values):
             "the kernel matrix has values that are not finite: scale X, or choose "
             "another kernel or bandwidth"
         )
+
+
+class GivenMatrix(Matrix):
+    """A matrix that is in memory: given by the user, or computed once.
+
+    Parameters
+    ----------
+    K : array of shape (m, p)
+    source : Matrix, default=None
+        The operator that computed it and can compute more rows.
+    """
+
+    in_memory = True
+
+    def __init__(self, K, source=None):
+        self._describe(K)
+        self.shape = tuple(K.shape)
+        self._K, self._source = K, source
+
+    def rows(self, X):
+        """Return K(X, Z), computed like this matrix."""
+        return super().rows(X) if self._source is None else self._source.rows(X)
+
+    def plus_diagonal(self, values):
+        """Return K + diag(values), which overwrites K."""
+        return GivenMatrix(plus_diagonal(self._K, values), self._source)
+
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
+        """Return rows [start:stop] of K @ A, and of the first columns of K."""
+        K = self._K[start:stop, :]
+        return large_product(K, A), K[:, :n_columns]
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of K, if possible a view."""
+        K = self._K[start:stop, first:last]
+        return K if dtype is None else self.xp.astype(K, dtype, copy=False)
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return K' G of the rows [start:stop], shape (p, l)."""
+        # G' K reads K along its rows; K' G would not.
+        return large_product(G.T, self.block(start, stop)).T
+
+
+class StackedRows:
+    """Some matrices with the same columns, one below the other.
+
+    Logistic regression on training and held-out rows, which have separate matrices,
+    needs only two sums over all rows, `gram` and `adjoint_of`. It is not a `Matrix`: it
+    has no products and no blocks.
+
+    Parameters
+    ----------
+    matrices : list of Matrix
+    """
+
+    def __init__(self, matrices):
+        stops = accumulate(matrix.shape[0] for matrix in matrices)
+        self._parts = [
+            (matrix, slice(stop - matrix.shape[0], stop))
+            for matrix, stop in zip(matrices, stops, strict=True)
+        ]
+
+    def gram(self, T, weights, *, transform=None):
+        """Return C' W C and C' W T in float64, as `Matrix.gram` does."""
+        sums = [
+            matrix.gram(T[rows, :], weights[rows], transform=transform)
+            for matrix, rows in self._parts
+        ]
+        grams, crosses = zip(*sums, strict=True)
+        return sum(grams[1:], grams[0]), sum(crosses[1:], crosses[0])
+
+    def adjoint_of(self, V, function):
+        """Return K' G in float64, G = ``function(rows, K V)``, as `Matrix` does."""
+
+        def of_part(first, rows, F):
+            return function(slice(first + rows.start, first + rows.stop), F)
+
+        found = [
+            matrix.adjoint_of(V, partial(of_part, rows.start))
+            for matrix, rows in self._parts
+        ]
+        return sum(found[1:], found[0])

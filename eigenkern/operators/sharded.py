@@ -4,13 +4,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from copy import copy
 
-from ..backend.array import equal_slices, is_cupy, move
-from ..backend.dask import DaskRows
-from ..backend.machine import SENT_BYTES
-from ..backend.transfer import move_what_fits
-from .dask import DaskMatrix
-from .given import GivenMatrix
-from .matrix import KERNEL_ATTRIBUTES, Matrix
+from ..arrays.array import equal_slices, is_cupy, move
+from ..arrays.machine import SENT_BYTES
+from ..rows.dask_rows import DaskRows
+from ..rows.transfer import move_what_fits
+from .distributed import DaskMatrix
+from .matrix import KERNEL_ATTRIBUTES, GivenMatrix, Matrix
 from .tiled import TiledKernel
 
 

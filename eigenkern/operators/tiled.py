@@ -12,17 +12,16 @@ from copy import copy
 
 import numpy as np
 
-from ..backend.array import equal_slices, is_numpy, location_of, slices
-from ..backend.dask import DaskRows
-from ..backend.linalg import large_product, plus_diagonal
-from ..backend.machine import CPU, machine_of
-from ..backend.robust import cast
-from ..backend.threads import Team, n_blas_threads, run_on_threads
-from ..backend.transfer import StreamedRows
-from .dask_shards import matrix_on_workers
-from .given import GivenMatrix
-from .matrix import Matrix, sum_of
-from .plan import BlockPlan
+from ..arrays.array import equal_slices, is_numpy, location_of, slices
+from ..arrays.linalg import large_product, plus_diagonal
+from ..arrays.machine import CPU, machine_of
+from ..arrays.threads import Team, n_blas_threads, run_on_threads
+from ..rows.dask_rows import DaskRows
+from ..rows.robust import cast
+from ..rows.transfer import StreamedRows
+from .blocks import BlockPlan
+from .distributed import matrix_on_workers
+from .matrix import GivenMatrix, Matrix, sum_of
 
 # Columns of a tile that `write_rows` computes and then copies.
 _WRITTEN_COLUMNS = 1024

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ..backend import memory
-from ..backend.array import device_of, move, namespace, slices
-from ..backend.array import take as take_in_memory
-from ..backend.devices import compute_device, compute_devices
-from ..backend.lazy import in_memory, is_lazy
-from ..backend.memory import n_bytes
+from ..arrays import memory
+from ..arrays.array import device_of, move, namespace, slices
+from ..arrays.array import take as take_in_memory
+from ..arrays.devices import compute_device, compute_devices
+from ..arrays.memory import n_bytes
+from ..rows.lazy_rows import in_memory, is_lazy
 
 # Rows per block of `take_entries`: 20 MB with 10 000 columns in double precision.
 _TAKEN_ROWS = 256

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse
 
-from ..backend.array import namespace
-from ..backend.memory import n_bytes
-from ..backend.robust import cast
+from ..arrays.array import namespace
+from ..arrays.memory import n_bytes
+from ..rows.robust import cast
 from .data import Data, hold_out
 
 # Most rows to retain, most bytes, and the number of rows to retain even if they take

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern.backend import cholesky, linalg
-from eigenkern.backend.cholesky import factor_in_place
+from eigenkern.arrays import linalg
+from eigenkern.arrays import linalg as cholesky
+from eigenkern.arrays.linalg import factor_in_place
 
 
 @pytest.fixture

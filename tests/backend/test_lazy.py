@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from eigenkern.backend.lazy import StoredRows, rows_at
-from eigenkern.backend.threads import Team
+from eigenkern.arrays.threads import Team
+from eigenkern.rows.lazy_rows import StoredRows, rows_at
 
 
 def test_rows_of_an_unaligned_array_are_taken_without_a_copy_of_it():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern.backend import linalg
-from eigenkern.backend.array import to_numpy
-from eigenkern.backend.linalg import (
+from eigenkern.arrays import linalg
+from eigenkern.arrays.array import to_numpy
+from eigenkern.arrays.linalg import (
     cholesky,
     eigh,
     inverse_diagonal,

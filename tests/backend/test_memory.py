@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from eigenkern.backend import memory
-from eigenkern.backend.array import location_of
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import location_of
 
 HOST = location_of(np.empty(0))
 FREE = 10_000_000  # bytes, of the machine

@@ -18,9 +18,9 @@ from eigenkern import (
     LinearEigenProRegressor,
     NystromRegressor,
 )
-from eigenkern.backend import linalg, threads
-from eigenkern.backend.linalg import large_gram, large_product, solve_triangular
-from eigenkern.backend.threads import (
+from eigenkern.arrays import linalg, threads
+from eigenkern.arrays.linalg import large_gram, large_product, solve_triangular
+from eigenkern.arrays.threads import (
     SleepingTeam,
     Team,
     idle_threads,
@@ -219,7 +219,7 @@ def test_predictions_do_not_depend_on_the_threads(model, monkeypatch, rng):
     X = rng.standard_normal((900, 5))
     y = np.sin(X[:, 0])
     # Sizes depend on measurements of the machine with this number of threads.
-    monkeypatch.setattr("eigenkern.tuning.sizes.filling_work", lambda *args: 3e7)
+    monkeypatch.setattr("eigenkern.plan.sizes.filling_work", lambda *args: 3e7)
     found = []
     for n_threads in (1, 3):
         monkeypatch.setattr(linalg, "SHARED_SECONDS", 1e-12)

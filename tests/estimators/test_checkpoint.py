@@ -32,14 +32,17 @@ from eigenkern import (
     NytroRegressor,
     RFMRegressor,
 )
-from eigenkern.backend import lazy, memory
-from eigenkern.backend.array import to_numpy
-from eigenkern.estimators import checkpoint, learner, training
-from eigenkern.estimators.checkpoint import Keeper
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import to_numpy
+from eigenkern.estimators import eigenpro_fit as learner
+from eigenkern.fitting import checkpoint
+from eigenkern.fitting import rules as training
+from eigenkern.fitting.checkpoint import Keeper
 from eigenkern.kernels import Laplacian
-from eigenkern.solvers.guard import Guarded
-from eigenkern.solvers.state import State
-from eigenkern.tuning import sizes
+from eigenkern.methods.guard import Guarded
+from eigenkern.methods.state import State
+from eigenkern.plan import sizes
+from eigenkern.rows import lazy_rows as lazy
 
 N_EPOCHS = 4
 
@@ -216,7 +219,7 @@ def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
     X, y, _ = data
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
     expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
-    auto = "eigenkern.estimators.least_squares.default_n_centers"
+    auto = "eigenkern.estimators.on_centers.default_n_centers"
     automatic = clone(model).set_params(n_centers="auto", selection="holdout")
     monkeypatch.setattr(auto, lambda *_, **__: 30)
     automatic.fit(X, y, checkpoint=every_epoch(tmp_path / "auto"))
@@ -564,7 +567,7 @@ def test_a_file_is_held_in_memory_or_not_as_at_first(
     held, data, copies, tmp_path, monkeypatch
 ):
     def fits(value):
-        monkeypatch.setattr("eigenkern.estimators.lazy._fits", lambda X: value)
+        monkeypatch.setattr("eigenkern.rows.input._fits", lambda X: value)
 
     X, y, _ = data
     monkeypatch.setattr(lazy, "_BLOCK_BYTES", 700)
@@ -714,7 +717,7 @@ def test_the_intervals(data, tmp_path, monkeypatch):
         now[0] += 1.0
         return now[0]
 
-    monkeypatch.setattr("eigenkern.estimators.checkpoint.time.monotonic", monotonic)
+    monkeypatch.setattr("eigenkern.fitting.checkpoint.time.monotonic", monotonic)
     ticks = epochs(seconds=5)
     assert 1 < len(ticks) < 5 and ticks[-1] == 6
 
@@ -862,7 +865,7 @@ def test_an_interrupt_before_the_first_epoch_changes_nothing(fitted, monkeypatch
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eigenkern.estimators.training.Plateau.update", interrupted)
+    monkeypatch.setattr("eigenkern.fitting.rules.Plateau.update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, -y)
     assert vars(model) == before
@@ -903,7 +906,7 @@ KILLING = """
 import os, random, signal, sys, warnings
 import numpy as np
 from eigenkern import Checkpoint, EigenProRegressor
-from eigenkern.tuning import sizes
+from eigenkern.plan import sizes
 
 warnings.simplefilter("ignore")
 sizes.filling_work = lambda *_: 5e8  # measured once a process, in some time

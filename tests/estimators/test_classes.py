@@ -18,7 +18,7 @@ from eigenkern import (
     NytroClassifier,
     RFMClassifier,
 )
-from eigenkern.estimators.base import split
+from eigenkern.fitting.model import split
 from eigenkern.problems.data import Data
 
 seed_of = np.random.RandomState

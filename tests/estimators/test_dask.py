@@ -37,27 +37,27 @@ from eigenkern import (
     RBFNetworkFeatures,
     RFMRegressor,
 )
-from eigenkern.backend.array import namespace, to_numpy
-from eigenkern.backend.dask import (
+from eigenkern.arrays.array import namespace, to_numpy
+from eigenkern.arrays.threads import n_blas_threads
+from eigenkern.inspection import average_gradient_outer_product, gradient
+from eigenkern.kernels import Gaussian, Laplacian, Linear
+from eigenkern.operators.distributed import (
+    CachedDaskMatrix,
+    DaskMatrix,
+    DaskShards,
+    _gradient,
+    _normal_product,
+)
+from eigenkern.operators.tiled import TiledKernel
+from eigenkern.rows.dask_rows import (
     DaskRows,
     Here,
     Workers,
     reuse_freed_memory,
     rows_of_chunks,
 )
-from eigenkern.backend.lazy import in_memory
-from eigenkern.backend.threads import n_blas_threads
-from eigenkern.estimators.lazy import lazy_rows
-from eigenkern.inspection import average_gradient_outer_product, gradient
-from eigenkern.kernels import Gaussian, Laplacian, Linear
-from eigenkern.operators.dask import (
-    CachedDaskMatrix,
-    DaskMatrix,
-    _gradient,
-    _normal_product,
-)
-from eigenkern.operators.dask_shards import DaskShards
-from eigenkern.operators.tiled import TiledKernel
+from eigenkern.rows.input import lazy_rows
+from eigenkern.rows.lazy_rows import in_memory
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -117,7 +117,7 @@ def client():
 def no_client(request, monkeypatch):
     """Without `client`, chunks are computed here even if a client exists."""
     if "client" not in request.fixturenames:
-        monkeypatch.setattr("eigenkern.backend.dask.cluster", Here)
+        monkeypatch.setattr("eigenkern.rows.dask_rows.cluster", Here)
 
 
 def fitted(name, X, weights=None):
@@ -148,7 +148,7 @@ def iterates(monkeypatch):
     """Make NYTRO iterate; neither it nor Falkon warns at the last iteration."""
     monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
     monkeypatch.setattr("eigenkern.estimators.nytro.warn_user", lambda *_: None)
-    monkeypatch.setattr("eigenkern.estimators.falkon.warn_user", lambda *_: None)
+    monkeypatch.setattr("eigenkern.estimators.falkon_like.warn_user", lambda *_: None)
 
 
 @pytest.fixture
@@ -486,7 +486,7 @@ def test_cache_size_is_for_all_workers(iterates, made):
 
 def test_workers_keep_what_their_memory_limit_allows(iterates, monkeypatch, made):
     D = da.from_array(X, chunks=(170, 4))
-    monkeypatch.setattr("eigenkern.backend.memory.available", lambda *_: 1e9)
+    monkeypatch.setattr("eigenkern.arrays.memory.available", lambda *_: 1e9)
     monkeypatch.setattr(Here, "room", lambda _: {"here": 8 * 60 * 600})
     assert iterated("falkon", D).cache_size_ == 8e-6 * 60 * 600
     monkeypatch.setattr(Here, "room", lambda _: {"here": 8 * 60 * 599})
@@ -622,8 +622,8 @@ class Unsteady(Here):
 @pytest.mark.parametrize("kind", ["rows", "cached", "shards"])
 def test_what_is_lost_with_a_worker_is_made_again(kind, rng, monkeypatch):
     cluster = Unsteady()
-    monkeypatch.setattr("eigenkern.backend.dask.cluster", lambda: cluster)
-    monkeypatch.setattr("eigenkern.backend.dask._PAUSE", 0.0)
+    monkeypatch.setattr("eigenkern.rows.dask_rows.cluster", lambda: cluster)
+    monkeypatch.setattr("eigenkern.rows.dask_rows._PAUSE", 0.0)
     index, Z = rng.permutation(N)[:500], X[:9]
     A, targets, weights = rng.normal(size=(9, 2)), X[:500, :2], rng.random(500)
     lazy = DaskRows(da.from_array(X, chunks=(170, 4)), X.dtype)
@@ -754,7 +754,7 @@ def test_chunks_are_spread_evenly(client, monkeypatch):
 
 
 def test_sums_by_a_tree(client, monkeypatch):
-    monkeypatch.setattr("eigenkern.operators.dask._MAX_GATHERED", 0)
+    monkeypatch.setattr("eigenkern.operators.distributed._MAX_GATHERED", 0)
     D = da.from_array(X, chunks=(170, 4))
     assert_same(fitted("eigenpro4", D), fitted("eigenpro4", X))
 

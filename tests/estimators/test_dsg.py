@@ -15,10 +15,10 @@ from sklearn.linear_model import HuberRegressor, LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from eigenkern import DSGClassifier, DSGRegressor
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Linear
-from eigenkern.operators.fourier import FourierBlocks
-from eigenkern.solvers.state import State
+from eigenkern.methods.state import State
+from eigenkern.operators.waves import FourierBlocks
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["dsg", "udsg", "cdsg"])
 

@@ -15,9 +15,9 @@ from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import d2_pinball_score, mean_pinball_loss
 
 from eigenkern import DSGRegressor
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.losses import Pinball
-from eigenkern.operators.fourier import FourierBlocks
+from eigenkern.operators.waves import FourierBlocks
 
 QUANTILES = (0.1, 0.5, 0.9)
 

@@ -13,11 +13,11 @@ from eigenkern import (
     EigenProClassifier,
     EigenProRegressor,
 )
-from eigenkern.backend import memory
+from eigenkern.arrays import memory
 from eigenkern.kernels import Gaussian, Laplacian
+from eigenkern.methods.state import State
 from eigenkern.operators.cached import CachedTriangle, cached_bytes
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.solvers.state import State
+from eigenkern.operators.matrix import GivenMatrix
 
 # Epochs until the coefficients no longer change.
 CONVERGED = {
@@ -437,7 +437,7 @@ def test_warm_start_that_only_gets_worse_falls_back_to_its_start(
         for loss in losses:  # all models are worse than the mean
             yield State(loss * coef, loss=loss, step_size=1.0)
 
-    monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro_fit.eigenpro", solver)
     model.set_params(max_iter=3).fit(X, y)
     assert model.score(X, y) == pytest.approx(score)
     assert_allclose(model.dual_coef_, before, rtol=1e-12)
@@ -711,7 +711,7 @@ def test_a_last_epoch_that_ends_badly_is_noticed(good, regression, monkeypatch):
         yield State(0.9 * exact if good else 9 * exact, loss=0.5, step_size=1.0)
         yield State(50 * exact, loss=0.01, step_size=1.0)
 
-    monkeypatch.setattr("eigenkern.estimators.machines.eigenpro", solver)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro_fit.eigenpro", solver)
     model = EigenProRegressor(
         algorithm="eigenpro2", alpha=0.0, max_iter=2, random_state=0
     )

@@ -10,11 +10,11 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import r2_score
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Laplacian, Linear, Polynomial
+from eigenkern.methods import direct
+from eigenkern.methods.direct import solve_directly
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.solvers import direct
-from eigenkern.solvers.direct import solve_directly
 
 N = 160
 # Epochs until the coefficients no longer change.

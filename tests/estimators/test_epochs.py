@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from eigenkern.estimators.epochs import EpochRule
-from eigenkern.solvers.state import State
+from eigenkern.fitting.rules import EpochRule
+from eigenkern.methods.state import State
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from eigenkern import (
     FalkonLikeRegressor,
     NystromRegressor,
 )
-from eigenkern.backend.array import to_numpy
-from eigenkern.preconditioners.falkon import TwoCholesky
-from eigenkern.solvers.conjugate_gradient import conjugate_gradient
+from eigenkern.arrays.array import to_numpy
+from eigenkern.methods.conjugate_gradients import conjugate_gradient
+from eigenkern.preconditioners.two_cholesky import TwoCholesky
 
 
 def kernel(X, Z):
@@ -143,7 +143,8 @@ def test_centers_stand_for_the_rows_around_them(method, monkeypatch, rng):
     options |= {"n_centers": 100, "max_iter": 200, "tol": 1e-7, "random_state": 0}
     model = FalkonLikeRegressor(centers=method, **options).fit(X, y)
     monkeypatch.setattr(
-        "eigenkern.problems.centers.masses", lambda X, Z, weights: np.ones(len(Z))
+        "eigenkern.problems.centers_at_once.masses",
+        lambda X, Z, weights: np.ones(len(Z)),
     )
     alike = FalkonLikeRegressor(centers=method, **options).fit(X, y)
     assert model.n_iter_ < 0.7 * alike.n_iter_

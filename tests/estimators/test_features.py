@@ -20,8 +20,8 @@ from eigenkern import (
     RBFNetworkFeatures,
     kernels,
 )
-from eigenkern.backend import array
-from eigenkern.backend.array import namespace, to_numpy
+from eigenkern.arrays import array
+from eigenkern.arrays.array import namespace, to_numpy
 from eigenkern.estimators import features as features_module
 
 KERNELS = [

@@ -23,10 +23,11 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
-from eigenkern.backend import lazy, memory
-from eigenkern.backend.lazy import StoredRows, in_memory
-from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.arrays import memory
 from eigenkern.inspection import average_gradient_outer_product, gradient
+from eigenkern.rows import lazy_rows as lazy
+from eigenkern.rows.input import lazy_rows
+from eigenkern.rows.lazy_rows import StoredRows, in_memory
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -69,7 +70,7 @@ STORES = [memory_map, hdf5, zarr_array]
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch):
     """Files that do not fit in memory, blocks of 400 rows, sections of 1200."""
-    monkeypatch.setattr("eigenkern.estimators.lazy._fits", lambda X: False)
+    monkeypatch.setattr("eigenkern.rows.input._fits", lambda X: False)
     monkeypatch.setattr(lazy, "_BLOCK_BYTES", 400 * 32)
     monkeypatch.setattr(lazy, "_SECTION_BYTES", 1200 * 32)
     monkeypatch.setattr(lazy, "_N_FIRST", 500)
@@ -122,7 +123,7 @@ def test_the_same_linear_model_directly(store, dtype, tmp_path, monkeypatch, rng
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_direct_solution_reads_the_file_twice(dtype, tmp_path, monkeypatch, rng):
     monkeypatch.setattr(lazy, "_N_FIRST", 2000)
-    monkeypatch.setattr("eigenkern.tuning.penalty._MOST_JUDGES", 1000)
+    monkeypatch.setattr("eigenkern.plan.penalty._MOST_JUDGES", 1000)
     noisy = Y + 30 * rng.normal(size=N)
     file, read = hdf5(X.astype(dtype), tmp_path), []
     monkeypatch.setattr(lazy, "check_finite_rows", lambda X: read.append(len(X)))
@@ -342,8 +343,8 @@ LIMITED = """
 import resource, sys
 import h5py, numpy as np
 from eigenkern import NystromRegressor
-from eigenkern.backend.lazy import StoredRows
-from eigenkern.estimators.lazy import lazy_rows
+from eigenkern.rows.lazy_rows import StoredRows
+from eigenkern.rows.input import lazy_rows
 from eigenkern.inspection import average_gradient_outer_product, gradient
 used = 4096 * int(open("/proc/self/statm").read().split()[5])  # data and stack
 limit = used + 700_000_000  # the rows alone are 500

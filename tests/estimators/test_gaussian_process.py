@@ -11,9 +11,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern
 
 from eigenkern import NystromClassifier, NystromRegressor
-from eigenkern.backend.array import to_numpy
-from eigenkern.estimators import gaussian_process
-from eigenkern.nystrom.posterior import n_left_out, scales
+from eigenkern.arrays.array import to_numpy
+from eigenkern.fitting import posterior as gaussian_process
+from eigenkern.methods.left_out import n_left_out, scales
 
 SIGMA = 1.5
 OPTIONS = {"bandwidth": SIGMA, "alpha": 1e-3, "random_state": 0}

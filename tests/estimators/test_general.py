@@ -10,8 +10,8 @@ from sklearn import config_context
 from sklearn.exceptions import ConvergenceWarning
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern.backend import memory
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Laplacian
 
 KERNEL = Laplacian(4.0)
@@ -29,7 +29,7 @@ def data():
 @pytest.fixture
 def quick(monkeypatch):
     """Measure the step on fewer rows."""
-    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 1000)
+    monkeypatch.setattr("eigenkern.plan.sizes.N_MEASURED", 1000)
 
 
 def least_squares(X, y, Z):
@@ -502,8 +502,8 @@ def test_what_was_learned_before_a_pass_failed_is_kept(data):
 
 def test_projections_that_end_too_soon_warn(data, monkeypatch):
     X, y = data
-    monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 1)
-    monkeypatch.setattr("eigenkern.estimators.learner._LARGEST_RESIDUAL", 0.1)
+    monkeypatch.setattr("eigenkern.methods.projected._MAX_PRODUCTS", 1)
+    monkeypatch.setattr("eigenkern.estimators.eigenpro_fit._LARGEST_RESIDUAL", 0.1)
     model = EigenProRegressor(n_centers=300, cache_size=0, n_components=0, **OPTIONS)
     with pytest.warns(ConvergenceWarning, match=r"residual of 0\.\d+ was left"):
         model.set_params(max_iter=1).fit(X, y)

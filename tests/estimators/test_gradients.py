@@ -24,7 +24,7 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.inspection import average_gradient_outer_product, gradient
 from eigenkern.kernels import Gaussian
 

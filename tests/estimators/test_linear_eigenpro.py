@@ -23,9 +23,9 @@ from eigenkern import (
     LinearEigenProRegressor,
     RandomFourierFeatures,
 )
-from eigenkern.backend.array import to_numpy
-from eigenkern.operators.linear import CenteredFeatures
-from eigenkern.solvers.direct import solve_features_directly
+from eigenkern.arrays.array import to_numpy
+from eigenkern.methods.direct import solve_features_directly
+from eigenkern.operators.centered import CenteredFeatures
 
 N, D = 400, 12
 # Exact eigenvectors, no noise, no early end: Newton's method.

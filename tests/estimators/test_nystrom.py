@@ -24,20 +24,20 @@ from eigenkern import (
     NytroClassifier,
     NytroRegressor,
 )
-from eigenkern.backend import memory
-from eigenkern.backend.array import to_numpy
-from eigenkern.backend.machine import CPU
-from eigenkern.backend.threads import n_blas_threads
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import to_numpy
+from eigenkern.arrays.machine import CPU
+from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.kernels import Gaussian
-from eigenkern.nystrom.descent import factorizing_pays
-from eigenkern.nystrom.filters import DescentPath, RidgePath, Spectrum, iterations
-from eigenkern.nystrom.krylov import krylov_spectrum
-from eigenkern.nystrom.plan import NystromPlan
-from eigenkern.nystrom.whitening import Whitening
-from eigenkern.problems.centers import CenterProblem
+from eigenkern.methods.closed_form_plan import NystromPlan
+from eigenkern.methods.descent import factorizing_pays
+from eigenkern.methods.krylov import krylov_spectrum
+from eigenkern.methods.paths import DescentPath, RidgePath, Spectrum, iterations
+from eigenkern.methods.whitening import Whitening
+from eigenkern.problems.centers_at_once import CenterProblem
+from eigenkern.problems.closed_form import LeastSquares
 from eigenkern.problems.data import Data, hold_out
-from eigenkern.problems.least_squares import LeastSquares
-from eigenkern.problems.rows import RowProblem
+from eigenkern.problems.rows_at_once import RowProblem
 
 # Where this is not tested: paths of two or three values often end too early.
 pytestmark = pytest.mark.filterwarnings("ignore:.* it still falls there")
@@ -881,7 +881,7 @@ def test_infinite_kernel_values(regression):
 def test_values_that_overflow(regression, monkeypatch):
     X, y, *_ = regression
     # Targets themselves are checked: see test_parameters.py.
-    monkeypatch.setattr("eigenkern.estimators.targets.check_scale", lambda *_, **__: 0)
+    monkeypatch.setattr("eigenkern.fitting.targets.check_scale", lambda *_, **__: 0)
     with pytest.raises(ValueError, match="no model with a finite error"):
         NystromRegressor(alpha="path").fit(X, y * 1e200)
     with pytest.raises(ValueError, match="coefficients are not finite"):
@@ -974,7 +974,7 @@ def test_automatic_selection(regression, monkeypatch):
     assert_array_equal(model.validation_path_, expected.validation_path_)
     assert model.fit(X, y, X_val=X_test, y_val=y_test).selection_ == "holdout"
     assert clone(model).set_params(alpha=1e-3).fit(X, y).selection_ is None
-    limit = "eigenkern.estimators.least_squares._ENOUGH_TO_HOLD_OUT"
+    limit = "eigenkern.estimators.on_centers._ENOUGH_TO_HOLD_OUT"
     monkeypatch.setattr(limit, 160)
     assert model.fit(X, y).selection_ == "holdout"
     assert model.fit(X[1:], y[1:]).selection_ == "loo"
@@ -1034,7 +1034,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
         asked.append((kind, n_columns, options["validated"], options["n_stored"]))
         return 30
 
-    monkeypatch.setattr("eigenkern.estimators.least_squares.default_n_centers", few)
+    monkeypatch.setattr("eigenkern.estimators.on_centers.default_n_centers", few)
     model.set_params(n_centers="auto").fit(X, y)
     assert model.centers_.shape[0] == 30
     expected = {NytroRegressor: ("path", 1, True, 0), FalkonLikeRegressor: ("falkon",)}
@@ -1053,7 +1053,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
 def test_automatic_centers_are_rows_that_are_not_held_out(regression, monkeypatch):
     X, y, *_ = regression
     monkeypatch.setattr(
-        "eigenkern.estimators.least_squares.default_n_centers", lambda *a, **k: 150
+        "eigenkern.estimators.on_centers.default_n_centers", lambda *a, **k: 150
     )
     model = NystromRegressor(alpha="path", selection="holdout", random_state=0)
     assert model.fit(X, y).centers_.shape[0] == 128
@@ -1118,7 +1118,7 @@ def small_blocks(monkeypatch):
     """Return a function that makes blocks and tiles too small to hide the matrices."""
 
     def make(n_bytes):
-        monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", n_bytes)
+        monkeypatch.setattr("eigenkern.methods.closed_form_plan.BLOCK_BYTES", n_bytes)
         small = replace(CPU, tile_bytes=1e6)
         monkeypatch.setattr("eigenkern.operators.tiled.machine_of", lambda _: small)
 
@@ -1183,7 +1183,7 @@ def test_a_fit_needs_the_memory_of_its_plan(
     if isinstance(model, NystromClassifier):
         y, stored = y > 0, 8 * n
     needed = 8 * (n_squares * p**2 + 3 * n * p + stored) + 2e6
-    monkeypatch.setattr("eigenkern.nystrom.plan.BLOCK_BYTES", 1e6)
+    monkeypatch.setattr("eigenkern.methods.closed_form_plan.BLOCK_BYTES", 1e6)
     monkeypatch.setattr(memory, "available", lambda xp, device: needed - 1)
     with pytest.raises(ValueError, match=r"needs .* MB .* are free"):
         model.fit(X, y)
@@ -1294,8 +1294,8 @@ def test_the_cheaper_route_is_taken():
 @pytest.fixture
 def small_spectra(monkeypatch):
     """Make paths use a part of the spectrum even in small problems."""
-    monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_COEFS", 0)
-    monkeypatch.setattr("eigenkern.nystrom.krylov._LEAST_PER_OUTPUT", 0)
+    monkeypatch.setattr("eigenkern.methods.krylov._LEAST_COEFS", 0)
+    monkeypatch.setattr("eigenkern.methods.krylov._LEAST_PER_OUTPUT", 0)
 
 
 @pytest.mark.parametrize("decay", [1.2, 2.0, 4.0])

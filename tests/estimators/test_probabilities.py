@@ -24,14 +24,14 @@ from eigenkern import (
     NytroClassifier,
     RFMClassifier,
 )
-from eigenkern.backend.array import to_numpy
-from eigenkern.estimators import targets
-from eigenkern.estimators.calibration import Calibration, calibrate
+from eigenkern.arrays.array import to_numpy
+from eigenkern.fitting import targets
+from eigenkern.fitting.calibration import Calibration, calibrate
 from eigenkern.kernels import Laplacian
-from eigenkern.problems import least_squares
-from eigenkern.problems.centers import CenterProblem
+from eigenkern.problems import closed_form as least_squares
+from eigenkern.problems.centers_at_once import CenterProblem
+from eigenkern.problems.closed_form import LeastSquares
 from eigenkern.problems.data import sample_of_classes
-from eigenkern.problems.least_squares import LeastSquares
 
 SIGMA, ALPHA = 2.0, 1e-3
 HELD = {"early_stopping": True, "max_iter": 4, "random_state": 0}

@@ -29,7 +29,7 @@ from eigenkern import (
     RFMClassifier,
     RFMRegressor,
 )
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.estimators.learned_metric import Round, learned_metrics
 from eigenkern.inspection import average_gradient_outer_product
 from eigenkern.kernels import Gaussian

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenkern.backend.lazy import StoredRows
-from eigenkern.operators import feature_sums
-from eigenkern.operators.feature_sums import sums_of_features
+from eigenkern.operators import waves as feature_sums
+from eigenkern.operators.waves import sums_of_features
+from eigenkern.rows.lazy_rows import StoredRows
 
 N, D = 700, 6
 

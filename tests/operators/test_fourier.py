@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from eigenkern import kernels
-from eigenkern.backend import array
-from eigenkern.operators.fourier import FourierBlocks
+from eigenkern.arrays import array
+from eigenkern.operators.waves import FourierBlocks
 
 KERNELS = [
     kernels.Gaussian(1.5),

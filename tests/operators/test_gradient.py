@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern.backend.array import location_of
+from eigenkern.arrays.array import location_of
 from eigenkern.kernels import (
     Cauchy,
     Gaussian,
@@ -14,8 +14,8 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
-from eigenkern.operators.fourier import FourierBlocks
 from eigenkern.operators.gradient import FourierGradient, KernelGradient, MappedGradient
+from eigenkern.operators.waves import FourierBlocks
 
 CPU = location_of(np.empty(0))
 KERNELS = [

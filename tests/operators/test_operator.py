@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from eigenkern.backend import memory
-from eigenkern.backend.array import to_numpy
-from eigenkern.backend.machine import CPU
-from eigenkern.backend.threads import n_blas_threads
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import to_numpy
+from eigenkern.arrays.machine import CPU
+from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -26,11 +26,12 @@ from eigenkern.kernels import (
     Matern,
     Polynomial,
 )
-from eigenkern.operators import plan, tiled
+from eigenkern.operators import blocks as plan
+from eigenkern.operators import tiled
+from eigenkern.operators.blocks import BlockPlan, cache_budget, cache_pays
 from eigenkern.operators.cached import CachedTriangle, cached, cached_bytes
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.operators.linear import CenteredFeatures
-from eigenkern.operators.plan import BlockPlan, cache_budget, cache_pays
+from eigenkern.operators.centered import CenteredFeatures
+from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
 
 KERNELS = [

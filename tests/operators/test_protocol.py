@@ -6,11 +6,11 @@ import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 
-from eigenkern.backend.array import location_of
+from eigenkern.arrays.array import location_of
 from eigenkern.kernels import Laplacian, Linear
 from eigenkern.operators.cached import CachedTriangle, cached
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.operators.linear import CenteredFeatures
+from eigenkern.operators.centered import CenteredFeatures
+from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.sharded import ShardedKernel
 from eigenkern.operators.tiled import TiledKernel
 

@@ -21,9 +21,8 @@ from eigenkern import (
     NytroRegressor,
     RandomFourierFeatures,
 )
-from eigenkern.backend import devices, memory
-from eigenkern.backend.array import device_of, location_of, to_numpy
-from eigenkern.backend.transfer import StreamedRows, move_what_fits
+from eigenkern.arrays import devices, memory
+from eigenkern.arrays.array import device_of, location_of, to_numpy
 from eigenkern.kernels import (
     CallableKernel,
     Cauchy,
@@ -37,6 +36,7 @@ from eigenkern.kernels import (
 from eigenkern.operators.sharded import ShardedKernel, kernel_operator
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.problems import problem as problem_module
+from eigenkern.rows.transfer import StreamedRows, move_what_fits
 
 CPU = location_of(np.empty(0))
 KERNELS = [
@@ -341,10 +341,13 @@ def test_data_that_does_not_fit_is_streamed(model, free, three_classes, monkeypa
     monkeypatch.setattr(memory, "available", lambda xp, device: free)
     if not isinstance(model, EigenProClassifier):
         monkeypatch.setattr(
-            "eigenkern.problems.centers.CenterProblem.check_memory", lambda *args: None
+            "eigenkern.problems.centers_at_once.CenterProblem.check_memory",
+            lambda *args: None,
         )
         # Few of many rows are left out, but here it would be all of them.
-        monkeypatch.setattr("eigenkern.problems.centers.n_left_out", lambda *args: 20)
+        monkeypatch.setattr(
+            "eigenkern.problems.centers_at_once.n_left_out", lambda *args: 20
+        )
     device = strict.Device("device1")
     with config_context(array_api_dispatch=True):
         X_there = strict.asarray(X, device=device)

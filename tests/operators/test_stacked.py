@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenkern.kernels import Laplacian
-from eigenkern.operators.stacked import StackedRows
+from eigenkern.operators.matrix import StackedRows
 from eigenkern.operators.tiled import TiledKernel
 
 

@@ -5,16 +5,15 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
 
-from eigenkern.backend import memory
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays import memory
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Laplacian, Linear
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.operators.linear import CenteredFeatures
-from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
-from eigenkern.preconditioners.eigenpro2 import Spectral
-from eigenkern.preconditioners.linear import LinearSpectral
-from eigenkern.solvers.eigenpro import step_on_rows
-from eigenkern.tuning.spectrum import HeldOutSpectrum
+from eigenkern.methods.epochs import step_on_rows
+from eigenkern.operators.centered import CenteredFeatures
+from eigenkern.operators.matrix import GivenMatrix
+from eigenkern.plan.spectrum import HeldOutSpectrum
+from eigenkern.preconditioners.global_spectral import GlobalSpectral
+from eigenkern.preconditioners.spectral import LinearSpectral, Spectral
 
 S, N = 80, 150
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from eigenkern.problems.data import Data
-from eigenkern.problems.order import differing_column
+from eigenkern.problems.data import Data, differing_column
 
 
 def rows(X, y=None, weights=None):

@@ -15,12 +15,12 @@ from scipy.spatial.distance import cdist
 
 from eigenkern.kernels import Laplacian
 from eigenkern.losses import Huber, SquaredError
+from eigenkern.methods.stochastic import Expansion
+from eigenkern.problems.centers_in_batches import GeneralProblem
 from eigenkern.problems.data import Data
-from eigenkern.problems.fourier import FourierProblem
-from eigenkern.problems.general import GeneralProblem
-from eigenkern.problems.kernel import KernelProblem
-from eigenkern.problems.linear import LinearProblem
-from eigenkern.solvers.doubly_stochastic import Expansion
+from eigenkern.problems.features_in_batches import LinearProblem
+from eigenkern.problems.random_waves import FourierProblem
+from eigenkern.problems.rows_in_batches import KernelProblem
 
 N, L = 70, 2
 KERNEL = Laplacian(1.5)

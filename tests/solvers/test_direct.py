@@ -7,11 +7,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern.backend import memory
+from eigenkern.arrays import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.given import GivenMatrix
+from eigenkern.methods.direct import solve_directly
+from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.solvers.direct import solve_directly
 
 
 @pytest.fixture

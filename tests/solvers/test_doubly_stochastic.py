@@ -9,15 +9,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from eigenkern.kernels import Gaussian
 from eigenkern.losses import Hinge, LogLoss, SquaredError
-from eigenkern.operators.fourier import FourierBlocks
-from eigenkern.solvers.block_choice import BlockRule, checked_step
-from eigenkern.solvers.doubly_stochastic import (
+from eigenkern.methods.stochastic import (
+    BlockRule,
     Expansion,
     Steps,
     TrainingRows,
+    checked_step,
     constant_rate,
     doubly_stochastic,
 )
+from eigenkern.operators.waves import FourierBlocks
 
 
 @pytest.fixture

@@ -6,23 +6,22 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import CallableKernel, Gaussian, Laplacian, Matern
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.operators.linear import CenteredFeatures
-from eigenkern.operators.tiled import TiledKernel
-from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
-from eigenkern.preconditioners.eigenpro2 import Spectral
-from eigenkern.preconditioners.linear import LinearSpectral
-from eigenkern.solvers.eigenpro import (
+from eigenkern.methods.epochs import (
     eigenpro,
     step_on_all_rows,
     step_on_features,
     step_on_rows,
 )
-from eigenkern.solvers.guard import Epoch, Guard, Guarded
-from eigenkern.solvers.step_search import StepSearch, StepTrials
-from eigenkern.tuning.step import tune
+from eigenkern.methods.guard import Epoch, Guard, Guarded
+from eigenkern.methods.step_search import StepSearch, StepTrials
+from eigenkern.operators.centered import CenteredFeatures
+from eigenkern.operators.matrix import GivenMatrix
+from eigenkern.operators.tiled import TiledKernel
+from eigenkern.plan.step import tune
+from eigenkern.preconditioners.global_spectral import GlobalSpectral
+from eigenkern.preconditioners.spectral import LinearSpectral, Spectral
 
 N, M = 110, 25  # the last batch is smaller
 

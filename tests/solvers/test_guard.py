@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from eigenkern.solvers.guard import Epoch, EpochWatch, Guard, Guarded
+from eigenkern.methods.guard import Epoch, EpochWatch, Guard, Guarded
 
 
 class Toy:

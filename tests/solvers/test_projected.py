@@ -7,23 +7,26 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
-from eigenkern.backend.machine import machine_of
+from eigenkern.arrays.machine import machine_of
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.tiled import TiledKernel
-from eigenkern.preconditioners.centers import CenterSpectral
-from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
-from eigenkern.problems.sample import Sample
-from eigenkern.solvers.projected import Batch, Iterate, projected, projected_exactly
-from eigenkern.solvers.projection import (
+from eigenkern.methods.projected import (
+    Batch,
     CenterFactor,
     ExactProjection,
     InexactProjection,
+    Iterate,
+    projected,
+    projected_exactly,
 )
-from eigenkern.tuning.projection import (
+from eigenkern.operators.tiled import TiledKernel
+from eigenkern.plan.sizes import (
     factor_if_cheaper,
     make_projection,
     projection_interval,
 )
+from eigenkern.preconditioners.global_spectral import GlobalSpectral
+from eigenkern.preconditioners.spectral import CenterSpectral
+from eigenkern.problems.closed_form import Sample
 
 KERNEL = Laplacian(3.0)
 
@@ -313,8 +316,8 @@ def test_inexact_projection_of_nothing(case):
 def test_inexact_projections_lead_where_exact_ones_do(
     tolerance, interval, case, monkeypatch
 ):
-    monkeypatch.setattr("eigenkern.solvers.projection._TOLERANCE", tolerance)
-    monkeypatch.setattr("eigenkern.solvers.projection._MAX_PRODUCTS", 20)
+    monkeypatch.setattr("eigenkern.methods.projected._TOLERANCE", tolerance)
+    monkeypatch.setattr("eigenkern.methods.projected._MAX_PRODUCTS", 20)
     inexact = InexactProjection(case.centers, case.preconditioner)
     values = []
     for project in (case.exact_projection(), inexact):

@@ -8,14 +8,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenkern import EigenProClassifier, EigenProRegressor
-from eigenkern.backend.array import to_numpy
+from eigenkern.arrays.array import to_numpy
 from eigenkern.kernels import Gaussian, Polynomial
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.preconditioners.eigenpro1 import GlobalSpectral
-from eigenkern.preconditioners.eigenpro2 import Spectral
+from eigenkern.methods.epochs import eigenpro, step_on_all_rows, step_on_rows
+from eigenkern.methods.step_search import RowSteps
+from eigenkern.operators.matrix import GivenMatrix
+from eigenkern.preconditioners.global_spectral import GlobalSpectral
+from eigenkern.preconditioners.spectral import Spectral
 from eigenkern.problems.data import Data
-from eigenkern.solvers.eigenpro import eigenpro, step_on_all_rows, step_on_rows
-from eigenkern.solvers.row_steps import RowSteps
 
 N, S, Q, M = 60, 20, 6, 16
 
@@ -124,7 +124,7 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
     algorithm, weighted, monkeypatch, rng
 ):
     """It is far from all other rows, and k is smooth."""
-    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 200)
+    monkeypatch.setattr("eigenkern.plan.sizes.N_MEASURED", 200)
     # The outlier comes after the measured rows.
     monkeypatch.setattr(Data, "merged", lambda data, rows, fewest: data.unmerged(rows))
     X = rng.standard_normal((600, 2))
@@ -160,7 +160,7 @@ def test_an_outlier_that_was_not_measured_does_no_harm(
 )
 def test_an_outlier_at_any_place(make, place, monkeypatch, rng):
     """A classifier spares the rows from 540 on, whose batches then change."""
-    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 200)
+    monkeypatch.setattr("eigenkern.plan.sizes.N_MEASURED", 200)
     monkeypatch.setattr(Data, "merged", lambda data, rows, fewest: data.unmerged(rows))
     X = rng.standard_normal((600, 2))
     y = np.sin(X[:, 0]) + X[:, 1]
@@ -193,7 +193,7 @@ def test_no_factors_if_all_rows_are_measured_or_the_step_is_given(monkeypatch, r
     monkeypatch.setattr(RowSteps, "of", fail)
     model = EigenProRegressor(algorithm="eigenpro2", max_iter=1, random_state=0)
     model.fit(X, X[:, 0])
-    monkeypatch.setattr("eigenkern.tuning.sizes.N_MEASURED", 100)
+    monkeypatch.setattr("eigenkern.plan.sizes.N_MEASURED", 100)
     model.set_params(step_size=0.1).fit(X, X[:, 0])
     with pytest.raises(AssertionError, match="no factors"):
         model.set_params(step_size="auto").fit(X, X[:, 0])

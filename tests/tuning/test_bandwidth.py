@@ -18,8 +18,8 @@ from eigenkern import (
     RBFNetworkFeatures,
 )
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.problems.parameters import make_kernel
-from eigenkern.tuning.bandwidth import auto_bandwidth, leave_one_out
+from eigenkern.plan.bandwidth_choice import auto_bandwidth, leave_one_out
+from eigenkern.problems.kernel_parameters import make_kernel
 
 MODELS = [
     EigenProRegressor(),

@@ -16,11 +16,11 @@ from eigenkern import (
     LinearEigenProRegressor,
 )
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.operators.given import GivenMatrix
-from eigenkern.operators.linear import CenteredFeatures
-from eigenkern.solvers.direct import solve_features_directly
-from eigenkern.tuning import penalty
-from eigenkern.tuning.penalty import auto_ridge, auto_ridge_of_features
+from eigenkern.methods.direct import solve_features_directly
+from eigenkern.operators.centered import CenteredFeatures
+from eigenkern.operators.matrix import GivenMatrix
+from eigenkern.plan import penalty
+from eigenkern.plan.penalty import auto_ridge, auto_ridge_of_features
 
 REGRESSORS = [
     EigenProRegressor(random_state=0),

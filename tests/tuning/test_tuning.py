@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from eigenkern.backend import memory
+from eigenkern.arrays import memory
 from eigenkern.kernels import Gaussian, Laplacian
-from eigenkern.nystrom.plan import NystromPlan
-from eigenkern.operators.given import GivenMatrix
+from eigenkern.methods.closed_form_plan import NystromPlan
+from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.tuning import sizes
-from eigenkern.tuning.sizes import max_batch_size
-from eigenkern.tuning.spectrum import HeldOutSpectrum
-from eigenkern.tuning.step import Measured, tune
+from eigenkern.plan import sizes
+from eigenkern.plan.sizes import max_batch_size
+from eigenkern.plan.spectrum import HeldOutSpectrum
+from eigenkern.plan.step import Measured, tune
 
 
 @pytest.fixture

@@ -1,0 +1,857 @@
+"""How EigenPro is fitted: directly, by epochs on all rows, or on centers."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+
+from ..arrays.array import to_numpy
+from ..centers import METHODS, distinct_rows
+from ..fitting.model import (
+    check_epochs,
+    chooses_penalty,
+    epoch_rule,
+    given_penalty,
+    stops_early,
+)
+from ..fitting.outcome import check_given_kernel
+from ..fitting.rules import EpochRule, SolutionRule
+from ..fitting.streaming import WORSE, are_unlike
+from ..fitting.validation import (
+    check_centers,
+    check_flag,
+    check_number,
+    is_auto,
+    warn_of_few_rows,
+    warn_user,
+)
+from ..methods.direct import solve_directly
+from ..methods.epochs import eigenpro, gone_on, step_on_all_rows, step_on_rows
+from ..methods.projected import (
+    CenterFactor,
+    ExactProjection,
+    Iterate,
+    projected,
+    projected_exactly,
+)
+from ..methods.state import State
+from ..methods.step_search import RowSteps
+from ..plan.penalty import auto_ridge
+from ..plan.sizes import (
+    MIN_ROWS,
+    auto_batch_size,
+    check_at_most,
+    check_sizes,
+    direct_pays,
+    direct_pays_on_centers,
+    factor_if_cheaper,
+    make_projection,
+    max_batch_size,
+    projection_interval,
+    tuning_bytes,
+)
+from ..plan.step import Tuning, tune, tune_on_centers
+from ..preconditioners.global_spectral import GlobalSpectral
+from ..preconditioners.spectral import Spectral
+from ..problems.centers_in_batches import GeneralProblem
+from ..problems.data import Data
+from ..problems.problem import weighted_mean_square
+from ..problems.rows_in_batches import KernelProblem
+from ..rows.lazy_rows import is_lazy
+
+# The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
+# the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
+# (200 to 7000 rows, alpha=0); a penalty five times as large costs up to
+# 0.8 % on clean targets.
+EPOCH_PENALTY = 0.02
+
+
+def check_tuning(estimator):
+    """Raise a ValueError unless the parameters of the iteration are valid."""
+    smallest = {"n_components": 0, "subsample_size": 2, "batch_size": 1}
+    for name, low in smallest.items():
+        if not is_auto(getattr(estimator, name)):
+            check_number(name, getattr(estimator, name), low, integer=True)
+    step = estimator.step_size
+    if not isinstance(step, str):
+        check_number("step_size", step, 0, open_ends=True)
+    elif step not in ("auto", "bound"):
+        raise ValueError(
+            f"step_size must be 'auto', 'bound' or a number > 0; got {step!r}"
+        )
+    check_number("damping", estimator.damping, 0, 1, open_low=True)
+    check_flag("warm_start", estimator.warm_start)
+    check_epochs(estimator)
+
+
+# Algorithms of kernel machines, and of models with their own centers.
+MACHINES = ("eigenpro1", "eigenpro2", "sgd")
+GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
+
+
+def gives_centers(model):
+    """Whether `centers` is an array."""
+    return model.centers is not None and not isinstance(model.centers, str)
+
+
+def has_own_centers(model):
+    """Whether an EigenPro model has its own centers, unlike a kernel machine."""
+    if is_auto(model.algorithm):
+        return model.n_centers is not None or gives_centers(model)
+    return model.algorithm in GENERAL
+
+
+def chosen_algorithm(model):
+    """Return the algorithm by which an EigenPro model runs epochs."""
+    if not is_auto(model.algorithm):
+        return model.algorithm
+    return "eigenpro4" if has_own_centers(model) else "eigenpro2"
+
+
+def may_be_direct(model, damping=1):
+    """Whether the parameters of the iteration have their defaults.
+
+    `max_iter` may have any value; `damping` is the default of that parameter.
+    """
+    sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
+    auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)
+    others = model.damping != damping or stops_early(model) or model.warm_start
+    return auto and not others
+
+
+def largest_size(model):
+    """Return the largest number of rows that a parameter of the iteration asks for."""
+    sizes = (getattr(model, name) for name in ("subsample_size", "batch_size"))
+    return max((size for size in sizes if not is_auto(size)), default=0)
+
+
+def chosen_ridge(model, problem, K, merged, in_double):
+    """Return alpha n, which a fit may choose.
+
+    The choice uses K, the kernel matrix of the training rows or a sample of them;
+    `merged` are the training rows, and `in_double` as in `auto_ridge`.
+    """
+    if not chooses_penalty(model):
+        return given_penalty(model) * problem.targets.shape[0]
+    return auto_ridge(
+        K,
+        problem.targets,
+        problem.weights,
+        replicates=merged.replicates,
+        labels=is_classifier(model),
+        in_double=in_double,
+    )
+
+
+def tuned(model, problem, K, q, *, of_all_rows, in_batches=True):
+    """Return preconditioner, batch and step for a model, measured on its matrix K.
+
+    The eigenvectors are those of a subsample, or with `of_all_rows` those of all rows.
+    """
+    make_preconditioner, m = Spectral.of, model.batch_size
+    if of_all_rows:
+        options = {"svd_solver": model.svd_solver, "rng": problem.rng}
+        make_preconditioner = partial(GlobalSpectral.of, **options)
+    if in_batches:
+        n_outputs = problem.targets.shape[1]
+        largest_batch = max_batch_size(K, problem.n_features, n_outputs)
+    else:
+        largest_batch = m = K.shape[0]
+    return tune(
+        K,
+        largest_batch,
+        make_preconditioner=make_preconditioner,
+        weights=problem.weights,
+        subsample_size=model.subsample_size,
+        n_components=q,
+        batch_size=m,
+        step_size=model.step_size,
+        damping=model.damping,
+    )
+
+
+def first_coef(model, problem):
+    """Return zero, or the coefficients that ``warm_start=True`` continues from."""
+    if not model.warm_start or not hasattr(model, "dual_coef_"):
+        return problem.initial_coef()
+    shape = (problem.n_coefficients, problem.targets.shape[1])
+    same = tuple(model.dual_coef_.shape) == shape
+    if not same or not problem.has_centers(model.centers_):
+        raise ValueError(
+            "warm_start=True continues from the coefficients of the previous fit and "
+            f"needs the same X (or centers) and outputs: coefficients of shape "
+            f"{shape}; got a previous fit with shape {tuple(model.dual_coef_.shape)}"
+            + (" and other rows" if same else "")
+        )
+    return problem.coef_of(model.dual_coef_)
+
+
+# Fitted attributes of what was chosen, and their places in `Tuning`.
+_CHOSEN = {
+    "batch_size_": "batch_size",
+    "step_size_": "step_size",
+    "n_components_": "preconditioner.n_components",
+    "subsample_size_": "subsample_size",
+    "max_batch_size_": "max_batch_size",
+    "critical_batch_size_": "plain.critical_batch_size",
+    "adapted_critical_batch_size_": "adapted.critical_batch_size",
+    "beta_": "adapted.beta",
+    "top_eigenvalue_": "adapted.top_eigenvalue",
+    "eigenvalues_": "preconditioner.eigenvalues",
+    "acceleration_": "acceleration",
+    "tuning_results_": "results",
+}
+
+
+def tuned_attributes(tuning, problem):
+    """Return the fitted attributes of what was chosen."""
+    attributes = {name: attrgetter(path)(tuning) for name, path in _CHOSEN.items()}
+    return attributes | {"eigenvalues_": problem.to_source(attributes["eigenvalues_"])}
+
+
+def prepared_solution(problem, coef, loss, chosen, out_of_sample):
+    """Return problem, solver, chosen attributes and rule of a direct solution.
+
+    Parameters
+    ----------
+    problem : Problem
+    coef : array of shape (n, l)
+    loss : float
+    chosen : dict
+        Fitted attributes that only some direct solutions have.
+    out_of_sample : OutOfSample or None
+    """
+    chosen = dict.fromkeys(_CHOSEN) | chosen
+    loss += problem.within
+    chosen |= {
+        "algorithm_": "direct",
+        "n_iter_": 1,
+        "loss_curve_": [loss],
+        "validation_scores_": None,
+        "n_step_halvings_": 0,
+    }
+    solver = iter([State(coef, chosen, out_of_sample=out_of_sample)])
+    return problem, solver, chosen, SolutionRule(problem, [loss])
+
+
+def prepare_machine(model, merged, held_out, spared):
+    """Return problem, solver, chosen attributes and rule of a kernel machine.
+
+    Parameters
+    ----------
+    model : EigenProRegressor or EigenProClassifier
+    merged : Merged
+        The training rows.
+    held_out : ndarray of int or None
+        Rows to score the epochs.
+    spared : Spared or None
+        The spared training rows.
+    """
+    problem = KernelProblem(
+        merged,
+        held_out if spared is None else spared.rows,
+        kernel=model.kernel,
+        bandwidth=model.bandwidth,
+        device=model.device,
+    )
+    n, indefinite = len(merged.rows), merged.data.indefinite
+    if indefinite and direct_pays(problem.operator, model.cache_size):
+        problem = problem.in_double().positive()
+    K, in_double = problem.operator, None
+    if not (problem.kernel is None or indefinite):
+        in_double = problem.first_rows_in_double
+    ridge = chosen_ridge(model, problem, K, merged, in_double)
+    if may_be_direct(model) and direct_pays(K, model.cache_size):
+        prepared = _prepare_direct_machine(model, problem, ridge, merged)
+        if prepared is not None:
+            return prepared
+    if ridge:
+        problem = problem.penalized(ridge)
+    q = 0 if model.algorithm == "sgd" else model.n_components
+    is_eigenpro1 = model.algorithm == "eigenpro1"
+    check_sizes(n, model.subsample_size, q, model.batch_size)
+    # The tuning reads blocks of the kernel matrix: cache it first, if this leaves
+    # enough memory for the tuning.
+    needed = tuning_bytes(n, model.subsample_size)
+    first = is_eigenpro1 or problem.can_be_cached_beside(needed)
+    n_products = model.max_iter + int(is_eigenpro1)  # one more for eigenvectors
+    cache = model.cache_size, n_products, spared is None
+    if first:
+        problem = problem.cached(*cache)
+    tuning = tuned(model, problem, problem.operator, q, of_all_rows=is_eigenpro1)
+    if not first:
+        problem = problem.cached(*cache)
+    P, row_steps = tuning.preconditioner, None
+    if tuning.largest_entry is not None:
+        largest = tuning.largest_entry
+        row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
+    make_solver = partial(
+        eigenpro,
+        problem.operator,
+        problem.targets,
+        P,
+        weights=problem.weights,
+        batch_size=tuning.batch_size,
+        step_size=tuning.step_size,
+        rng=problem.rng,
+        step=step_on_all_rows if is_eigenpro1 else step_on_rows,
+        row_steps=row_steps,
+    )
+    start = first_coef(model, problem)
+    solver = make_solver(
+        coef=start,
+        try_steps=is_auto(model.step_size),
+        rows=None if spared is None else spared.visited,
+    )
+    if spared is not None:
+        solver = spared.states(solver, partial(gone_on, make_solver))
+    chosen = tuned_attributes(tuning, problem) | {
+        "algorithm_": chosen_algorithm(model),
+        "alpha_": ridge / n,
+        "cache_size_": problem.cache_megabytes,
+    }
+    rule = epoch_rule(model, problem, merged.data, held_out, start=start, spared=spared)
+    return problem, solver, chosen, rule
+
+
+def _prepare_direct_machine(model, problem, ridge, merged):
+    """Return the same for a direct solution, or None if it fails.
+
+    If `ridge` is 0, a small penalty, `EPOCH_PENALTY` over `max_iter`, makes it about as
+    smooth as `max_iter` epochs would. A penalty below the rounding of single precision
+    needs kernel values in double precision, in the fit and in predictions.
+    """
+    penalty = EPOCH_PENALTY / model.max_iter
+    problem = problem.precise_enough(ridge)
+    K = problem.operator
+    found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)
+    if found is None:
+        return None
+    loss = weighted_mean_square(found.residual, problem.weights)
+    if not loss <= problem.loss(problem.initial_coef()):
+        return None
+    chosen = {
+        "alpha_": ridge / len(merged.rows),
+        "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
+    }
+    places = np.arange(len(merged.rows) - found.kept.shape[0], len(merged.rows))
+    residual = to_numpy(found.residual[int(places[0]) :, :])
+    out_of_sample = merged.left_out(places, residual, to_numpy(found.kept))
+    return prepared_solution(problem, found.coef, loss, chosen, out_of_sample)
+
+
+# Minimum number of batches in an epoch: a direct solution counts as this many
+# projections for each epoch that it replaces, in case more rows are learned later.
+_LEAST_BATCHES = 8
+
+
+def prepare_on_centers(model, merged, held_out, spared):
+    """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
+
+    Parameters
+    ----------
+    model : EigenProRegressor or EigenProClassifier
+    merged : Merged
+        The training rows.
+    held_out : ndarray of int or None
+        Rows to score the epochs.
+    spared : Spared or None
+        The spared training rows.
+    """
+    predicted = held_out if spared is None else spared.rows
+    problem = _chosen_problem(model, merged.data, merged.rows, predicted)
+    problem.within = merged.within
+    if merged.data.indefinite:  # no projection exists, and no penalty can be chosen
+        ridge = given_penalty(model) * problem.n_rows
+        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+        if prepared is not None:
+            return prepared
+    K = problem.sampled_kernel()
+    ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
+    if may_be_direct(model) and not is_lazy(merged.data.X):
+        prepared = None
+        if _direct_pays(model, problem):
+            prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+        if prepared is not None:
+            return prepared
+    start = first_coef(model, problem)
+    learner = Learner.make(
+        model,
+        problem,
+        ridge / problem.n_rows,
+        start,
+        n_rows=problem.n_rows,
+        n_epochs=model.max_iter,
+    )
+    problem = problem.cached(model.cache_size, model.max_iter)
+    batches = partial(problem.batches, learner.tuning.batch_size)
+    visited = batches if spared is None else partial(batches, spared.visited)
+    solver = learner.solver(visited, try_half_steps=is_auto(model.step_size))
+    if spared is not None:
+        solver = spared.states(solver, partial(learner.gone_on, batches))
+    chosen = learner.chosen_attributes() | {
+        "algorithm_": chosen_algorithm(model),
+        "cache_size_": problem.cache_megabytes,
+    }
+    rule = epoch_rule(
+        model,
+        problem,
+        merged.data,
+        held_out,
+        kind=ProjectedRule,
+        start=start,
+        spared=spared,
+    )
+    return problem, solver, chosen, rule
+
+
+def prepare_exact(model, merged, held_out):
+    """Return the same for EigenPro 3 with exact projections of full batches."""
+    data = merged.data
+    if data.indefinite:
+        return prepare_on_centers(model, merged, held_out, None)
+    problem = _chosen_problem(model, data, merged.rows, held_out)
+    problem.within = merged.within
+    n, start = problem.n_rows, first_coef(model, problem)
+    if not is_auto(model.batch_size) and model.batch_size != n:
+        raise ValueError(
+            "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+            f"steps take all {n} training rows; got {model.batch_size}"
+        )
+    problem.check_memory()
+    tuning = tuned(
+        model,
+        problem,
+        problem.row_operator(),
+        model.n_components,
+        of_all_rows=True,
+        in_batches=False,
+    )
+    K = problem.matrix()
+    solver = projected_exactly(
+        K,
+        problem.targets,
+        problem.weights,
+        tuning.preconditioner,
+        ExactProjection(CenterFactor(problem.center_matrix)),
+        iterate=Iterate.of(start),
+        step_size=tuning.step_size,
+    )
+    chosen = tuned_attributes(tuning, problem) | {
+        "algorithm_": chosen_algorithm(model),
+        "alpha_": 0.0,
+        "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
+        "projection_interval_": 1,
+    }
+    rule = epoch_rule(model, problem, data, held_out, kind=ProjectedRule, start=start)
+    return problem, solver, chosen, rule
+
+
+def _direct_pays(model, problem):
+    return direct_pays_on_centers(
+        problem.center_matrix,
+        problem.n_rows,
+        problem.n_features,
+        problem.targets.shape[1],
+        model.max_iter,
+        model.cache_size,
+    )
+
+
+def _prepare_direct_on_centers(model, problem, ridge, merged):
+    """Return the same for a direct solution, or None if it fails."""
+    least, size = problem.least_ridge(), problem.entry_size()
+    if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
+        return None
+    if ridge:
+        ridge = max(ridge, least)
+    penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
+    coef, out_of_sample = problem.solved(ridge or penalty, merged)
+    if coef is None:
+        return None
+    loss = problem.loss(coef)
+    chosen = {
+        "cache_size_": 0.0,
+        "alpha_": ridge / problem.n_rows,
+        "projection_interval_": None,
+        "t_": _LEAST_BATCHES * model.max_iter,
+        "projection_residual_": 0.0,
+    }
+    return prepared_solution(problem, coef, loss, chosen, out_of_sample)
+
+
+def _chosen_problem(model, data, train, held_out=None, *, streams=False):
+    """Return the problem with the model's kernel and centers.
+
+    Fewer distinct rows than centers are an error in a stream, whose centers stay, and
+    otherwise a warning.
+    """
+    centers = _centers_at_hand(model, data.X)
+    problem = GeneralProblem(
+        data,
+        train,
+        held_out,
+        kernel=model.kernel,
+        bandwidth=model.bandwidth,
+        centers=model.centers if centers is None else centers,
+        n_centers=model.n_centers if centers is None else None,
+        device=model.device,
+    )
+    n_distinct = _too_few_rows(model, problem, data, train)
+    if n_distinct and streams:
+        raise ValueError(
+            f"n_centers must be at most {n_distinct}, the number of distinct rows that "
+            f"came first, because the centers stay; got {model.n_centers}"
+        )
+    if n_distinct:
+        warn_of_few_rows(model.n_centers, n_distinct)
+    return problem
+
+
+def _centers_at_hand(model, X):
+    """Return the given centers, or those of a fit to continue from, or None."""
+    centers, p = check_centers(model.centers, X, METHODS), model.n_centers
+    if centers is not None:
+        if p not in (None, centers.shape[0]):
+            raise ValueError(
+                f"n_centers must be None or {centers.shape[0]}, the number of "
+                f"centers that are given; got {p!r}"
+            )
+        if len(distinct_rows(centers)[0]) < centers.shape[0]:
+            raise ValueError("centers must be distinct; got rows that are equal")
+        return centers
+    going_on = model.warm_start and hasattr(model, "dual_coef_")
+    if going_on and p in (None, model.centers_.shape[0]):
+        return model.centers_
+    return None
+
+
+def _too_few_rows(model, problem, data, train):
+    """Return the number of distinct rows if it is below `n_centers`, or 0."""
+    given = model.n_centers is None or not isinstance(model.centers, str)
+    if given or problem.n_coefficients >= model.n_centers:
+        return 0
+    if model.centers != "rpcholesky":
+        return problem.n_coefficients
+    # RPCholesky ends once the centers span the rows.
+    n_distinct = len(data.distinct(train)[0])
+    return n_distinct if n_distinct < model.n_centers else 0
+
+
+def new_learner(model, data):
+    """Return the `Learner` of a stream that begins with some rows."""
+    rows = data.rows_with_weight()
+    ends = check_given_kernel(model.kernel, data.X, rows, model.device)
+    if ends is not None:
+        raise ValueError(
+            f"kernel must be positive semi-definite for data in pieces; got {ends}"
+        )
+    problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
+    m = getattr(model, "batch_size_", None)  # as in the pieces so far
+    return Learner.make(model, problem, given_penalty(model), batch_size=m)
+
+
+def learner_of_fitted(model, data):
+    """Return the `Learner` of a stream that continues with a fitted model."""
+    problem = GeneralProblem(
+        data,
+        _in_random_order(data),
+        None,
+        kernel=model.kernel_,
+        centers=model.centers_,
+        device=model.device,
+        intercept=to_numpy(model.intercept_).astype(np.float64),
+        weight_scale=model.weight_scale_,
+    )
+    coef = problem.coef_of(model.dual_coef_)
+    learner = Learner.make(model, problem, given_penalty(model), coef)
+    learner.iterate.n_projections = model.t_
+    return learner
+
+
+def _in_random_order(data):
+    """Return the rows with weight, to choose from, in random order."""
+    return data.rng.permutation(data.rows_with_weight())
+
+
+# Rows per center assumed for a stream of unknown length: more would change no decision.
+# A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d + l)
+# centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
+_STREAM_ROWS_PER_CENTER = 100
+# Relative residual of projections above which to warn: less than half is solved.
+_LARGEST_RESIDUAL = 0.5
+# Estimator parameters that a learner depends on.
+_PARAMETERS = (
+    "algorithm",
+    "alpha",
+    "n_components",
+    "subsample_size",
+    "batch_size",
+    "step_size",
+    "damping",
+    "cache_size",
+    "device",
+)
+
+
+def n_learned_rows(centers, n_rows=float("inf"), n_epochs=1):
+    """Return the number of rows to be learned, up to where more change no decision."""
+    return min(n_rows * n_epochs, _STREAM_ROWS_PER_CENTER * centers.shape[0])
+
+
+def chosen_interval(estimator, centers, factor, batch_size, n_features, n_outputs):
+    """Return T, the number of batches between projections; `factor` may be None."""
+    if estimator.algorithm == "eigenpro3":
+        return 1
+    return projection_interval(centers, factor, batch_size, n_features, n_outputs)
+
+
+@dataclass
+class Learner:
+    """Projection, preconditioner, step and iterate of a model on centers.
+
+    Attributes
+    ----------
+    problem : GeneralProblem or None
+        The problem of all rows, or of the first ones of a stream; None after
+        unpickling, see `revived`.
+    tuning : Tuning
+    project : ExactProjection, InexactProjection or None
+    interval : int
+        T, the number of batches between projections.
+    iterate : Iterate
+    parameters : list
+        Estimator parameters that it was made with.
+    alpha : float
+        The penalty.
+    n_halvings : int
+        How often the step was halved.
+    pickled : dict or None
+        The pickled parts of problem and projection.
+    """
+
+    problem: GeneralProblem
+    tuning: Tuning
+    project: Any
+    interval: int
+    iterate: Iterate
+    parameters: list
+    alpha: float = 0.0
+    n_halvings: int = 0
+    pickled: dict | None = None
+
+    def __getstate__(self):
+        # Problem and projection are large, and are made again when needed.
+        if self.problem is None:
+            return vars(self)
+        names = "intercept", "weight_scale", "zero_loss"
+        pickled = {
+            "problem": {name: getattr(self.problem, name) for name in names},
+            "exact": isinstance(self.project, ExactProjection),
+            "residuals": self.project.save(),
+        }
+        return vars(self) | {"problem": None, "project": None, "pickled": pickled}
+
+    def revived(self, estimator, data):
+        """Return the learner, restored from its pickle, to learn more rows."""
+        pickled, P = self.pickled, self.tuning.preconditioner
+        problem = GeneralProblem(
+            data,
+            np.arange(0),
+            None,
+            kernel=estimator.kernel_,
+            centers=estimator.centers_,
+            device=estimator.device,
+            **pickled["problem"],
+        )
+        centers, d = problem.center_matrix, problem.n_features
+        factor = CenterFactor(centers) if pickled["exact"] else None
+        n_learned, cache_size = n_learned_rows(centers), estimator.cache_size
+        project = make_projection(centers, factor, P, d, n_learned, cache_size)
+        project.load(pickled["residuals"])
+        return replace(self, problem=problem, project=project)
+
+    @classmethod
+    def make(
+        cls,
+        estimator,
+        problem,
+        alpha,
+        coef=None,
+        *,
+        n_rows=float("inf"),
+        n_epochs=1,
+        batch_size=None,
+    ):
+        """Return the learner for a problem, choosing what the estimator leaves open.
+
+        Parameters
+        ----------
+        estimator : EigenProRegressor or EigenProClassifier
+        problem : GeneralProblem
+        alpha : float
+        coef : array of shape (p, l), default=None
+            Coefficients to start from. None: zero.
+        n_rows : float, default=inf
+            Rows of an epoch; infinite for a stream.
+        n_epochs : int, default=1
+        batch_size : int, default=None
+            None: that of the estimator, or chosen if that is "auto".
+        """
+        centers, d = problem.center_matrix, problem.n_features
+        p, n_outputs = centers.shape[0], problem.targets.shape[1]
+        n_learned = n_learned_rows(centers, n_rows, n_epochs)
+        cache_size = estimator.cache_size
+        factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
+        largest = max_batch_size(
+            centers,
+            d,
+            n_outputs,
+            n_rows=min(n_rows, 1e9),
+            n_machines=problem.n_machines,
+            message_seconds=problem.message_seconds,
+        )
+        m = estimator.batch_size if batch_size is None else batch_size
+        if m == "auto":
+            # With fewer centers than rows a residual remains, and larger batches reduce
+            # its noise. For a stream, the first rows determine the size.
+            m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
+        else:
+            check_at_most("batch_size", m, n_rows, "training rows")
+        interval = chosen_interval(estimator, centers, factor, m, d, n_outputs)
+        # Steps may be longer if each is projected.
+        every_step = factor is not None and interval == 1 and p <= problem.n_rows
+        sample, weights = problem.sample(factor.whiten if every_step else None)
+        tuning = tune_on_centers(
+            centers,
+            sample,
+            n_rows,
+            weights=weights,
+            subsample_size=estimator.subsample_size,
+            n_components=estimator.n_components,
+            batch_size=m,
+            max_batch_size=largest,
+            step_size=estimator.step_size,
+            damping=estimator.damping,
+        )
+        P = tuning.preconditioner
+        project = make_projection(centers, factor, P, d, n_learned, cache_size)
+        iterate = Iterate.of(problem.initial_coef() if coef is None else coef)
+        parameters = [getattr(estimator, name) for name in _PARAMETERS]
+        return cls(problem, tuning, project, interval, iterate, parameters, alpha)
+
+    def suits(self, estimator):
+        """Whether the learner was made with the parameters of this estimator."""
+        return self.parameters == [getattr(estimator, name) for name in _PARAMETERS]
+
+    def solver(self, next_epoch, **options):
+        """Return `projected` on batches, starting from the iterate."""
+        return projected(
+            next_epoch,
+            self.problem.center_matrix,
+            self.tuning.preconditioner,
+            self.project,
+            iterate=self.iterate,
+            batch_size=self.tuning.batch_size,
+            interval=self.interval,
+            step_size=self.tuning.step_size,
+            zero_loss=self.problem.zero_loss,
+            alpha=self.alpha,
+            n_halvings=self.n_halvings,
+            **options,
+        )
+
+    def gone_on(self, next_epoch, state):
+        """Return the solver that continues from a state, with its step."""
+        learner = replace(self, n_halvings=state.n_step_halvings)
+        return learner.solver(next_epoch, try_half_steps=False)
+
+    def chosen_attributes(self):
+        """Return the fitted attributes of what was chosen."""
+        return tuned_attributes(self.tuning, self.problem) | {
+            "alpha_": self.alpha,
+            "projection_interval_": self.interval,
+        }
+
+    def learned_attributes(self):
+        """Return the fitted attributes of the current model."""
+        return self.problem.fitted_attributes(self.iterate.mean) | {
+            "t_": self.iterate.n_projections,
+            "projection_residual_": self.project.residual,
+        }
+
+
+class WatchedRounds:
+    """Rounds of batches from a stream, each judged on retained rows.
+
+    If the targets of a batch are unlike those so far, as many retained rows are learned
+    instead. If a round has made the model worse, the model goes back to the best one.
+
+    Parameters
+    ----------
+    stream : Stream
+    learner : Learner
+    retained : Retained
+        Made from the first rows of the stream.
+    n_batches : int
+        Batches in a round.
+    """
+
+    def __init__(self, stream, learner, retained, n_batches):
+        self._stream, self._learner, self._retained = stream, learner, retained
+        self._n_batches, self._best = n_batches, learner.iterate.copy()
+
+    def next_round(self):
+        """Return the batches of a round, after judging the last one."""
+        self.end()
+        return self._batches()
+
+    def end(self):
+        """Go back to the best iterate, unless the last one is nearly as good."""
+        iterate = self._learner.iterate
+        loss, least = self._loss(iterate), self._loss(self._best)
+        if loss <= least:
+            self._best = iterate.copy()
+        elif not loss <= WORSE * least:
+            iterate.go_to(self._best)
+
+    def _batches(self):
+        m = self._learner.tuning.batch_size
+        for X, Y, weights in self._stream.batches(m, self._n_batches):
+            self._retained = self._retained.plus(Data(X, Y, Y, weights, None))
+            judges = self._retained.judges
+            pairs = (Y, judges.targets), (weights, judges.weights)
+            if len(Y) > 1 and weights.any() and are_unlike(*pairs):
+                drawn = self._retained.draw(len(Y))
+                X, Y, weights = drawn.X, drawn.targets, drawn.weights
+            yield self._learner.problem.batch(X, Y, weights)
+
+    def _loss(self, iterate):
+        judges, problem = self._retained.judges, self._learner.problem
+        batch = problem.batch(judges.X, judges.targets, judges.weights)
+        residual = batch.operator @ iterate.mean - batch.targets
+        return weighted_mean_square(residual, batch.weights)
+
+
+class ProjectedRule(EpochRule):
+    """The rule of epochs that also warns if projections were inaccurate."""
+
+    def fitted_attributes(self, interrupted=False):
+        """Return the attributes of the model and of the epochs."""
+        attributes = super().fitted_attributes(interrupted)
+        warn_of_projections(self._name, attributes)
+        return attributes
+
+
+def warn_of_projections(name, attributes):
+    """Warn if the projections of a fit were too inaccurate."""
+    residual = attributes["projection_residual_"]
+    if residual > _LARGEST_RESIDUAL:
+        warn_user(
+            f"{name} did not solve the system of the centers: a "
+            f"relative residual of {residual:.2g} was left, on average; pass a "
+            "larger cache_size, for a Cholesky factor, or fewer centers"
+        )

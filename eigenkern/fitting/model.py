@@ -1,0 +1,415 @@
+"""The base of all models: fitting, predicted values, tags."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.utils import check_random_state
+
+from ..arrays.array import location_of, move, to_numpy
+from ..arrays.devices import compute_devices
+from ..arrays.linalg import large_product
+from ..operators.gradient import KernelGradient
+from ..operators.sharded import kernel_operator
+from ..problems.data import Data, Spared, hold_out
+from ..rows.lazy_rows import check_in_memory
+from ..rows.robust import cast
+from .callbacks import Callbacks
+from .checkpoint import open_keeper
+from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kernel
+from .outcome import (
+    check_given_kernel,
+    check_values,
+    constant_values,
+    is_own,
+    warn_of_far_values,
+    warn_of_outcome,
+)
+from .rules import EpochRule, ProgressLine, Report, train
+from .validation import (
+    Interrupted,
+    all_or_nothing,
+    check_flag,
+    check_number,
+    check_rows,
+    check_same_location,
+    check_verbose,
+    check_weights,
+    is_auto,
+    publish,
+    replaced_parameters,
+    total_weights,
+    validated,
+    warn_user,
+)
+
+
+class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
+    """A model, whose fit succeeds or changes nothing; arrays stay where they are.
+
+    A family of models defines ``_check_parameters()``; ``_prepare(data)``, which
+    returns a problem, a solver, the fitted attributes chosen so far, and a rule that
+    ends the training; and ``_expand(X)``, the values of a fitted model without its
+    intercept, on the device that computes (`kernel_values`). The mixins of `targets`
+    handle targets and predictions.
+    """
+
+    #: A fitted attribute in the library and on the device of X.
+    _coef_attribute = "dual_coef_"
+    _accept_sparse = False
+    #: Name of an iteration for callbacks; None: a fit without iterations.
+    _task = None
+    #: What to try if no step is stable.
+    _failure_hint = "Pass a smaller step_size."
+    #: What to pass if the rows are not in memory; None: they need not be.
+    _in_memory_unless = None
+    #: What a fit needs for out-of-sample values, to calibrate probabilities.
+    _calibrates_with = "early_stopping=True"
+    #: The alpha that equals C in SVC's objective 1/2 |f|^2 + C sum_i loss_i.
+    _alpha_of_C = "1 / (2 C n)"
+    #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
+    _gradients = None
+    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    _tells_outcome = True
+    #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
+    _kernel_ends = None
+    #: Whether first epochs spare rows, to calibrate on (`may_spare`).
+    _spares = False
+
+    def set_params(self, **params):
+        """Set parameters of this estimator or of its nested objects.
+
+        Parameters
+        ----------
+        **params : dict
+            Parameters by name; those of a kernel object as ``kernel__bandwidth``. They
+            replace the kernel: other estimators that share it do not change.
+
+        Returns
+        -------
+        self : object
+        """
+        return set_with_kernel(self, super().set_params, params)
+
+    def _get_doc_link(self):
+        return link_to_documentation(self)
+
+    @all_or_nothing
+    @with_callbacks
+    def _fit(
+        self, X, y, sample_weight=None, *, checkpoint=None, resume=False, **validation
+    ):
+        """Validate, prepare, train, publish."""
+        check_verbose(self.verbose)
+        self._check_parameters()
+        callbacks = Callbacks(self, X, y, sample_weight, self._task, self._n_iterations)
+        data = self._validate(X, y, sample_weight, **validation)
+        keeper = open_keeper(checkpoint, resume, self, data)
+        data = self._examined(data if keeper is None else keeper.data)
+        with replaced_parameters(self, self._replaced(data)):
+            rule = self._fit_to(data, callbacks, keeper)
+        if self._tells_outcome:
+            warn_of_outcome(self, data, rule)
+        rows = data.rows_with_weight()
+        self._warn_of_far_values(
+            data.X if len(rows) == len(data.targets) else data.take(rows).X
+        )
+        return self
+
+    def _fit_to(self, data, callbacks, keeper):
+        """Prepare, train, publish; return the rule that ended the training."""
+        progress, all_data = self._progress(), data
+        if data.constant and self._takes_constant_targets:
+            data = data.with_constant_targets()
+        prepared = self._prepare(data) if keeper is None else keeper.prepare(self, data)
+        problem, solver, chosen, rule = prepared
+
+        def attributes(interrupted):
+            found = chosen | rule.fitted_attributes(interrupted)
+            out_of_sample = rule.out_of_sample()
+            if data.constant:
+                out_of_sample = constant_values(all_data)
+            return found | self._calibrated(all_data, out_of_sample)
+
+        report = Report(problem, callbacks, progress)
+        try:
+            if keeper is not None and not hasattr(solver, "save"):  # a closed form
+                keeper = keeper.set_aside(type(self).__name__)
+            fitted = attributes(train(solver, rule, report, keeper))
+        except KeyboardInterrupt as interrupt:
+            if not rule.undo():
+                raise
+            report.close()
+            publish(self, attributes(True))
+            warn_user(
+                f"{type(self).__name__} was interrupted after {len(rule.losses)} "
+                f"{self._task}s: the best model so far is kept"
+            )
+            raise Interrupted(self) from interrupt
+        callbacks.close(fitted)
+        publish(self, fitted)
+        return rule
+
+    def _examined(self, data):
+        """Return the data with what is odd about them: equal rows, or the kernel."""
+        self._kernel_ends, kernel = None, getattr(self, "kernel", "linear")
+        constant = data.rows_are_equal()
+        if not is_own(kernel) and (data.precomputed or not constant):
+            rows = data.rows_with_weight()
+            self._kernel_ends = check_given_kernel(kernel, data.X, rows, self.device)
+        indefinite = self._kernel_ends is not None
+        return replace(data, constant=constant, indefinite=indefinite)
+
+    def _replaced(self, data):
+        """Return parameters of a fit to equal rows, of which none can be held out."""
+        if not data.constant:
+            return {}
+        simplest = {"early_stopping": False, "warm_start": False, "selection": None}
+        if isinstance(getattr(self, "alpha", None), str):  # "auto" or "path"
+            # With a path or a log loss, it must be positive.
+            positive = self.alpha == "path" or getattr(self, "_has_log_loss", False)
+            simplest["alpha"] = 1e-6 if positive else 0.0
+        if isinstance(getattr(self, "n_centers", None), int):
+            if isinstance(self.centers, str):
+                simplest |= {"n_centers": 1, "centers": "uniform"}
+        return {k: v for k, v in simplest.items() if hasattr(self, k)}
+
+    @property
+    def _takes_constant_targets(self):
+        """Whether targets may be replaced by their mean, which the model then is."""
+        return not getattr(self, "_has_log_loss", False)
+
+    def _warn_of_far_values(self, X):
+        """Warn of entries of training rows that the fitted model cuts off."""
+        if getattr(self, "kernel_", None) is not None:
+            warn_of_far_values(self, X, self.kernel_, self.centers_)
+
+    def _validate(
+        self, X, y, sample_weight, X_val=None, y_val=None, sample_weight_val=None
+    ):
+        """Return the validated training data."""
+        X, y = validated(
+            self, X, y, reset=True, ensure_min_samples=2, **self._checks_of_y
+        )
+        Y, y = self._encode(y, X.dtype)
+        precomputed = is_precomputed(self)
+        if precomputed or self._in_memory_unless:
+            check_in_memory(X, self._in_memory_unless or "rows, and another kernel")
+        if precomputed and X.shape[0] != X.shape[1]:
+            raise ValueError(
+                "kernel='precomputed' needs the square kernel matrix of the training "
+                f"rows as X; got shape {tuple(X.shape)}"
+            )
+        class_weights = self._weights_of_classes(y)
+        weights = total_weights(sample_weight, class_weights, len(Y))
+        validation = None
+        if X_val is not None and y_val is not None:
+            validation = self._validate_given(X_val, y_val, sample_weight_val)
+            if validation[1].shape[1] != Y.shape[1]:
+                raise ValueError(
+                    f"y_val must have as many outputs as y, {Y.shape[1]}; "
+                    f"got {validation[1].shape[1]}"
+                )
+            X_val, Y_val, labels, w_val = validation
+            w_val = self._weights_as_in_training(w_val, labels, y, class_weights)
+            validation = X_val, Y_val, w_val
+        elif not (X_val is None and y_val is None and sample_weight_val is None):
+            raise ValueError(
+                "X_val and y_val must be passed together, and sample_weight_val with "
+                f"them; got X_val={'None' if X_val is None else 'an array'} and "
+                f"y_val={'None' if y_val is None else 'an array'}"
+            )
+        rng, groups = self._make_rng(), self._stratify(y)
+        return Data(X, Y, y, weights, rng, groups, validation, precomputed)
+
+    def _validate_given(self, X, y, sample_weight):
+        """Return the validated rows to select on: X, targets, labels, weights."""
+        try:
+            X, y = validated(self, X, y, reset=False, **self._checks_of_y)
+            Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
+        except ValueError as error:
+            raise ValueError(f"X_val and y_val are not valid: {error}") from error
+        weights = check_weights(sample_weight, len(Y), "sample_weight_val")
+        return X, Y, labels, weights
+
+    def _weights_as_in_training(self, weights, labels, y, class_weights):
+        """Return the weights of validation rows times those of classes, or None."""
+        if class_weights is not None:
+            of_class = np.zeros(len(self.classes_))
+            of_class[y] = class_weights
+            weights = of_class[labels] * (1.0 if weights is None else weights)
+        if weights is not None and not weights.any():
+            raise ValueError(
+                "sample_weight_val and class_weight must leave a row of X_val with "
+                "weight: their product is zero for every row"
+            )
+        return weights
+
+    @property
+    def _n_iterations(self):
+        """Maximum number of iterations to report to callbacks."""
+        return getattr(self, "max_iter", 0)
+
+    @property
+    def _calibrates(self):
+        """Whether a fit has out-of-sample values."""
+        return stops_early(self) or self._spares
+
+    def _make_rng(self):
+        return check_random_state(self.random_state)
+
+    def _progress(self):
+        """Return the progress display, or None."""
+        if not self.verbose or self._task is None:
+            return None
+        return ProgressLine(type(self).__name__)
+
+    def _say(self, text):
+        """Print a line of progress if ``verbose``."""
+        if self.verbose:
+            print(f"{type(self).__name__}: {text}", flush=True)  # noqa: T201
+
+    def _fitted_values(self, X):
+        """Return f(X) of validated rows in float64 on the host, shape (m, l)."""
+        F = to_numpy(self._expand(X)).astype(np.float64)
+        return F + to_numpy(self.intercept_).astype(np.float64)
+
+    def _values(self, X, method):
+        """Return f(X), shape (m, l), where X lives."""
+        X = check_rows(self, X)
+        location = location_of(X)
+        check_same_location(self, location, method)
+        with np.errstate(over="ignore", invalid="ignore"):
+            F = move(self._expand(X), *location) + self.intercept_
+        check_values(F, X)
+        return F
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.array_api_support = True
+        tags.input_tags.pairwise = is_precomputed(self)
+        return tags
+
+
+def kernel_values(model, X):
+    """Return K(X, centers_) dual_coef_, on the device that computes."""
+    devices = compute_devices(model.device, X)
+    coef = move(model.dual_coef_, *devices[0])
+    if model.kernel_ is None:
+        X = move(X, *devices[0])
+        return large_product(cast(X, coef.dtype), coef)
+    return kernel_operator(model.kernel_, model.centers_, devices, X) @ coef
+
+
+def kernel_gradients(model, X):
+    """Return the gradients of K(., centers_) dual_coef_ at the rows of X."""
+    if model.kernel_ is None:
+        raise ValueError(
+            "gradients need a kernel of rows; got a model with kernel='precomputed'"
+        )
+    devices = compute_devices(model.device, X)
+    return KernelGradient(model.kernel_, model.centers_, model.dual_coef_, devices, X)
+
+
+def is_precomputed(estimator):
+    """Whether X is a kernel matrix."""
+    kernel = getattr(estimator, "kernel", None)
+    return isinstance(kernel, str) and kernel == "precomputed"
+
+
+def check_epochs(estimator):
+    """Raise a ValueError unless the parameters of the epochs are valid."""
+    check_number("max_iter", estimator.max_iter, 1, integer=True)
+    check_number("tol", estimator.tol, 0)
+    check_flag("early_stopping", estimator.early_stopping)
+    check_number(
+        "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
+    )
+    check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
+
+
+def stops_early(estimator):
+    """Whether rows are held out for early stopping."""
+    return bool(getattr(estimator, "early_stopping", False))
+
+
+def chooses_penalty(estimator):
+    """Whether a fit chooses the penalty: early stopping does without one."""
+    return is_auto(estimator.alpha) and not stops_early(estimator)
+
+
+def given_penalty(estimator):
+    """Return `alpha`, or 0 if that is "auto"."""
+    return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
+
+
+def has_penalty(estimator):
+    """Whether a fit has a penalty, or chooses one, which may be 0."""
+    if is_auto(estimator.alpha):
+        return chooses_penalty(estimator)
+    return estimator.alpha != 0
+
+
+def split(data, early_stopping, fraction):
+    """Return the training rows, and rows to score the epochs on (or None).
+
+    Neither includes rows without weight: their coefficients are zero.
+
+    Parameters
+    ----------
+    data : Data
+    early_stopping : bool
+        Whether rows are held out.
+    fraction : float
+        Fraction of the rows with weight, per class, to hold out; at least one row of
+        each class stays for training.
+    """
+    rows = data.rows_with_weight()
+    if not early_stopping:
+        return rows, None
+    return hold_out(data, rows, fraction, fewest=2, in_given_order=True)
+
+
+def may_spare(model):
+    """Whether a fit with a penalty first spares rows, to calibrate on."""
+    enough = model.max_iter > 1 and not model.warm_start
+    return enough and has_penalty(model) and not stops_early(model)
+
+
+def spare(model, merged, *, at_start=False):
+    """Return the training rows that a classifier spares, or None."""
+    if merged.data.groups is None or not model._spares:
+        return None
+    return Spared(merged, at_start=at_start)
+
+
+def epoch_rule(
+    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
+):
+    """Return the rule of an iteration over epochs.
+
+    The held-out rows score the epochs, and probabilities are calibrated on them, or on
+    the spared rows.
+    """
+    score, out_of_sample = None, None
+    if spared is not None:
+        out_of_sample = spared.out_of_sample
+    elif held_out is not None:
+        labels = data.labels[held_out]
+        weights = None if data.weights is None else data.weights[held_out]
+        score = partial(model._score_values, labels=labels, weights=weights)
+        out_of_sample = partial(data.out_of_sample, held_out)
+    return kind(
+        type(model).__name__,
+        model._failure_hint,
+        problem,
+        max_iter=model.max_iter,
+        tol=model.tol,
+        n_iter_no_change=model.n_iter_no_change,
+        score=score,
+        start=start,
+        out_of_sample=out_of_sample,
+        spares=spared is not None,
+    )

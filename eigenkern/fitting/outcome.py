@@ -1,0 +1,329 @@
+"""What a fit says of its outcome: far values, an indefinite kernel, nothing learned."""
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from ..arrays.array import move, namespace, to_numpy
+from ..arrays.devices import compute_device
+from ..kernels import CallableKernel, Kernel, Linear, Polynomial
+from ..losses import LogLoss, SquaredError
+from ..problems.data import rows_of
+from ..problems.problem import shuffled, take_entries
+from ..rows.lazy_rows import is_lazy, rows_at
+from ..rows.robust import medians, sampled
+from .validation import warn_user
+
+# A model has learned nothing if its training loss is above 1 - _LEAST_SHARE times that
+# of the best constant. If the solver knows it to be below 1 - _CLEAR_SHARE, maybe on
+# other rows, that is enough.
+_LEAST_SHARE, _CLEAR_SHARE = 1e-3, 0.1
+# The loss is that of a few random rows or, if they leave a doubt, of more; up to as
+# many it is that of all. The model gets the benefit of _DOUBT standard errors.
+_JUDGED, _DOUBT = (200, 2000), 2.0
+# Targets that differ by fewer rounding errors are equal, as in `epochs`.
+_EQUAL_TARGETS_EPS = 10
+
+
+def warn_of_outcome(model, data, rule):
+    """Warn, once, of an indefinite kernel, or of a fit that learned nothing.
+
+    Parameters
+    ----------
+    model : Model
+        Fitted.
+    data : Data
+        What it was fitted to.
+    rule : Rule
+        The one that ended the training.
+    """
+    name, ends = type(model).__name__, getattr(model, "estimator_", model)._kernel_ends
+    nothing, gain = data.constant, rule.gain
+    if not (nothing or rule.has_warned or (gain or 0.0) > _CLEAR_SHARE):
+        if is_lazy(data.X) and gain is not None:  # read no rows again
+            nothing = gain <= _LEAST_SHARE
+        else:
+            nothing = learned_nothing(model, data)
+    if ends is not None:
+        warn_user(
+            f"{name} got {ends}; the model is the best that was found with it"
+            + (", and learned nothing" if nothing else "")
+        )
+    elif nothing:
+        advice = (
+            "all rows of X with weight are equal"
+            if data.constant
+            else "if y depends on X at all, scale X, or pass another kernel, bandwidth "
+            "or penalty"
+        )
+        warn_user(
+            f"{name} learned nothing: its training loss is that of predicting the "
+            f"mean; {advice}"
+        )
+
+
+def constant_values(data):
+    """Return the mean of the targets as the value of every row, to calibrate on."""
+    rows = data.rows_with_weight()
+    mean = np.average(data.targets[rows], axis=0, weights=data.weights_of(rows))
+    return data.out_of_sample(rows, np.tile(mean, (len(rows), 1)))
+
+
+def learned_nothing(model, data):
+    """Return whether targets vary, and the model's loss is that of the best constant.
+
+    Parameters are those of `warn_of_outcome`.
+    """
+    rows = data.rows_with_weight()
+    w = data.weights_of(rows)
+    Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
+    spread = np.average((Y - np.average(Y, axis=0, weights=w)) ** 2, 0, w) ** 0.5
+    varies = spread > _EQUAL_TARGETS_EPS * eps * np.abs(Y).max(axis=0)
+    if not varies.any():
+        return False
+    spread, fitted = np.where(varies, spread, 1.0), getattr(model, "estimator_", model)
+    loss, unit = _loss_of(fitted, spread)
+    constant, order = loss.baseline(Y / unit, w), shuffled(len(rows))
+    for n in _JUDGED:
+        few = np.sort(order[:n])
+        F = model._fitted_values(rows_of(data.X, rows[few])) / unit
+        of_constant = loss.value(Y[few] / unit, constant + 0.0 * F)
+        gains, part = of_constant - loss.value(Y[few] / unit, F), w[few] / w[few].sum()
+        gain, least = part @ gains, _LEAST_SHARE * (part @ of_constant)
+        left_out = 1.0 - len(few) / len(rows)
+        doubt = _DOUBT * (part**2 @ (gains - gain) ** 2 * left_out) ** 0.5
+        if gain - doubt > least:
+            return False
+    return bool(gain + doubt <= least)
+
+
+def _loss_of(model, spread):
+    """Return the loss that a model minimizes, and the unit of its targets."""
+    if hasattr(model, "target_scale_"):
+        unit = to_numpy(model.target_scale_).astype(np.float64)
+        return model._loss_of(len(spread)), unit
+    if getattr(model, "_has_log_loss", False):
+        return LogLoss(len(spread)), 1.0
+    return SquaredError(), spread
+
+
+_COSTS_DIGITS = "it costs the others digits"
+_has_warned = ContextVar("has_warned", default=False)
+
+
+@contextmanager
+def no_warning_of_columns():
+    """Return a context for fits to rows of which another estimator warns."""
+    token = _has_warned.set(True)
+    try:
+        yield
+    finally:
+        _has_warned.reset(token)
+
+
+def warn_of_far_values(estimator, X, kernel, centers):
+    """Warn of the entries of training rows that cost digits, or that are cut off.
+
+    Rows that are not in memory are not read again for this.
+
+    Parameters
+    ----------
+    estimator : estimator
+    X : array or LazyRows of shape (n, d)
+    kernel : Kernel or None
+    centers : array of shape (p, d)
+        Those of the model, by which the kernel cuts off.
+    """
+    if isinstance(kernel, Linear | Polynomial):
+        warn_of_leverage(estimator, X, kernel.diagonal)
+    elif isinstance(kernel, Kernel):
+        frame = kernel.frame(centers)
+        if "limits" in frame:
+            warn_of_cutoffs(estimator, X, frame.get("offset"), frame["limits"])
+
+
+def warn_of_cutoffs(estimator, X, offset, limits):
+    """Warn if an entry of X is farther from the offset than its column's limit."""
+    if _has_warned.get() or is_lazy(X):
+        return
+    offset, limits = (None if a is None else to_numpy(a) for a in (offset, limits))
+    offset = np.zeros_like(limits) if offset is None else offset
+    xp = namespace(X)
+    with np.errstate(over="ignore"):
+        ends = [to_numpy(f(X, axis=0)) for f in (xp.min, xp.max)]
+        low, high = (np.abs(end - offset) for end in ends)
+        ratios = np.maximum(low, high) / limits
+    column = int(np.argmax(ratios))
+    if not ratios[column] > 1.0:
+        return
+    value = float(ends[int(high[column] > low[column])][column])
+    limit = float(offset[column] + np.copysign(limits[column], value))
+    _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}")
+
+
+def warn_of_leverage(estimator, X, squared_norms, consequence=_COSTS_DIGITS):
+    """Warn if rounding of a row's squared norm exceeds those of most rows.
+
+    Return for which rows it does, bool (n,), or None if it does for none.
+
+    Parameters
+    ----------
+    estimator : estimator
+    X : array or sparse matrix of shape (n, d), or LazyRows
+    squared_norms : callable
+        ``squared_norms(X)`` returns k(x, x) of every row, (n,).
+    consequence : str
+        For the message.
+    """
+    if _has_warned.get() or is_lazy(X):
+        return None
+    with np.errstate(over="ignore"):
+        norms = to_numpy(squared_norms(X)).astype(np.float64)
+    row, found = int(np.argmax(norms)), have_leverage(norms, X.dtype)
+    if not found[row]:
+        return None
+    entries = X[[row]].toarray() if scipy.sparse.issparse(X) else to_numpy(X[row, :])
+    entries = np.ravel(entries)
+    column = int(np.argmax(np.abs(entries)))
+    _warn(estimator, X, column, float(entries[column]), consequence)
+    return found
+
+
+def have_leverage(squared_norms, dtype):
+    """Return for which rows rounding of |x|^2 exceeds that of most rows, bool (n,)."""
+    usual = squared_norms[squared_norms > 0]
+    eps = float(np.finfo(str(dtype).rpartition(".")[2]).eps)
+    return eps * squared_norms > (np.median(usual) if len(usual) else np.inf)
+
+
+def _warn(estimator, X, column, value, consequence):
+    names = getattr(estimator, "feature_names_in_", None)
+    name = column if names is None else repr(str(names[column]))
+    if scipy.sparse.issparse(X):
+        usual = np.abs(X[:, [column]].data)
+        usual = float(np.median(usual)) if len(usual) else 0.0
+        middle = 0.0
+    else:
+        one = sampled(X[:, column : column + 1])
+        middle = float(medians(one)[0])
+        with np.errstate(over="ignore"):
+            usual = float(medians(namespace(X).abs(one - middle))[0])
+    if usual > 0:
+        size = f"{abs(value - middle) / usual:.2g} times its usual size"
+    else:
+        size = f"where most rows hold {middle:.3g}"
+    warn_user(
+        f"column {name} of X holds {value:.3g}, {size}: {consequence}; replace fill "
+        "values, or scale the column, before fitting",
+        UserWarning,
+    )
+
+
+def check_values(F, X):
+    """Raise a ValueError that names the row of X whose value in F is not finite."""
+    xp = namespace(F)
+    finite = xp.isfinite(F)
+    if bool(xp.all(finite)):
+        return
+    finite = to_numpy(xp.reshape(finite, (F.shape[0], -1)))
+    row = int(np.flatnonzero(~np.all(finite, axis=1))[0])
+    entries = X[[row]].data if scipy.sparse.issparse(X) else rows_at(X, np.array([row]))
+    entries = np.ravel(to_numpy(entries))
+    largest = float(entries[np.argmax(np.abs(entries))]) if len(entries) else 0.0
+    raise ValueError(
+        f"row {row} of X, whose largest entry is {largest:.3g}, has a value that is "
+        f"not finite in {F.dtype}: pass rows of the size of the training rows, or fit "
+        "to float64 data"
+    )
+
+
+# Rows whose kernel matrix is checked: it takes some 10 ms.
+_CHECKED_ROWS = 300
+# Differences of K(x, z) and K(z, x), relative to the rows' largest values, above which
+# a kernel is not symmetric, and eigenvalues, relative to the largest, below which it is
+# not positive semi-definite. Rounding leaves up to 2e-5 and -3e-6 (300 rows; gaussian,
+# laplacian and degree 3, bandwidths of 1 to 64 medians; norms expanded in float32).
+_ASYMMETRY, _INDEFINITE = 1e-3, 1e-4
+
+
+class Ends(NamedTuple):
+    """The ends of the spectrum of an indefinite kernel on some rows."""
+
+    lowest: float
+    top: float
+    n_rows: int
+
+    def __str__(self):
+        return (
+            "a kernel that is not positive semi-definite: its smallest eigenvalue on "
+            f"{self.n_rows} rows is {self.lowest:.3g}, its largest {self.top:.3g}"
+        )
+
+
+def is_own(kernel):
+    """Whether a kernel is one of eigenkern's, which need no check."""
+    if isinstance(kernel, str):
+        return kernel != "precomputed"
+    module = type(kernel).__module__
+    known = isinstance(kernel, Kernel) and not isinstance(kernel, CallableKernel)
+    return known and module.split(".")[0] == __package__.split(".")[0]
+
+
+def check_given_kernel(kernel, X, rows, device="auto"):
+    """Check a kernel that is not eigenkern's own on a sample of the rows.
+
+    Parameters
+    ----------
+    kernel : str, Kernel or callable
+        The parameter of the estimator.
+    X : array or LazyRows of shape (n, d) or, with kernel="precomputed", (n, n)
+    rows : ndarray of int
+        Those to sample from.
+    device : str or list, default="auto"
+        The parameter of the estimator.
+
+    Returns
+    -------
+    Ends or None
+        None: the kernel is positive semi-definite on the sample, or one of eigenkern's.
+
+    Raises
+    ------
+    ValueError
+        If its values are complex, all zero, or not symmetric.
+    """
+    if is_own(kernel):
+        return None
+    rows, precomputed = np.sort(shuffled(rows)[:_CHECKED_ROWS]), isinstance(kernel, str)
+    if precomputed:
+        name, K = "kernel='precomputed'", take_entries(X, rows, rows)
+    else:
+        name = f"kernel={kernel!r}"
+        made = kernel if isinstance(kernel, Kernel) else CallableKernel(kernel)
+        K = made(move(rows_at(X, rows), *compute_device(device, X)))
+    K = to_numpy(K).astype(np.float64)
+    if not np.isfinite(K).all():
+        return None  # the fit says so
+    size = np.abs(K).max()
+    if size == 0.0:
+        raise ValueError(
+            f"{name} must have positive k(x, x); got zero for every pair of "
+            f"{len(rows)} rows"
+        )
+    K /= size
+    largest = np.abs(K).max(axis=1)
+    difference = np.abs(K - K.T)
+    wrong = difference > _ASYMMETRY * np.sqrt(np.outer(largest, largest.T))
+    if wrong.any():
+        i, j = np.unravel_index(np.argmax(difference * wrong), K.shape)
+        raise ValueError(
+            f"{name} must be symmetric, k(x, z) = k(z, x); got {size * K[i, j]:.6g} "
+            f"and {size * K[j, i]:.6g} for rows {rows[i]} and {rows[j]}"
+        )
+    values = np.linalg.eigvalsh(0.5 * (K + K.T))
+    if values[0] >= -_INDEFINITE * max(values[-1], 0.0):
+        return None
+    return Ends(size * values[0], size * values[-1], len(rows))

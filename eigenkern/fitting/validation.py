@@ -1,0 +1,427 @@
+"""Checks of user input, with errors that say what is valid."""
+
+import sys
+import warnings
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from numbers import Integral, Number, Real
+
+import numpy as np
+from array_api_compat import is_array_api_obj, is_numpy_array
+from sklearn import get_config
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import (
+    check_array,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
+
+from ..arrays import memory
+from ..arrays.array import detached, location_of, namespace, plain, to_numpy
+from ..arrays.devices import compute_devices, working_device
+from ..arrays.threads import single_threaded_blas
+from ..problems.kernel_parameters import check_bandwidth, check_kernel
+from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
+
+
+def floats(X, name="X"):
+    """Return the data types that X may have; others are converted to the first."""
+    check_not_half(X, name)
+    if get_config()["array_api_dispatch"] and is_array_api_obj(X):
+        xp = namespace(X)
+        return [xp.float64, xp.float32]
+    return [np.float64, np.float32]
+
+
+def check_number(
+    name,
+    value,
+    low,
+    high=None,
+    *,
+    integer=False,
+    open_ends=False,
+    open_low=False,
+    or_auto=False,
+):
+    """Raise a ValueError unless `value` is a number between `low` and `high`.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, for the message.
+    value : object
+    low, high : float
+        Bounds, included unless `open_ends`; no upper bound if `high` is None.
+    integer : bool, default=False
+        Whether only integers are valid.
+    open_ends : bool, default=False
+        Whether the bounds are excluded.
+    open_low : bool, default=False
+        Whether the lower bound is excluded.
+    or_auto : bool, default=False
+        Whether "auto" is valid too.
+    """
+    if or_auto and is_auto(value):
+        return
+    kind, given = Integral if integer else Real, value
+    valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
+    value = plain(value)  # a bound may be outside the range of float32
+    if valid and open_ends:
+        valid = low < value and (high is None or value < high)
+    elif valid:
+        valid = low <= value and (high is None or value <= high)
+        valid = valid and not (open_low and value == low)
+    if valid and value < float("inf"):
+        return
+    noun = "an integer" if integer else "a number"
+    noun = f"'auto' or {noun}" if or_auto else noun
+    above = ">" if open_ends or open_low else ">="
+    below = "<" if open_ends else "<="
+    bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
+    raise ValueError(f"{name} must be {noun} {bounds}; got {given!r}")
+
+
+def check_flag(name, value):
+    """Raise a ValueError unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+
+
+def check_verbose(verbose):
+    """Raise a ValueError unless `verbose` is an integer >= 0, or True or False."""
+    if not isinstance(verbose, bool | np.bool_):
+        check_number("verbose", verbose, 0, integer=True)
+
+
+def warn_of_few_rows(n_centers, n_distinct):
+    """Warn if there are fewer distinct rows than requested centers."""
+    if n_centers > n_distinct:
+        warn_user(
+            f"n_centers={n_centers} is more than the {n_distinct} distinct rows to "
+            f"choose from: all {n_distinct} are centers",
+            UserWarning,
+        )
+
+
+def warn_user(message, category=ConvergenceWarning):
+    """Warn, with the line of the caller of the package."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        (__package__.partition(".")[0], "sklearn.callback")
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def check_kernel_parameters(estimator):
+    """Raise a ValueError unless `kernel`, `bandwidth` and `cache_size` are valid."""
+    check_kernel(estimator.kernel)
+    check_bandwidth(estimator.bandwidth)
+    if not is_auto(estimator.cache_size):
+        check_number("cache_size", estimator.cache_size, 0)
+
+
+def check_method(centers, methods):
+    """Return True for one of `methods`, False for an array; else raise a ValueError."""
+    if isinstance(centers, str) and centers in methods:
+        return True
+    if centers is None or isinstance(centers, str):
+        names = ", ".join(repr(name) for name in methods)
+        raise ValueError(
+            f"centers must be {names} or an array of shape "
+            f"(n_centers, n_features); got {centers!r}"
+        )
+    return False
+
+
+def check_centers(centers, X, methods):
+    """Return the centers that the parameter `centers` gives, or None for a method.
+
+    Raises
+    ------
+    ValueError
+        Unless it is one of `methods`, or an array of rows with the features of X.
+    """
+    if check_method(centers, methods):
+        return None
+    centers = check_array(
+        centers, dtype=floats(centers, "centers"), input_name="centers"
+    )
+    if centers.shape[1] != X.shape[1]:
+        raise ValueError(
+            f"centers must have the {X.shape[1]} features of X; "
+            f"got shape {tuple(centers.shape)}"
+        )
+    return centers
+
+
+def check_parameters(estimator):
+    """Raise a ValueError unless the parameters of an estimator are valid."""
+    estimator._check_parameters()
+
+
+def check_labels(classes):
+    """Raise a ValueError unless `classes` is None or an array of labels."""
+    if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
+        raise ValueError(
+            f"classes must be an array of all labels that will occur; got {classes!r}"
+        )
+
+
+def check_has_fitted(
+    estimator, attribute, user, example="EigenProRegressor(algorithm='eigenpro2')"
+):
+    """Raise an error unless `estimator` is fitted and has `attribute`."""
+    check_is_fitted(estimator)
+    if getattr(estimator, attribute, None) is None:
+        raise ValueError(
+            f"{user} needs an estimator with the attribute {attribute}, such as "
+            f"{example}; got {type(estimator).__name__}"
+        )
+
+
+def check_rows(estimator, X):
+    """Return validated rows to apply a fitted model to."""
+    check_is_fitted(estimator, estimator._coef_attribute)
+    return validated(estimator, X, reset=False)
+
+
+def validated(
+    estimator, X, y="no_validation", *, reset, ensure_min_samples=1, **checks_of_y
+):
+    """Return what scikit-learn's `validate_data` returns, or rows not in memory.
+
+    Parameters
+    ----------
+    estimator : estimator
+    X : array-like, file or Dask collection
+    y : array-like or Dask collection, default="no_validation"
+        By default, only X is returned.
+    reset : bool
+        Whether these rows set the number and names of the features.
+    ensure_min_samples : int, default=1
+    **checks_of_y : dict
+        Options of `check_X_y`.
+    """
+    rows = lazy_rows(X)
+    if rows is None:
+        X = detached(read(X) if reset else X)
+        options = {"dtype": floats(X), "accept_sparse": estimator._accept_sparse}
+        options |= {"reset": reset, "ensure_min_samples": ensure_min_samples}
+        y = detached(computed(y))
+        return validate_data(estimator, X, y, **options, **checks_of_y)
+    named = getattr(X, "_meta", rows) if hasattr(X, "columns") else rows
+    validate_data(estimator, named, skip_check_array=True, reset=reset)
+    if rows.shape[0] < ensure_min_samples:
+        raise ValueError(
+            f"Found array with {rows.shape[0]} sample(s) while a minimum of "
+            f"{ensure_min_samples} is required."
+        )
+    if isinstance(y, str):
+        return rows
+    # To check y alone, pass a placeholder for X.
+    y = computed(y)
+    _, y = check_X_y(np.zeros((rows.shape[0], 1)), y, **checks_of_y)
+    return rows, y
+
+
+def check_same_location(estimator, location, method):
+    """Raise a ValueError unless rows are on the device of the fitted model."""
+    fitted = location_of(getattr(estimator, estimator._coef_attribute))
+    if location != fitted:
+        name = type(estimator).__name__
+        raise ValueError(
+            f"Inputs passed to {name}.{method}() must use the same namespace and "
+            f"the same device as those passed to fit(): {fitted[0].__name__} on "
+            f"{fitted[1]}; got {location[0].__name__} on {location[1]}"
+        )
+
+
+def check_weights(sample_weight, n, name="sample_weight"):
+    """Return the weights as a float64 array on the host, or None.
+
+    A number is the weight of every row.
+    """
+    if sample_weight is None:
+        return None
+    if isinstance(sample_weight, Number):
+        if isinstance(sample_weight, Real):
+            check_number(name, sample_weight, 0, open_ends=True)
+            return np.full(n, float(sample_weight))
+        raise ValueError(f"{name} must be real; got {sample_weight!r}")
+    if isinstance(sample_weight, str) or getattr(sample_weight, "ndim", 1) == 0:
+        raise ValueError(
+            f"{name} must be a number or an array of shape ({n},), one weight per row "
+            f"of X; got {sample_weight!r}"
+        )
+    weights = check_array(
+        sample_weight,
+        ensure_2d=False,
+        dtype=floats(sample_weight, name),
+        input_name=name,
+    )
+    weights = to_numpy(weights).astype(np.float64)
+    if weights.shape != (n,):
+        raise ValueError(
+            f"{name} must have shape ({n},), one weight per row of X; "
+            f"got shape {weights.shape}"
+        )
+    if (weights < 0).any():
+        raise ValueError(
+            f"{name} must not be negative; the smallest is {float(weights.min())!r}"
+        )
+    if not (weights > 0).any():
+        raise ValueError(
+            f"{name} must have a positive weight; got zero for every sample"
+        )
+    return weights
+
+
+def total_weights(sample_weight, class_weights, n):
+    """Return the product of both kinds of weights, or None."""
+    weights = check_weights(sample_weight, n)
+    if class_weights is not None:
+        weights = class_weights if weights is None else weights * class_weights
+        if not weights.any():
+            raise ValueError(
+                "sample_weight and class_weight must leave a row with weight: "
+                "their product is zero for every sample"
+            )
+    return weights
+
+
+def shared_out(X):
+    """Return a context in which the package itself parallelizes products of NumPy.
+
+    Other array libraries parallelize their own, perhaps with the same BLAS.
+    """
+    if is_array_api_obj(X) and not is_numpy_array(X):
+        return nullcontext()
+    return single_threaded_blas
+
+
+def on_its_device(method):
+    """Make a method of an estimator and X run on the estimator's device.
+
+    There the package parallelizes large products, and BLAS runs on one thread. For a
+    Dask collection the method is called on every chunk, when the result is computed.
+    """
+
+    @wraps(method)
+    def run(self, X, *args, **options):
+        if is_dask(X):
+            return by_chunks(self, method.__name__, X, *args, **options)
+        with advises_on_memory(self, method.__name__, X):
+            with working_device(self.device, X), shared_out(X):
+                return method(self, X, *args, **options)
+
+    return run
+
+
+@contextmanager
+def plain_parameters(estimator):
+    """Replace parameters that are NumPy scalars by Python's numbers for a while.
+
+    Their arithmetic would stay in float32 or int32, or overflow.
+    """
+    parameters = estimator.get_params(deep=False)
+    for name, value in parameters.items():
+        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
+            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
+    scalars = {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
+    with replaced_parameters(estimator, scalars):
+        yield
+
+
+@contextmanager
+def replaced_parameters(estimator, values):
+    """Replace parameters of an estimator for a while."""
+    given = {name: getattr(estimator, name) for name in values}
+    vars(estimator).update(values)
+    try:
+        yield
+    finally:
+        vars(estimator).update(given)
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt of a fit whose model so far was published."""
+
+    def __init__(self, estimator):
+        super().__init__()
+        self.estimator = estimator
+
+
+def all_or_nothing(method):
+    """Make a method of an estimator and X undo all its changes if it fails."""
+
+    @wraps(method)
+    def run(self, X, *args, **options):
+        before = dict(vars(self))
+        try:
+            with plain_parameters(self), advises_on_memory(self, method.__name__, X):
+                with working_device(self.device, X), shared_out(X):
+                    return method(self, X, *args, **options)
+        except BaseException as error:
+            # An interrupt of an inner estimator that this one fits undoes this fit.
+            if not (isinstance(error, Interrupted) and error.estimator is self):
+                vars(self).clear()
+                vars(self).update(before)
+            raise
+
+    return run
+
+
+# Messages of libraries that ran out of memory or threads without a MemoryError.
+_RAN_OUT = ("can't start new thread", "can't allocate memory", "out of memory")
+# What needs less memory, for the parameters and methods that an estimator has.
+_REMEDIES = {
+    "n_centers": "fewer centers (n_centers)",
+    "n_components": "a smaller n_components",
+    "subsample_size": "a smaller subsample_size",
+    "cache_size": "cache_size=0",
+    "partial_fit": "pieces of the data (partial_fit)",
+}
+
+
+@contextmanager
+def advises_on_memory(estimator, method, X=None):
+    """Turn every error of running out of memory into a MemoryError with advice."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
+        if not ran_out or " MB " in said:  # another error, or advice is given
+            raise
+        like_X = X if is_array_api_obj(X) else np.empty(0)
+        free = memory.available(*compute_devices(estimator.device, like_X)[0])
+        remedies = ["fewer rows at a time"]
+        if "fit" in method:
+            names = [name for name in _REMEDIES if hasattr(estimator, name)]
+            remedies = [_REMEDIES[name] for name in names] + [
+                "X in float32, fewer rows"
+            ]
+        raise MemoryError(
+            f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
+            f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "
+            f"besides what it holds. What takes less: {', '.join(remedies)}"
+        ) from error
+
+
+def publish(estimator, attributes):
+    """Set fitted attributes, and delete those of an earlier fit.
+
+    What validation has set stays: classes, number and names of the features.
+    """
+    for name in [name for name in vars(estimator) if name.endswith("_")]:
+        if name not in ("classes_", "n_features_in_", "feature_names_in_"):
+            delattr(estimator, name)
+    vars(estimator).update(attributes)
+
+
+def is_auto(value):
+    """Whether a parameter is "auto"."""
+    return isinstance(value, str) and value == "auto"

@@ -1,0 +1,218 @@
+"""Conjugate gradients for many right-hand sides, and Falkon, which uses them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.array import device_of, namespace, take, to_numpy
+from ..operators.matrix import check_finite
+from .state import State
+
+# The variables of `conjugate_gradient` that a run resumes from.
+_STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
+
+
+class Solution(NamedTuple):
+    """An approximate solution, after an iteration.
+
+    Attributes
+    ----------
+    coef : array of shape (p, l)
+    residuals : ndarray of shape (l,)
+        Norm of the residual of every column, divided by that of its right-hand side.
+    converged : bool
+        Whether every column is done.
+    rest : array of shape (p, l) or None
+        The residual itself; None unless all columns end together.
+    state : dict
+        What another run resumes from.
+    """
+
+    coef: Any
+    residuals: np.ndarray
+    converged: bool
+    rest: Any = None
+    state: Any = None
+
+
+def conjugate_gradient(
+    apply, rhs, start, tol, *, precondition=None, together=False, state=None
+):
+    """Solve ``H X = rhs``, H positive definite; yield a `Solution` per iteration.
+
+    Every column has its own step. A column whose relative residual is at most `tol`
+    changes no more: later products involve only the other columns.
+
+    Hestenes and Stiefel, "Methods of conjugate gradients for solving linear systems",
+    1952. With residual R, Z = M R and direction P, for each column ::
+
+        step = R'Z / P'HP,  X += step P,  R' = R - step HP,  P' = Z' + R'Z' / R'Z P
+
+    Parameters
+    ----------
+    apply : callable
+        ``apply(P)`` returns H P, for any number of columns.
+    rhs : array of shape (p, l)
+    start : array of shape (p, l)
+        X to start from.
+    tol : float
+    precondition : callable, default=None
+        ``precondition(R)`` returns M R, with M close to the inverse of H; None: M = I.
+    together : bool, default=False
+        Whether all columns continue until the last of them is done.
+    state : dict, default=None
+        The state of a solution of the same problem to resume from; then `start` is not
+        used.
+    """
+    xp = namespace(rhs)
+    scale = _norms(rhs)
+    scale[scale == 0] = 1.0
+    if state is None:
+        active = np.arange(rhs.shape[1])
+        X = start
+        R = rhs - apply(start) if bool(xp.any(start != 0)) else rhs
+        Z = P = R if precondition is None else precondition(R)
+        R_Z = xp.sum(R * Z, axis=0)
+        residuals = _norms(R) / scale
+        done = []  # (columns, their coefficients)
+    else:
+        X, R, P, R_Z, residuals, active, done = (state[name] for name in _STATE)
+    while True:
+        ends = residuals[active] <= tol
+        if together:
+            ends[:] = ends.all()
+        going, ended = np.flatnonzero(~ends), np.flatnonzero(ends)
+        if len(ended):
+            done.append((active[ended], take(X, ended, axis=1)))
+            rest, active = R, active[going]
+            X, R, P = (take(V, going, axis=1) for V in (X, R, P))
+            R_Z = take(R_Z[None, :], going, axis=1)[0, :]
+        if not len(active):
+            coef = _assembled(done, X, active)
+            while True:
+                yield Solution(coef, residuals, True, rest if together else None)
+        H_P = apply(P)
+        # Rounding can leave no curvature along a direction: then its step is zero.
+        step = _quotient(R_Z, xp.sum(P * H_P, axis=0))
+        X, R = X + step * P, R - step * H_P
+        Z = R if precondition is None else precondition(R)
+        previous, R_Z = R_Z, xp.sum(R * Z, axis=0)
+        P = Z + _quotient(R_Z, previous) * P
+        residuals = residuals.copy()
+        residuals[active] = _norms(R) / scale[active]
+        converged = bool((residuals <= tol).all())
+        rest = R if together else None
+        values = X, R, P, R_Z, residuals, active, list(done)
+        state = dict(zip(_STATE, values, strict=True))
+        yield Solution(_assembled(done, X, active), residuals, converged, rest, state)
+
+
+def last_state(states, most):
+    """Return the first converged state, or the last of `most`, and its number."""
+    for n, state in enumerate(states, 1):
+        if state.converged or n == most:
+            return state, n
+
+
+def _norms(V):
+    xp = namespace(V)
+    return to_numpy(xp.linalg.vector_norm(V, axis=0)).astype(np.float64)
+
+
+def _quotient(a, b):
+    """Return a / b, or 0 where b is not positive."""
+    xp, positive = namespace(a), b > 0
+    return xp.where(positive, a / xp.where(positive, b, xp.ones_like(b)), 0.0 * b)
+
+
+def _assembled(done, X, active):
+    """Return all columns in their original order."""
+    if not done:
+        return X
+    order = np.argsort(np.concatenate([*(columns for columns, _ in done), active]))
+    xp = namespace(X)
+    return take(xp.concat([*(part for _, part in done), X], axis=1), order, axis=1)
+
+
+class Falkon:
+    """The iterations of `falkon`, which can resume from a checkpoint.
+
+    Parameters
+    ----------
+    *args
+        The arguments of `falkon`, without `state`.
+    """
+
+    def __init__(self, *args):
+        self._args, self._states, self._state = args, falkon(*args), None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """Return the `State` after the next iteration."""
+        state = next(self._states)
+        self._state = state.rest
+        return state
+
+    def save(self):
+        """Return the state of the conjugate gradients."""
+        return self._state
+
+    def load(self, saved):
+        """Resume from where another run of the same problem was."""
+        self._states, self._state = falkon(*self._args, state=saved), saved
+
+
+def falkon(
+    matrix, targets, weights, preconditioner, alpha, tol, start=None, *, state=None
+):
+    """Solve kernel ridge regression on centers; yield a `State` per iteration.
+
+    With R and A of `TwoCholesky`, and the features Phi = K_nm R, b = A^-1 c solves ::
+
+        A'^-1 (Phi' W Phi / N + lambda I) A^-1 c = A'^-1 Phi' W y / N
+
+    Parameters
+    ----------
+    matrix : Matrix
+        K_nm.
+    targets : array of shape (n, l)
+        With their mean subtracted, in float64.
+    weights : array of shape (n,)
+        In float64, with sum N.
+    preconditioner : TwoCholesky
+    alpha : float
+        lambda.
+    tol : float
+        Bound on the relative residual of every output.
+    start : array of shape (p, l), default=None
+        Coefficients R b of the centers; None: zero.
+    state : dict, default=None
+        The `rest` of a `State` of the same problem to resume from.
+
+    References
+    ----------
+    Rudi, Carratino, Rosasco, "FALKON: an optimal large scale kernel method", NIPS
+    2017: algorithm 1.
+    """
+    xp, P = namespace(targets), preconditioner
+    N = float(xp.sum(weights))
+
+    def gradient(b, Y):
+        """Return Phi' W (Phi b - Y) / N."""
+        return P.reduce(matrix.normal_product(P.expand(b), Y, weights)) / N
+
+    def apply(c):
+        b = P.inner(c)
+        return P.inner_transposed(gradient(b, None) + alpha * b)
+
+    shape = matrix.shape[1], targets.shape[1]
+    zero = xp.zeros(shape, dtype=xp.float64, device=device_of(targets))
+    rhs = P.inner_transposed(-gradient(zero, targets))
+    check_finite(rhs)
+    start = zero if start is None else P.preimage(start)
+    for solution in conjugate_gradient(apply, rhs, start, tol, state=state):
+        coef, residual = P.inner(solution.coef), float(solution.residuals.max())
+        converged, state = solution.converged, solution.state
+        yield State(coef, residual=residual, converged=converged, rest=state)

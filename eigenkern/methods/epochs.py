@@ -1,0 +1,248 @@
+"""EigenPro: preconditioned stochastic gradient descent, kernel machines and linear."""
+
+from functools import partial
+
+import numpy as np
+
+from ..arrays.array import device_of, namespace
+from ..arrays.linalg import large_product
+from .guard import Epoch, EpochWatch, Guard, Guarded
+from .step_search import StepSearch
+
+# Rows at most on which the sides of a race are compared. If residuals are normal, the
+# mean loss of 1000 rows has a standard deviation of (2 / 1000)^1/2 = 4 %, and the
+# difference of two similar models, on the same rows, a smaller one.
+_N_RACE_JUDGES = 1000
+
+
+# The three steps have one signature; an underscore marks an argument that is not used.
+
+
+def step_on_rows(_A, P, a, b, K_bs, g):
+    """a_b -= g,  a_s += V D V' K(X_s, X_b) g: a kernel machine by EigenPro 2."""
+    a[b, :] -= g
+    if P.n_components:
+        image = P.vectors.T @ large_product(g.T, K_bs).T
+        a[: P.subsample_size, :] += large_product(P.vectors, P.scales[:, None] * image)
+
+
+def step_on_all_rows(_A, P, a, b, _K_bs, g):
+    """a_b -= g,  a += V D V' K(X, X_b) g: a kernel machine by EigenPro 1."""
+    a[b, :] -= g
+    if P.n_components:
+        a += P.correction(b, g)
+
+
+def step_on_features(A, P, a, b, _K_bs, g):
+    """a -= (I - V D V') A_b' g: a linear model."""
+    gradient = A.adjoint(g, b.start, b.stop)
+    a -= gradient
+    if P.n_components:
+        a += P.correction(gradient)
+
+
+def eigenpro(
+    A,
+    y,
+    P,
+    *,
+    coef,
+    weights,
+    batch_size,
+    step_size,
+    rng,
+    step=step_on_rows,
+    alpha=0.0,
+    try_steps=True,
+    zero_loss=0.0,
+    n_halvings=0,
+    may_restart=True,
+    accepts=lambda model: True,
+    rows=None,
+    row_steps=None,
+):
+    """Minimize mean_i w_i (f(x_i) - y_i)^2 by preconditioned steps on batches.
+
+    One step on a batch b of m rows of the matrix A (K(X, X), or the features)::
+
+        g = (eta / m) W (A_b a - y_b)
+        a_b <- a_b - g,  a_s <- a_s + V D V' K(X_s, X_b) g              (`step_on_rows`)
+        a_b <- a_b - g,  a <- a + V D V' K(X, X_b) g                (`step_on_all_rows`)
+        a <- a - (I - V D V') A_b' g                                (`step_on_features`)
+
+    Algorithm 1 of EigenPro 2 has alpha for a, blocks t and r for b and s, and sigma_q
+    for sigma_{q+1} in D; our eta is twice its eta. Tables 1 and 2 of EigenPro 1, the
+    other two updates, have our eta, k for q, and D for our V D V'.
+
+    On features a penalty alpha |a|^2, another alpha, may be added. Its part of the step
+    is implicit: the new a solves ``(I + kappa P) a = `` the a above, with kappa = alpha
+    eta. However large alpha is, no shorter step is needed.
+
+    On a kernel machine of n rows the first line costs n m (d + l) multiply-adds (n m l
+    where K is cached), the mean of the iterates n l, and the correction
+
+    - s m l + 2 s q l in EigenPro 2, whose eigenvectors live on the first s rows,
+    - n q l in EigenPro 1, whose eigenvectors live on all of them;
+
+    On a linear model the whole step costs 2 m d l + 2 q d l. A last, shorter batch is
+    divided by m too, so that its rows count as much as the others.
+
+    The papers sample the rows of every batch. Here the batches are fixed slices of the
+    given order of rows, and an epoch visits each of them once, in a new random order.
+    The papers return the last iterate; here the model of an epoch is the mean of the
+    iterates of its second half, which has less of the steps' noise.
+
+    `Guarded` runs the epochs, and goes back and halves eta when one diverges.
+    `StepSearch` tries several step sizes side by side in the first epochs, as
+    additional columns of a.
+
+    Parameters
+    ----------
+    A : Matrix
+        K(X, X), or the features.
+    y : array of shape (n, l)
+        Targets, centered.
+    P : Spectral, GlobalSpectral or LinearSpectral
+    coef : array of shape (n, l) or (d, l)
+        a to start from.
+    weights : array of shape (n,) or None
+        w, with mean 1.
+    batch_size : int
+        m.
+    step_size : float
+        eta.
+    rng : numpy.random.RandomState
+        Order of the batches.
+    step : callable, default=step_on_rows
+        One of the three updates above.
+    alpha : float, default=0.0
+        On features only.
+    try_steps : bool, default=True
+        Whether to try other step sizes.
+    zero_loss : float, default=0.0
+        Lower bound on what the guard takes for the mean loss of f = 0, summed over the
+        outputs: on rows that are not a fair sample that loss may be too small.
+    n_halvings : int, default=0
+        How often the guard has halved the step before.
+    may_restart : bool, default=True
+        Whether to start from zero if the given coefficients trip the guard.
+    accepts : callable
+        ``accepts(coef)`` returns whether the model of an epoch is good; if not, the
+        epoch counts as diverged.
+    rows : slice, default=None
+        The rows that an epoch visits. None: all.
+    row_steps : RowSteps, default=None
+        Factors of the steps on single rows.
+
+    Returns
+    -------
+    Guarded
+        An iterator of one `State` per epoch.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NIPS 2017: tables 1 and 2.
+    Ma and Belkin, "Kernel machines that adapt to GPUs for effective large batch
+    training", MLSys 2019: algorithm 1.
+    """
+    xp, (n, n_outputs) = namespace(coef), y.shape
+    coef = xp.asarray(coef, copy=True)
+    w = xp.ones_like(y[:, 0]) if weights is None else weights
+    rows = slice(0, n) if rows is None else rows
+    starts = np.arange(rows.start, rows.stop, batch_size)
+    zero_losses = w * xp.sum(y * y, axis=1)
+    zero_loss = max(float(xp.sum(zero_losses)) / n, zero_loss)
+    guard = Guard(zero_loss, n_halvings)
+    search = StepSearch(n_outputs, len(starts), tries=try_steps)
+    sides = search.side_by_side(coef)
+
+    def run_epoch():
+        nonlocal sides
+        sides = search.remaining(sides) if search.n_sides > 1 else coef
+        rates = guard.factor * step_size / batch_size * search.factors
+        watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
+        order = A.shuffled_ranges(starts, rng).tolist()
+        batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
+        # Sides that diverge may overflow before the guard sees it.
+        with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
+            state = sides, rates, batches, zero_losses
+            mean = eigenpro_steps(A, y, w, P, *state, step, watch, alpha, row_steps)
+            judge = partial(_judge, A, y, w, zero_losses, mean, rows.stop)
+            search.choose(watch.losses, watch.late, judge)
+            coef[...] = search.chosen_columns(sides)
+            model = search.chosen_columns(mean)
+            n_rows = rows.stop - rows.start
+            least = watch.losses.min(axis=0).sum() / n_rows
+            if np.isfinite(least) and not accepts(model):
+                least = np.inf
+        losses = search.chosen(watch.losses) / n_rows
+        return Epoch(model, losses, least, watch.has_stepped)
+
+    def restore(good):
+        nonlocal sides
+        coef[...] = good
+        sides = search.side_by_side(coef)
+
+    def load_rest(saved):
+        nonlocal sides
+        sides = coef if saved is None else saved
+
+    return Guarded(
+        run_epoch,
+        guard,
+        snapshot=lambda: xp.asarray(coef, copy=True),
+        restore=restore,
+        step_size=step_size,
+        origin=xp.zeros_like(coef) if may_restart else None,
+        search=search,
+        save_rest=lambda: sides if search.n_sides > 1 else None,
+        load_rest=load_rest,
+    )
+
+
+def gone_on(make_solver, state):
+    """Return the solver that continues from the model of a state, with its step."""
+    n = state.n_step_halvings
+    return make_solver(coef=state.coef, try_steps=False, n_halvings=n)
+
+
+def eigenpro_steps(
+    A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha, row_steps=None
+):
+    """Step on every batch; return the mean of the iterates a of the second half.
+
+    The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place.
+    `rates` (k, l) has eta / m, and `zero_losses` (n,) the losses of f = 0. Numbers in
+    comments are the steps of algorithm 1 of EigenPro 2.
+    """
+    xp, k = namespace(a), rates.shape[0]
+    mean = xp.zeros_like(a)
+    rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
+    for b in batches:  # 1
+        F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
+        error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
+        weighted = w[b, None] * error
+        losses, zero_loss = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
+        if watch.add(losses, float(zero_loss), b.stop - b.start):
+            break
+        # An iterate that diverged stays at zero, where it cannot overflow.
+        for columns in watch.lost_columns():
+            a[:, columns], rates[columns] = 0.0, 0.0
+        factors = None if row_steps is None else row_steps.of(b, K_bs)
+        g = rates * (weighted if factors is None else factors * weighted)
+        step(A, P, a, b, K_bs, g)  # 3, 5
+        if alpha > 0:
+            a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
+        if watch.n_late > 0:  # `watch.add` has counted this batch
+            mean += (a - mean) / watch.n_late
+    return mean
+
+
+def _judge(A, y, w, zero_losses, mean, n):
+    """Return the losses of the models on the last rows, and that of f = 0."""
+    xp, n_outputs = namespace(y), y.shape[1]
+    rows, k = slice(n - min(n, _N_RACE_JUDGES), n), mean.shape[1] // n_outputs
+    error = A.product(mean, rows.start, n) - xp.concat([y[rows, :]] * k, axis=1)
+    losses = xp.sum(w[rows, None] * error * error, axis=0)
+    return losses, float(xp.sum(zero_losses[rows]))

@@ -1,0 +1,227 @@
+"""Filters of the spectrum: all models of a path from one factorization.
+
+With B = V diag(e) V' a model is b = V g(e) V' q, see `eigenkern.nystrom`. A path is a
+class with ``filters(spectrum)``, the values g of all its models, and ``kept(spectrum,
+n_rows)``, what they leave of the targets, for the errors of `selection`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrays.array import device_of, namespace
+from ..arrays.linalg import large_product
+from .closed_form_plan import blocks
+from .whitening import EPS
+
+# Negative eigenvalues of a positive semi-definite kernel, over the largest eigenvalue,
+# that may be rounding. In single precision they reach 4e-7 (1000 rows of four data
+# sets, six kernels, bandwidths from 1/4 to 100 times d^1/2), in double 2e-15.
+_NEGATIVE = 1e-6
+# A path has every t up to this one, and then grows by a quarter from one t to the next:
+# no filter then changes by more than 8.5 % of its limit (gamma e <= 1). Between
+# neighbors of the 100 penalties of a path a filter changes by 9 %.
+_ALL_UP_TO, _LATER_FACTOR = 20, 1.25
+# After 20 / (gamma e) iterations the fraction exp(-20) = 2e-9 of a component is not
+# fitted yet: less than single precision resolves.
+_FITTED = 20
+# Parts of the targets that iterations leave, or more: their squares are numbers.
+_LEAST_KEPT = 1e-100
+# Factor by which 1 / (gamma t) stays above rounding: with 100 a model of 22 rows with
+# copies still depends on their order by 1e-3.
+_ABOVE_ROUNDING = 1e4
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """B = V diag(e) V', and the targets in terms of its eigenvectors.
+
+    Attributes
+    ----------
+    values : array of shape (r,)
+        e, increasing: all p of them, or those that `krylov` found.
+    vectors : array of shape (p, r)
+        V.
+    targets : array of shape (r, l + 1)
+        V' Phi' W [Y - mean, 1] / N.
+    squares : array of shape (l,)
+        Sum of the squares of the weighted, centered targets.
+    weight : float
+        N.
+    floor : float
+        Eigenvalues below it are rounding errors.
+    lowest : float
+        The smallest eigenvalue before negative ones were dropped.
+    complete : bool
+        Whether the eigenvectors span the targets of all rows, as for the full kernel.
+    largest : float
+        The largest eigenvalue, if `values` may lack it.
+    """
+
+    values: Any
+    vectors: Any
+    targets: Any
+    squares: Any
+    weight: float
+    floor: float
+    lowest: float = 0.0
+    complete: bool = False
+    largest: float = 0.0
+
+    @property
+    def top(self):
+        """The largest eigenvalue."""
+        return max(float(self.values[-1]), self.largest)
+
+    @property
+    def indefinite(self):
+        """Whether negative eigenvalues beyond rounding were dropped."""
+        return self.lowest < -_NEGATIVE * self.top
+
+    @property
+    def inside(self):
+        """Which eigenvectors belong to the space of the targets, (r,): not rounding."""
+        xp = namespace(self.values)
+        if self.complete:
+            return xp.ones_like(self.values, dtype=xp.bool)
+        return self.values > self.floor
+
+    @property
+    def components(self):
+        """Components of W^1/2 [Y - mean, 1] along the columns of W^1/2 Phi V."""
+        xp = namespace(self.values)
+        e = xp.where(self.inside, self.values, xp.ones_like(self.values))
+        scale = xp.where(self.inside, (self.weight / e) ** 0.5, xp.zeros_like(e))
+        return scale[:, None] * self.targets
+
+    def coef(self, g):
+        """Return b of a filter g of shape (r,): shape (p, l)."""
+        return self.vectors @ (g[:, None] * self.targets[:, :-1])
+
+    def coordinates(self, filters):
+        """Yield V' b of filters of shape (r, K), in pieces of shape (r, l, k)."""
+        q, p = self.targets[:, :-1], self.vectors.shape[0]
+        for piece in blocks(filters.shape[1], p * q.shape[1], least=1):
+            yield q[:, :, None] * filters[:, None, piece]
+
+    def coefs(self, filters):
+        """Yield b of filters of shape (r, K), in pieces of shape (p, l, k)."""
+        xp = namespace(filters)
+        for along in self.coordinates(filters):
+            b = large_product(self.vectors, xp.reshape(along, (along.shape[0], -1)))
+            yield xp.reshape(b, (b.shape[0], *along.shape[1:]))
+
+    def on_device(self, values):
+        """Return values of the host as an array like the eigenvalues."""
+        xp = namespace(self.values)
+        return xp.asarray(values, dtype=xp.float64, device=device_of(self.values))
+
+
+class RidgePath:
+    """Kernel ridge regression, g = 1 / (e + lambda).
+
+    Parameters
+    ----------
+    alphas : array-like of shape (k,)
+        lambda. 0: the pseudo-inverse.
+    """
+
+    def __init__(self, alphas):
+        self.alphas = np.asarray(alphas, dtype=np.float64)
+
+    def filters(self, spectrum):
+        """Return g, shape (r, k): 0 where e + lambda is rounding."""
+        xp = namespace(spectrum.values)
+        total = spectrum.values[:, None] + spectrum.on_device(self.alphas)
+        above = total > spectrum.floor
+        inverse = 1 / xp.where(above, total, xp.ones_like(total))
+        return xp.where(above, inverse, xp.zeros_like(total))
+
+    def kept(self, spectrum, n_rows=None):
+        """Return what is left of the targets, lambda / (e + lambda), shape (r, k).
+
+        If the eigenvectors span the targets of all `n_rows` rows, 1 / (e + lambda) is
+        returned instead: lambda cancels in the errors, and may be 0.
+        """
+        xp, alphas = namespace(spectrum.values), spectrum.on_device(self.alphas)
+        total = spectrum.values[:, None] + alphas
+        floor = max(spectrum.floor, float(np.finfo(np.float64).tiny))
+        total = xp.where(total > floor, total, xp.full_like(total, floor))
+        spanned = spectrum.complete and n_rows in (None, spectrum.values.shape[0])
+        return 1 / total if spanned else alphas / total
+
+
+class DescentPath:
+    """Gradient descent from zero, g = (1 - (1 - gamma e)^t) / e.
+
+    Parameters
+    ----------
+    steps : array-like of shape (k,)
+        t.
+    step_size : float
+        gamma; gamma e < 2.
+    """
+
+    def __init__(self, steps, step_size):
+        self.steps = np.asarray(steps, dtype=np.float64)
+        self.step_size = step_size
+
+    def filters(self, spectrum):
+        """Return g, shape (r, k)."""
+        xp, values = namespace(spectrum.values), spectrum.values
+        steps, step_size = spectrum.on_device(self.steps), self.step_size
+        e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
+        gain, safe = -self._minus_gain(e, steps), xp.where(e > 0, e, xp.ones_like(e))
+        return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
+
+    def kept(self, spectrum, n_rows=None):
+        """Return what is left of the targets, (1 - gamma e)^t, shape (r, k).
+
+        It is at least `_LEAST_KEPT`: the left-out residual of a row in a direction of
+        its own is a quotient of two such numbers.
+        """
+        xp, steps = namespace(spectrum.values), spectrum.on_device(self.steps)
+        small, log, power = self._parts(spectrum.values[:, None], steps)
+        kept = xp.where(small, xp.exp(log), power)
+        least = xp.full_like(kept, _LEAST_KEPT)
+        return xp.where(xp.abs(kept) > _LEAST_KEPT, kept, least)
+
+    def _minus_gain(self, e, steps):
+        """Return (1 - gamma e)^t - 1, accurately even if gamma e is small."""
+        small, log, power = self._parts(e, steps)
+        return namespace(e).where(small, namespace(e).expm1(log), power - 1)
+
+    def _parts(self, e, steps):
+        """Return where gamma e is small, the logarithm of the power there, and it."""
+        xp, x = namespace(e), self.step_size * e
+        small = x < 0.5
+        low = xp.where(small, x, xp.zeros_like(x))
+        power = (1 - xp.where(small, xp.ones_like(x), x)) ** steps
+        return small, steps * xp.log1p(-low), power
+
+
+#: Later iterations change nothing but rounding errors.
+LAST = 10**16
+
+
+def iterations(last, all_up_to=_ALL_UP_TO):
+    """Return the t of a path: all up to one, then by factors of 1.25, to `last`."""
+    last = int(last)
+    n_later = max(math.ceil(math.log(max(last, 1) / all_up_to, _LATER_FACTOR)), 0)
+    later = [round(all_up_to * _LATER_FACTOR**k) for k in range(1, n_later)]
+    early = range(min(last, all_up_to) + 1)
+    return np.unique(np.asarray([*early, *later, last], dtype=np.int64))
+
+
+def last_iteration(spectrum, step_size):
+    """Return the t after which more iterations change nothing.
+
+    By then every component is fitted (`_FITTED`), unless its eigenvalue is rounding. In
+    the span of equal rows with different targets 1 / (gamma t) has to stay above
+    rounding by a factor (`_ABOVE_ROUNDING`), or the model is rounding.
+    """
+    least = _ABOVE_ROUNDING * spectrum.floor
+    slowest = step_size * max(float(spectrum.values[0]) / _FITTED, least)
+    return math.ceil(1 / max(slowest, 1 / LAST))

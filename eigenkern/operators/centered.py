@@ -1,0 +1,239 @@
+"""Features minus their mean: the matrix of a linear model."""
+
+import numpy as np
+import scipy.sparse
+
+from ..arrays.array import joined, namespace, slices, to_numpy
+from ..arrays.linalg import large_product
+from ..arrays.threads import Team, n_blas_threads
+from ..rows.dask_rows import DaskRows
+from ..rows.lazy_rows import is_lazy
+from .distributed import DaskMatrix
+from .matrix import Matrix, sum_of
+
+# Rows of a file that are in memory at a time.
+_READ_ROWS = 65536
+# Numbers of a dense matrix that take as long in a product as one of a sparse matrix.
+_SPARSE_SLOWNESS = 10
+# How far the entries of a constant column may be from its value, in units of eps times
+# that value: the rounding of a few operations. First rows, which suffice to show that
+# most columns vary.
+_CONSTANT_EPS, ROWS_AT_FIRST = 10, 8
+
+
+class CenteredFeatures(Matrix):
+    """Rows of features minus their mean: the matrix of a linear model.
+
+    Parameters
+    ----------
+    X : array, sparse array or StoredRows of shape (n, d)
+        Sparse arrays in CSR.
+    mean : array of shape (d,)
+        Subtracted from every row; X is not copied and stays sparse.
+    varies : array of shape (d,), default=None
+        1, or 0 in constant columns, which become exactly zero. None: ones.
+    """
+
+    can_be_cached = False
+
+    def __init__(self, X, mean, varies=None):
+        self._describe(mean)
+        self.shape = tuple(X.shape)
+        if varies is not None and scipy.sparse.issparse(X):
+            X, mean = X @ scipy.sparse.diags_array(varies), varies * mean
+        self._X, self._mean, self._varies = X, mean, varies
+        self.in_core, self.is_dense = not is_lazy(X), not scipy.sparse.issparse(X)
+
+    @property
+    def width(self):
+        """As in `Matrix`. Numbers of sparse rows take longer, but there are fewer."""
+        n, d = self.shape
+        if self.is_dense:
+            return d
+        return min(max(int(_SPARSE_SLOWNESS * self._X.nnz / max(n, 1)), 1), d)
+
+    def product_and_columns(self, A, start=0, stop=None, n_columns=0):
+        """Return rows [start:stop] of (X - mean) A, and of its first columns."""
+        A = self._of_varying(A)
+        F = joined(large_product(X, A) for _, X in self._read(start, stop))
+        F = F - self._mean @ A
+        return F, self.block(start, stop, 0, n_columns) if n_columns else F[:, :0]
+
+    def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
+        """Return rows [start:stop], columns [first:last] of X - mean as an array."""
+        block = self._X[start:stop, first:last]
+        if not self.is_dense:
+            block = block.toarray()
+        block = block - self._mean[first:last]
+        if self._varies is not None:
+            block = block * self._varies[first:last]
+        return block if dtype is None else self.xp.astype(block, dtype, copy=False)
+
+    def _of_varying(self, A):
+        """Return A (d, l) with zeros in the rows of constant columns."""
+        return A if self._varies is None else self._varies[:, None] * A
+
+    def _read(self, start, stop):
+        """Yield ranges of the rows [start:stop], with their rows; a file in parts."""
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        size = max(stop - start, 1) if self.in_core else _READ_ROWS
+        for rows in slices(max(stop - start, 1), size):
+            end = min(start + rows.stop, stop)
+            yield rows, self._X[start + rows.start : end, :]
+
+    def shuffled_ranges(self, starts, rng):
+        """Return the starts of ranges of the rows in random order."""
+        source = super() if self.in_core else self._X
+        return source.shuffled_ranges(starts, rng)
+
+    def rows(self, X):
+        """Return the matrix of other rows X."""
+        return features_of(X, self._mean, self._varies)
+
+    def without_rows(self):
+        """Return the matrix without rows, to send elsewhere and call `rows` there."""
+        return CenteredFeatures(self._X[:0, :], self._mean, self._varies)
+
+    def adjoint(self, G, start=0, stop=None):
+        """Return (X_b - mean)' G of the rows [start:stop], shape (d, l)."""
+        total = self.xp.sum(G, axis=0)
+        product = 0.0
+        for rows, X in self._read(start, stop):
+            product = product + large_product(X.T, G[rows, :])
+        return self._of_varying(product - self._mean[:, None] * total)
+
+    def gradient(self, A, targets, weights, rates):
+        """Return F A - targets and its image, as `Matrix` does; a file is read once."""
+        if self.in_core:
+            return super().gradient(A, targets, weights, rates)
+        pool = Team(n_blas_threads())
+        error, images = self.xp.empty_like(targets), [0.0] * self._X.n_parts(pool)
+
+        def add(part, places, X):
+            own = targets[places, :], weights[places], rates
+            error[places, :], image = self.rows(X).gradient(A, *own)
+            images[part] = images[part] + image
+
+        self._X.visit(lambda *first: add, pool)
+        return error, sum_of(images)
+
+    def row_gram(self, stop, last):
+        """Return (x_i - mean)'(x_j - mean) of the first rows i < stop, j < last."""
+        X, mean = self._X, self._mean
+        if not self.is_dense:
+            products = (X[:stop, :] @ X[:last, :].T).toarray()
+            along = np.asarray(X[:stop, :] @ mean).reshape(-1)
+            return products - along[:, None] - along[:last] + mean @ mean
+        columns = self.block(0, last).T
+        return joined(
+            large_product(self.block(rows.start, rows.stop), columns)
+            for rows in slices(stop)
+        )
+
+    def normal_equations(self, y, w):
+        """Return F' W F and F' W y of sparse rows in float64, without dense rows."""
+        X, mean, w = (values.astype(np.float64) for values in (self._X, self._mean, w))
+        sums = X.T @ w
+        G = (X.T @ (scipy.sparse.diags_array(w) @ X)).toarray()
+        G -= np.outer(sums, mean)
+        G -= np.outer(mean, sums - w.sum() * mean)
+        return G, X.T @ (w[:, None] * y) - np.outer(mean, w @ y)
+
+    def row_kernel(self, start, stop):
+        """Return the kernel matrix of some rows with themselves, a `FeatureKernel`."""
+        return FeatureKernel(self.rows(self._X[start:stop, :]))
+
+    def astype(self, dtype):
+        """Return this matrix in another data type, dense rows minus their mean."""
+        if dtype == self.dtype:
+            return self
+        mean = self.xp.astype(self._mean, dtype)
+        if not self.is_dense:
+            return CenteredFeatures(self._X.astype(dtype), mean)
+        # If the deviations are much smaller than the mean, rounding would hide them.
+        return CenteredFeatures(self.block(dtype=dtype), self.xp.zeros_like(mean))
+
+    def row_squares(self):
+        """Return the squared norm of every row of X - mean."""
+        if self.is_dense:
+            rows = self.block()
+            return self.xp.vecdot(rows, rows)
+        squares = np.asarray(self._X.multiply(self._X).sum(axis=1)).reshape(-1)
+        along = np.asarray(self._X @ self._mean)
+        return squares - 2 * along + self._mean @ self._mean
+
+
+def features_of(X, mean, varies=None):
+    """Return rows minus their mean as an operator, where the rows are."""
+    if isinstance(X, DaskRows):
+        return DaskMatrix(CenteredFeatures(mean[None, :][:0, :], mean, varies), X)
+    return CenteredFeatures(X, mean, varies)
+
+
+def near(x, level):
+    """Whether numbers equal a level up to rounding; false if that is zero or NaN."""
+    xp = namespace(level)
+    limit = _CONSTANT_EPS * float(xp.finfo(level.dtype).eps) * xp.abs(level)
+    return (xp.abs(x - level) <= limit) & (level != 0)
+
+
+def levels_of(X, zeros):
+    """Return the value of each constant column, and NaN for the others.
+
+    Values are compared with the first one, because the mean of equal numbers is off by
+    up to n eps. Columns of zeros have no level, and need none.
+
+    Parameters
+    ----------
+    X : array, sparse array or LazyRows of shape (n, d)
+    zeros : array of shape (d,)
+        In the data type and on the device of the computation.
+
+    Returns
+    -------
+    array of shape (d,)
+    """
+    xp, features = namespace(zeros), features_of(X, zeros)
+    few = features.block(0, ROWS_AT_FIRST)
+    first = few[0, :]
+    found = np.array(to_numpy(xp.all(near(few, first), axis=0)))
+    for rows in slices(X.shape[0], features.gram_rows()):
+        places = np.flatnonzero(found)
+        if not len(places):
+            break
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            columns = slice(int(run[0]), int(run[-1]) + 1)
+            block = features.block(rows.start, rows.stop, columns.start, columns.stop)
+            found[columns] = to_numpy(xp.all(near(block, first[columns]), axis=0))
+    found = xp.asarray(found, device=features.device)
+    return xp.where(found, first, zeros + np.nan)
+
+
+class FeatureKernel:
+    """The kernel matrix K = F F' of rows with features F, represented by its products.
+
+    Computing K for 4000 rows and 2000 features takes as long as thirty products in this
+    form with 18 columns.
+
+    Parameters
+    ----------
+    features : CenteredFeatures
+        F.
+    """
+
+    def __init__(self, features):
+        self.features = features
+        self.shape = 2 * features.shape[:1]
+        self.dtype = features.dtype
+
+    def diagonal(self):
+        """Return the diagonal of K."""
+        return self.features.row_squares()
+
+    def astype(self, dtype):
+        """Return K in another data type."""
+        return FeatureKernel(self.features.astype(dtype))
+
+    def __matmul__(self, U):
+        """Return K @ U."""
+        return self.features @ self.features.adjoint(U)

@@ -1,0 +1,455 @@
+"""The sizes that "auto" means: centers, subsample, batch, eigenvectors, projections."""
+
+import math
+import time
+from bisect import bisect_right
+
+from ..arrays import memory
+from ..arrays.array import is_numpy, namespace
+from ..arrays.devices import on_gpu
+from ..arrays.linalg import large_product
+from ..arrays.machine import CPU, GPU, machine_of
+from ..arrays.threads import n_blas_threads
+from ..kernels import Gaussian
+from ..methods.closed_form_plan import NystromPlan
+from ..methods.projected import CenterFactor, ExactProjection, InexactProjection
+from ..operators.blocks import cache_budget
+from ..operators.cached import cached
+from ..operators.tiled import TiledKernel
+from ..rows.lazy_rows import is_lazy
+
+# Rows per center needed to determine all eigenfunctions in the span of the centers.
+# With fewer rows the last eigenfunctions fit the noise of the rows.
+_ROWS_PER_CENTER = 40
+# Fraction of a step's time that its fixed cost may take: larger batches save no more.
+_FIXED_COST = 0.05
+# Rows per thread below which the matrix product of a step loses speed. A
+# preconditioner costs as much as a few hundred rows.
+MIN_ROWS = 256
+# Rows on which beta and lambda are measured. Steps divided by those measured on 8000 of
+# 16000 rows, three draws from california_housing and a9a (laplacian, gaussian) and
+# MNIST (laplacian): 0.4 to 1.4 with 500 rows, 0.5 to 1.5 with 1000, 0.65 to 1.1 with
+# 2000, 0.9 to 1.1 with 4000 (but california_housing, gaussian: 1.3 to 1.65). Setup and
+# one epoch take 1.3 to 2.1 times as long with 8000 as with 4000.
+N_MEASURED = 4000
+# Passes over the measured rows that take as long as measuring: eigenvalues take 13 to
+# 20 products in ten fits, and a trial run 16 epochs, in which a product has 12 columns.
+MEASURING_PASSES = 60
+# Passes over the subsample of a linear model that take as long as its eigenvectors,
+# measured in fits to 300 x 10, 5000 x 3000 and 400000 x 50 numbers.
+_EIGENVECTOR_PASSES = 70
+# Multiply-adds of the eigenvectors of an s x s matrix, divided by s^3. It predicts 0.1,
+# 0.8 and 6.4 s on two cores for 1000, 2000 and 4000 rows; 100 to 500 eigenvectors take
+# 0.10 to 0.15, 0.34 to 0.78 and 3.5 to 4.7 s (benchmarks/eigenvectors.py).
+EIGENVECTOR_CUBES = 4.0
+# Rows up to which a single factor is faster than epochs with their setup: on two cores
+# 0.86 and 1.26 s for 7300 rows of 16 features; the factor's time grows as n^3.
+_DIRECT_ROWS = 8000
+# Features, or rows if these are fewer, up to which a linear model is always solved
+# directly; and the product of n, d and these, some 4 s on two cores (10 000 x 4000).
+_FEW_FEATURES, _FEW_PRODUCTS = 2000, 2e11
+# The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
+# enough for every method with 6000 rows on one core, or with 7300 on two (measured,
+# these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
+# papers on Nystrom and Falkon, or as many as the second limit allows. With C = 5 that
+# takes about as long as all rows at the first limit: with fewer centers a fit to a few
+# more rows would be worse. Test error divided by that of all rows, 12 000 rows, C = 1,
+# 3, 5: California 1.07, 1.01, 1.00; Covertype 1.40, 1.22, 1.12; MNIST 1.80, 1.36, 1.22.
+# Not used for the choice, C = 3, 5: a9a 0.94, 0.94; ijcnn1 1.27, 1.14; Fashion-MNIST
+# 1.09, 1.06; bike 1.26, 1.16.
+_ALL_ROWS_SECONDS, _CENTERS_SECONDS, _CENTERS_FACTOR = 35, 60, 5
+# Iterations that Falkon usually needs with many centers.
+FALKON_ITERATIONS = 20
+# Free memory needed to measure on r rows, divided by r^2: six r x r matrices in float64
+# may take half of it.
+_MEASURING_BYTES = 2 * 6 * 8
+
+
+def default_n_centers(
+    kind,
+    X,
+    n_columns,
+    xp,
+    device,
+    *,
+    centers="uniform",
+    validated=False,
+    n_stored=0,
+    most=None,
+):
+    """Return m for least squares on centers, or None: all rows.
+
+    All rows if that is fast; otherwise 5 n^1/2 log n centers, or as many as about a
+    minute and half of the free memory allow. If there is a limit `most`, all rows up to
+    that; for more rows `most`, so that a fit to a few more rows has no fewer centers.
+
+    Parameters
+    ----------
+    kind : {"ridge", "path", "falkon", "logistic", "falkon logistic"}
+        The problem to solve, see `NystromPlan`.
+    X : array or LazyRows of shape (n, d)
+    n_columns : int
+        Outputs.
+    xp, device
+        Where the fit computes.
+    centers : str, default="uniform"
+        How centers are chosen.
+    validated : bool, default=False
+        Whether there are validation rows.
+    n_stored : int, default=0
+        Candidates whose coefficients are stored.
+    most : int, default=None
+        Most centers with which a model offers all that it can.
+    """
+    n, d = X.shape
+    machine, n_threads = (GPU, 1) if on_gpu(xp, device) else (CPU, n_blas_threads())
+    itemsize = namespace(X).finfo(X.dtype).bits // 8
+    entry = machine.kernel_seconds(d, itemsize, n_threads)
+    half = memory.available(xp, device) / 2
+
+    def costs(kind, p, n_evaluations):
+        """Return seconds and bytes."""
+        stored = 3 * p * n_stored * n_columns
+        plan = NystromPlan.make(kind, p, n, validated=validated, n_stored=stored)
+        seconds = machine.product_seconds(plan.work, 8, n_threads)
+        return seconds + n_evaluations * n * p * entry, plan.bytes
+
+    def too_many(p):
+        """Whether p centers take too long or too much memory."""
+        n_passes = FALKON_ITERATIONS if kind.startswith("falkon") else 1
+        seconds, needed = costs(kind, p, n_passes)
+        if centers == "rpcholesky":  # the columns of the centers, and their factor
+            seconds += machine.product_seconds(n * p**2, 8, n_threads)
+            needed += 16 * n * p
+        return seconds > _CENTERS_SECONDS or needed > half
+
+    full = {"path": "full path", "ridge": "full ridge", "falkon": "full ridge"}
+    seconds, needed = costs(full.get(kind, "full logistic"), n, 1)
+    fast = seconds <= _ALL_ROWS_SECONDS and needed <= half and not is_lazy(X)
+    if fast and (most is None or n <= most):
+        return None
+    if most is None:
+        most = int(_CENTERS_FACTOR * n**0.5 * math.log(n))
+    return max(1, bisect_right(range(1, min(n, most) + 1), False, key=too_many))
+
+
+def auto_batch_size(largest, n_rows, least=1):
+    """Return m: as many rows as keep the machine busy, at most an eighth of all.
+
+    It is at least `least`, if there are that many rows.
+    """
+    return min(largest, max(n_rows // 8, min(n_rows, least)))
+
+
+def n_sampled_rows(n_rows):
+    """Return how many of the rows `tune_on_centers` needs.
+
+    The eigenfunctions are fitted to some and the step is measured on others.
+    """
+    return min(n_rows, 2 * N_MEASURED)
+
+
+def max_batch_size(
+    operator, n_features, n_columns, n_rows=None, *, n_machines=1, message_seconds=0.0
+):
+    """Return m_G^max, the rows of a batch that the resource can hold and fill.
+
+    With n centers, (d + l) m n = C_G fills it and (d + l + m) n = S_G fits its memory;
+    a matrix product also needs some rows per thread. m is at most `n_rows` (None: n).
+    Several machines multiply both limits, and a message adds to the fixed cost.
+    """
+    n, width = operator.shape[1], n_features + n_columns
+    work = filling_work(operator.xp, operator.device, operator.dtype)
+    filling = max(work / (width * n), MIN_ROWS * operator.n_workers)
+    entry = machine_of(operator).kernel_seconds(width, operator.itemsize, 1)
+    filling = n_machines * max(filling, message_seconds / _FIXED_COST / (n * entry))
+    free = memory.available(operator.xp, operator.device)
+    holding = n_machines * free / operator.itemsize / n - width
+    return int(max(1, min(filling, holding, n if n_rows is None else n_rows)))
+
+
+def filling_work(xp, device, dtype):
+    """Return C_G, the multiply-adds that make the fixed cost of a step negligible.
+
+    It is the machine's rate of matrix products times the seconds of a tiny product,
+    divided by the fraction of a step that these may take. It is measured once per
+    process, in about 50 ms, and rounded to a power of 4 times 5e8, so that noise in the
+    measurement seldom changes what is chosen.
+    """
+    key = xp.__name__, str(device), str(dtype)
+    if key not in _measured_work:
+        work = _measure_filling_work(xp, device, dtype)
+        _measured_work[key] = 5e8 * 4.0 ** round(math.log(work / 5e8, 4))
+    return _measured_work[key]
+
+
+_measured_work = {}
+
+
+def _measure_filling_work(xp, device, dtype):
+    def best_seconds(function, n_times):
+        seconds = []
+        for _ in range(n_times):
+            start = time.perf_counter()
+            float(function()[0, 0])  # waits for a GPU
+            seconds.append(time.perf_counter() - start)
+        return min(seconds)
+
+    size = 8192 if on_gpu(xp, device) else 1024  # large enough for the full rate
+    A = xp.ones((size, size), dtype=dtype, device=device)
+    rate = size**3 / best_seconds(lambda: large_product(A, A), 5)
+    # A Gaussian stands for all kernels, which share the result.
+    tiny = TiledKernel(Gaussian(), A[:64, :2])
+    with tiny.exclusive_threads():
+        # With both cores busy the best of 5 took 54 to 116 microseconds, in five of six
+        # processes 1.5 times the best of 100: 36, and 60 in one.
+        fixed = best_seconds(lambda: tiny @ A[:64, :1], 100)
+    return rate * fixed / _FIXED_COST
+
+
+def direct_pays(operator, cache_size):
+    """Whether to solve a kernel machine directly: few rows, memory for a factor."""
+    n = operator.shape[0]
+    if n > _DIRECT_ROWS or not operator.can_be_cached:
+        return False
+    # Other libraries factorize a copy: with array-api-strict a fit to a given kernel
+    # matrix, in float64, took 3.5 times its memory.
+    n_copies = 1 if is_numpy(operator.xp) else 4
+    free = memory.available(operator.xp, operator.device)
+    return 8 * n * n * n_copies <= min(cache_budget(cache_size, operator), free)
+
+
+def direct_pays_on_centers(
+    centers, n_rows, n_features, n_columns, n_epochs, cache_size
+):
+    """Whether a model on centers is solved faster directly than by epochs.
+
+    The sums over the rows take n p^2 / 2 multiply-adds, and the linear algebra as long
+    as about 2 p^3. The epochs include choosing preconditioner and step, computing or
+    reading the kernel matrix in every epoch, and the projections. The matrices of the
+    direct solution must fit into the cache.
+    """
+    (p, _), size, machine = centers.shape, centers.itemsize, machine_of(centers)
+    plan = NystromPlan.make("ridge", p, n_rows)
+    budget = cache_budget(cache_size, centers)
+    free = memory.available(centers.xp, centers.device)
+    if 8 * NystromPlan.SQUARES["ridge"] * p**2 > budget or plan.bytes > free:
+        return False
+    n_threads = 1 if on_gpu(centers.xp, centers.device) else n_blas_threads()
+    entry = machine.kernel_seconds(centers.feature_work * n_features, size, n_threads)
+    value = entry + machine.product_seconds(n_columns, size, n_threads)
+    # The kernel once for the sums, and once for the loss.
+    direct = 2 * n_rows * p * value + machine.product_seconds(plan.work, 8, n_threads)
+    may_be_cached = (p + n_features) * n_rows * size <= budget
+    read = min(value, size / machine.read) if may_be_cached else value
+    c, N = default_subsample_of_centers(p, n_rows, p), min(n_rows, N_MEASURED)
+    epochs = machine.product_seconds(EIGENVECTOR_CUBES * c**3 + N * c**2, 8, n_threads)
+    epochs += N * (N + 2 * c) * entry + MEASURING_PASSES * N * N * 4 / machine.read
+    epochs += n_epochs * n_rows * p * read
+    if direct <= epochs:  # no need to measure `filling_work`, for the batch
+        return True
+    largest = max_batch_size(centers, n_features, n_columns, n_rows)
+    m = auto_batch_size(largest, n_rows, MIN_ROWS)
+    width = n_features, n_columns
+    factor = factor_pays(centers, *width, n_epochs * n_rows, cache_size) or None
+    interval = projection_interval(centers, factor, m, *width)
+    work = projection_work(centers, factor, *width) / interval / m
+    projections = machine.product_seconds(work, 4, n_threads)
+    projections += m * (interval - 1) / 2 * value
+    return direct <= epochs + n_epochs * n_rows * projections
+
+
+def direct_pays_on_features(features, n_epochs):
+    """Whether a linear model is solved faster directly than by epochs.
+
+    The sums over the rows take n d^2 / 2 multiply-adds, and the factor, with the
+    left-out rows, as long as about d^3. Eigenvectors, the runs that measure the step,
+    and epochs take as long as their passes over the rows. With few features or rows a
+    direct solution always pays: sparse and dense rows then have the same model.
+    """
+    (n, d), machine = features.shape, machine_of(features)
+    free = memory.available(features.xp, features.device)
+    if 4 * 8 * min(n, d) ** 2 > free:
+        return False
+    few = min(n, d) <= _FEW_FEATURES or n * d * min(n, d) <= _FEW_PRODUCTS
+    if features.in_core and few:
+        return True
+    if d > n or not features.is_dense:
+        return False
+    n_threads = 1 if on_gpu(features.xp, features.device) else n_blas_threads()
+    direct = machine.product_seconds(0.5 * n * d**2 + d**3, 8, n_threads)
+    n_read = _EIGENVECTOR_PASSES * min(8 * d, n)
+    n_read += MEASURING_PASSES * min(n, N_MEASURED) + 2 * n_epochs * n
+    return direct <= n_read * d * features.itemsize / machine.read
+
+
+def check_sizes(n, subsample_size, n_components, batch_size):
+    """Raise a ValueError if a size is impossible for `n` training rows."""
+    s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
+    check_at_most("subsample_size", s, n, "training rows")
+    if batch_size != "auto":
+        check_at_most("batch_size", batch_size, n, "training rows")
+    if n_components != "auto" and n_components >= s:
+        raise ValueError(
+            f"n_components must be less than subsample_size; got {n_components} with a "
+            f"subsample of {s} of {n} training rows"
+        )
+
+
+def check_at_most(name, value, largest, noun):
+    """Raise a ValueError if a size is too large."""
+    if value > largest:
+        raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
+
+
+def chosen_sizes(
+    operator, largest_batch, subsample_size, n_components, batch_size, weights=None
+):
+    """Return s, q and m, with those chosen that are "auto"; q is the most to try.
+
+    Raises
+    ------
+    ValueError
+        If a given one is impossible.
+    """
+    n, s, q, m = operator.shape[0], subsample_size, n_components, batch_size
+    if s == "auto":
+        s = max(min(default_subsample_size(n), _affordable_rows(operator)), 1)
+    check_sizes(n, s, q, m)
+    if q == "auto":
+        q = max_components(n, s, None if weights is None else weights[:s])
+    return s, q, auto_batch_size(largest_batch, n) if m == "auto" else m
+
+
+def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_components):
+    """Return c, q and N of a sample, with those chosen that are "auto"."""
+    N, c, q = n_measured_rows(centers, n_sampled), subsample_size, n_components
+    if c == "auto":
+        n_affordable = max(_affordable_rows(centers), 1)
+        c = default_subsample_of_centers(centers.shape[0], n_rows, n_affordable)
+    return c, max_components_on_centers(c, n_rows, N) if q == "auto" else q, N
+
+
+def n_measured_rows(operator, n_rows):
+    """Return N, the number of rows that beta and lambda are measured on."""
+    return max(min(n_rows, N_MEASURED, _affordable_rows(operator)), 1)
+
+
+def _affordable_rows(operator):
+    """Return how many rows can be measured within the free memory."""
+    free = memory.available(operator.xp, operator.device)
+    return int((free / _MEASURING_BYTES) ** 0.5)
+
+
+def tuning_bytes(n, subsample_size):
+    """Return the free memory below which `tune` takes fewer rows."""
+    s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
+    return _MEASURING_BYTES * max(s, min(n, N_MEASURED)) ** 2
+
+
+def default_subsample_size(n):
+    """Return s for n rows: all rows of a small data set."""
+    if n <= 1000:
+        return n
+    return min(max(1000, n // 6), 2000) if n < 100_000 else 4000
+
+
+def default_subsample_of_centers(p, n_rows, n_affordable):
+    """Return c, how many of p centers the preconditioner lives on."""
+    return min(p, 2000 if n_rows < 100_000 else 4000, n_affordable)
+
+
+def max_components_on_centers(c, n_rows, n_measured):
+    """Return the most eigenvectors to try on c centers, from `n_measured` rows."""
+    q = min(c - 1, max(n_measured // 4, 1), 500)
+    # With many centers the last eigenfunctions fit the noise of these rows: on other
+    # rows they are much larger, on some enormous.
+    if n_measured < n_rows and n_measured < _ROWS_PER_CENTER * c:
+        q = min(q, max(c // 4, 1))
+    return q
+
+
+def max_components(n, s, weights):
+    """Return the most eigenvectors to try: half as many as rows in the subsample.
+
+    If they are used on rows outside the subsample, a quarter. Rows with weights w count
+    as (sum w)^2 / sum w^2 rows.
+    """
+    supported = s
+    if weights is not None:
+        xp = namespace(weights)
+        total, squares = float(xp.sum(weights)), float(xp.sum(weights**2))
+        supported = int(total * total / squares)
+    return min(supported // (2 if s == n else 4), 500)
+
+
+# Products that conjugate gradients usually need.
+_N_PRODUCTS = 3
+
+
+def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
+    """Return a `CenterFactor` if `factor_pays`, of the same parameters, or None."""
+    pays = factor_pays(centers, n_features, n_columns, n_rows, cache_size)
+    return CenterFactor(centers) if pays else None
+
+
+def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
+    """Whether a factor of the centers fits and is cheaper than iterating.
+
+    The factor takes p^3 / 6 multiply-adds once (`Machine.factor_work` has their time)
+    and 8 p^2 bytes. Conjugate gradients take three products with K(Z, Z), each of
+    p^2 (d + l) multiply-adds, for every p rows that are learned.
+
+    Parameters
+    ----------
+    centers : Matrix
+        K(Z, Z).
+    n_features, n_columns : int
+    n_rows : float
+        Rows to be learned, over all epochs.
+    cache_size : float or "auto"
+        As in the estimators: the factor counts.
+    """
+    p, machine = centers.shape[0], machine_of(centers)
+    # The factor, and also the matrix if the library does not work in place.
+    if 16.0 * p * p > cache_budget(cache_size, centers):
+        return False
+    width = n_features + n_columns + machine.function_work
+    return machine.factor_work(p) <= _N_PRODUCTS * p * width * n_rows
+
+
+def make_projection(centers, factor, P, n_features, n_rows, cache_size):
+    """Return the projection by a factor, or by conjugate gradients if it is None.
+
+    For conjugate gradients K(Z, Z) is cached if that fits and pays.
+    """
+    if factor is not None:
+        return ExactProjection(factor, P)
+    n_products = int(min(n_rows, 1e6)) // centers.shape[0]
+    (centers,), _ = cached([centers], cache_size, n_products, n_features)
+    return InexactProjection(centers, P)
+
+
+def projection_interval(centers, factor, m, n_features, n_columns):
+    """Return T, the batches between projections for which a batch is cheapest.
+
+    Temporary centers add m^2 T (d + l) / 2 multiply-adds to a batch, taken as
+    m^2 T (d + 2 l) / 2 here, and its share of a projection is C / T. T is at most
+    p / m, so that there are no more temporary centers than others.
+    """
+    width = n_features + 2 * n_columns + machine_of(centers).function_work
+    cost = projection_work(centers, factor, n_features, n_columns)
+    best = (2.0 * cost / (m * m * width)) ** 0.5
+    return int(max(1, min(round(best), centers.shape[0] // m)))
+
+
+def projection_work(centers, factor, n_features, n_columns):
+    """Return C, the time of a projection in multiply-adds.
+
+    A product of conjugate gradients has p^2 (d + l), taken as p^2 (d + 2 l) here.
+    """
+    p, machine = centers.shape[0], machine_of(centers)
+    if factor is not None:
+        return p * p * (machine.factor_reading_work + n_columns)
+    width = n_features + 2 * n_columns + machine.function_work
+    return _N_PRODUCTS * p * p * width

@@ -1,0 +1,171 @@
+"""EigenPro 1's preconditioner: it lives on all rows."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..arrays import memory
+from ..arrays.array import namespace, slices
+from ..arrays.linalg import eigh, large_product, right_singular_vectors
+from .spectral import Spectral, TopEigenvectors, n_above_rounding
+
+
+@dataclass(frozen=True)
+class GlobalSpectral(TopEigenvectors):
+    """EigenPro 1's preconditioner: approximate eigenvectors of K(X, X) on all n rows.
+
+    With V (n, q), approximately eigenvectors of K = K(X, X), and p(x) = V' K(X, x)::
+
+        k_P(x, z) = k(x, z) - p(x)' D p(z),  D_j = (1 - tau L_{q+1} / L_j) / L_j
+
+    The eigenvectors come from a subsample of s rows: extended to all rows by the
+    Nystrom method, or as right singular vectors of K(X_s, X). They are then made
+    orthogonal in the geometry of the kernel too, V' K V = diag(L_1 .. L_q), by one pass
+    over K of n^2 (d + q) multiply-adds: this makes the preconditioner positive
+    definite, however inexact they are. With weights W of the rows they belong to
+    W^1/2 K W^1/2. `eigenvalues` has L_j / n; the last one is that of the subsample.
+
+    Attributes
+    ----------
+    images : array of shape (n, q)
+        K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
+
+    References
+    ----------
+    Ma and Belkin, "Diving into the shallows: a computational perspective on large-scale
+    shallow learning", NIPS 2017: table 2 and appendix A.
+    """
+
+    images: Any
+
+    is_of_rows = True
+    n_columns = 0
+
+    @classmethod
+    def of(
+        cls,
+        operator,
+        subsample_size,
+        n_components,
+        *,
+        weights=None,
+        damping=1.0,
+        svd_solver,
+        rng,
+    ):
+        """Return the preconditioner with at most `n_components` eigenvectors.
+
+        Parameters
+        ----------
+        operator : Matrix
+            K(X, X).
+        subsample_size, n_components : int
+            s and q < s.
+        weights : array of shape (n,), default=None
+        damping : float, default=1.0
+            tau.
+        svd_solver : {"nystrom", "randomized"}
+        rng : numpy.random.RandomState
+        """
+        xp, n = operator.xp, operator.shape[0]
+        _check_memory(operator, subsample_size, n_components, svd_solver)
+        root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
+        if weights is not None:
+            root = weights[:, None] ** 0.5
+        sizes = subsample_size, n_components
+        if svd_solver == "nystrom":
+            V, level = _nystrom_vectors(operator, *sizes, weights, root)
+        else:
+            V, level = _singular_vectors(operator, *sizes, root, rng)
+        if V.shape[1] == 0:
+            values = xp.full_like(root[:1, 0], level)
+            return cls(V, values, damping, V)
+        V = root * V
+        images = operator @ V
+        gram = sum(
+            large_product(
+                xp.astype(V[rows, :], xp.float64).T,
+                xp.astype(images[rows, :], xp.float64),
+            )
+            for rows in slices(n)
+        )
+        values, R = eigh(0.5 * (gram + gram.T))
+        values = xp.flip(values)
+        # The level is only an estimate: it must not exceed the values before it, and
+        # like them must be above rounding.
+        levels = xp.full_like(values[:1], n * level)
+        m, dtype = min(n, 1000), operator.dtype
+        entry = float(xp.max(xp.abs(xp.linalg.diagonal(operator.block(0, m, 0, m)))))
+        q = n_above_rounding(values, n, entry, dtype)
+        if q and not n_above_rounding(levels, n, entry, dtype):
+            q -= 1
+            levels = values[q : q + 1]
+        levels = xp.minimum(levels, values[max(q - 1, 0) : max(q, 1)])
+        R = xp.astype(xp.flip(R, axis=1)[:, :q], dtype)
+        values = xp.astype(xp.concat([values[:q], levels]) / n, dtype)
+        return cls(large_product(V, R), values, damping, large_product(images, R))
+
+    def truncate(self, q):
+        """Return a copy with the first `q` eigenvectors."""
+        xp, short = namespace(self.vectors), super().truncate(q)
+        vectors, images = (
+            xp.asarray(part[:, :q], copy=True) for part in (self.vectors, self.images)
+        )
+        return replace(short, vectors=vectors, images=images)
+
+    def features(self, operator, start, stop):
+        """Return p(x) of some rows, shape (m, q)."""
+        return self.images[start:stop, :]
+
+    def features_of_batch(self, b, _K_bs):
+        """Return p(x) of a batch of rows b."""
+        return self.images[b, :]
+
+    def correction(self, b, G):
+        """Return V D V' K(X, X_b) G = V D p(X_b)' G of a batch of rows."""
+        image = self.images[b, :].T @ G
+        return large_product(self.vectors, self.scales[:, None] * image)
+
+
+def _check_memory(operator, s, q, svd_solver):
+    """Raise a ValueError unless the free memory holds eigenvectors of all rows."""
+    n, size = operator.shape[0], operator.itemsize
+    # V, K V and their rotations; s rows of K, and their weighted copy.
+    needed = 4.0 * size * n * q
+    remedy = "a smaller n_components"
+    if svd_solver == "randomized":
+        needed += 2.0 * size * n * s
+        remedy += ", a smaller subsample_size or svd_solver='nystrom'"
+    free = memory.available(operator.xp, operator.device)
+    if needed > free:
+        raise ValueError(
+            f"n_components={q} eigenvectors of {n} rows with svd_solver={svd_solver!r} "
+            f"need {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
+            f"pass {remedy}"
+        )
+
+
+def _nystrom_vectors(operator, s, q, weights, root):
+    """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
+    xp, n = operator.xp, operator.shape[0]
+    top = Spectral.of(operator, s, q, weights=weights)
+    V = root * xp.concat(
+        [top.features(operator, rows.start, rows.stop) for rows in slices(n)]
+    )
+    if V.shape[1]:
+        V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
+    return V, float(top.eigenvalues[-1])
+
+
+def _singular_vectors(operator, s, q, root, rng):
+    """Return right singular vectors (n, q) of s rows of K, and lambda_{q+1}."""
+    n = operator.shape[0]
+    A = root[:s, :] * operator.block(0, s) * root[:, 0]
+    values, V = right_singular_vectors(
+        lambda B: large_product(A, B),
+        lambda B: large_product(A.T, B),
+        (s, n),
+        q + 1,
+        root,
+        rng,
+    )
+    return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n

@@ -1,0 +1,331 @@
+"""Least squares on centers."""
+
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays.array import device_of, move, namespace, to_numpy
+from ..arrays.linalg import absolute, large_product, solve_triangular
+from ..centers import choose, masses, uniform_indices
+from ..methods.closed_form_plan import blocks
+from ..methods.left_out import left_out_of_centers, n_left_out, validation_errors
+from ..methods.moments import Moments
+from ..methods.whitening import SINGLE_PIVOT, Whitening
+from ..operators.cached import cached
+from ..operators.matrix import GivenMatrix, check_finite
+from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
+from ..rows.lazy_rows import check_in_memory, is_lazy, rows_at
+from .closed_form import LeastSquares, products
+from .problem import shuffled, take
+
+# Rows sampled to compute the centers' weights if the rows are not in memory.
+_N_WEIGHED = 20_000
+
+
+class CenterProblem(LeastSquares):
+    """Least squares on centers: phi(x) = R' K(Z, x).
+
+    Parameters
+    ----------
+    device, data, train, held_out
+        As for `LeastSquares`.
+    n_centers : int or None
+        Most centers to choose among the distinct training rows. None: the centers are
+        given, or are all distinct rows. These include held-out rows, which change
+        nothing while their weight is zero.
+    centers : str or array of shape (p, d)
+        One of `eigenkern.centers.METHODS`, or the centers.
+    cache_size : "auto" or float, default=0
+        MB for the kernel matrix of the training rows.
+    n_passes : int, default=1
+        How often that matrix is used: if more than once, it may be cached.
+    **options
+        `kernel` and the others of `LeastSquares`.
+
+    Attributes
+    ----------
+    n_centers : int
+        p, including those that are not kept.
+    center_of_row : ndarray of shape (n,) or None
+        The center that equals each row, if all distinct rows are centers.
+    """
+
+    def __init__(
+        self,
+        device,
+        data,
+        train,
+        held_out,
+        *,
+        n_centers,
+        centers,
+        cache_size=0,
+        n_passes=1,
+        **options,
+    ):
+        n, given = len(train), not isinstance(centers, str)
+        n_columns = centers.shape[0] if given else min(n_centers or n, n)
+        options["n_columns"] = n_columns
+        super().__init__(device, data, train, held_out, **options)
+        self._cache_size, self._n_passes = cache_size, n_passes
+        self._centers = self._center_weights = self.center_of_row = None
+        if given:
+            centers = self.to_compute(centers)
+            self._centers = self.xp.astype(centers, self.dtype, copy=True)
+            self.n_centers = n_columns
+        elif n_centers is None:
+            first, self.center_of_row = data.distinct(self.all.index)
+            self._take_centers(first)
+        else:
+            self._choose_centers(n_centers, centers)
+
+    def _choose_centers(self, n_centers, method):
+        """Choose centers among the distinct training rows."""
+        if method != "uniform":
+            check_in_memory(self._X, "centers='uniform', or an array as centers")
+        if self._data.indefinite:  # the other methods need a norm
+            method = "uniform"
+        first, which = self._data.distinct(self.train.index)
+        totals = np.bincount(which, weights=to_numpy(self.train.weights))
+        alike = method == "uniform" or n_centers >= len(first)
+        if alike:
+            chosen = uniform_indices(len(first), n_centers, self.rng)
+        else:
+            X = take(self.train.X, first)
+            if self.kernel is None:
+                X = take(X, self.train.index[first], axis=1)
+            centers, chosen = choose(
+                method, self.kernel, X, n_centers, self.rng, totals
+            )
+        if chosen is None:  # means of rows
+            self._centers, self.n_centers = self.to_compute(centers), n_centers
+            return
+        if alike or self.kernel is None:
+            self._center_weights = totals[chosen]
+        self._take_centers(first[chosen])
+
+    def _take_centers(self, position):
+        """Make the rows of `all` at some positions the centers."""
+        self.center_indices, self.n_centers = self.all.index[position], len(position)
+        if self.kernel is not None:
+            self._centers = self.to_compute(take(self.all.X, position))
+
+    @property
+    def n_coefs(self):
+        """Number of centers that are kept."""
+        return len(self.whitening.kept)
+
+    @cached_property
+    def whitening(self):
+        """R of the centers, computed only once memory has been checked."""
+        xp = self.xp
+        if self.kernel is None:
+            K = take(self._X, self.center_indices)
+            K = self.to_compute(take(K, self.center_indices, axis=1))
+            K = xp.astype(K, xp.float64)
+        else:
+            # What is cut off is the same as in the kernel values of other rows.
+            frame = self.kernel.frame(self._centers)
+            centers = xp.astype(self._centers, xp.float64)
+            K = TiledKernel(self.kernel, centers, frame=frame).block()
+        check_finite(K)
+        if self._data.indefinite:
+            K = absolute(K)  # the norm of the span of its columns
+        if self._data.constant and not bool(xp.any(K != 0)):
+            K = xp.eye(K.shape[0], dtype=xp.float64, device=device_of(K))
+        found = Whitening.of(K, self.kernel_dtype)
+        if self.kernel is None or self.kernel_dtype == xp.float64:
+            return found
+        # The directions that single precision leaves out have eigenvalues of B up to
+        # this; with a larger penalty there is little of them in a model.
+        if self.least_alpha > 10 * SINGLE_PIVOT * self.kernel_size:
+            return found
+        double = Whitening.of(K, xp.float64)
+        if len(double.kept) == len(found.kept):
+            return found
+        self.in_double()
+        return double
+
+    def matrix_of(self, rows):
+        """Return K(X, Z) of some rows and the centers that are kept."""
+        used = self.whitening.kept
+        if self.kernel is None:
+            K = take(rows.X, self.center_indices[used], axis=1)
+            return GivenMatrix(self.to_compute(K))
+        centers = self.in_kernel_dtype(take(self._centers, used))
+        return kernel_operator(self.kernel, centers, self.devices, rows.X)
+
+    def centers_of(self, coef):
+        return take(self._centers, self.whitening.kept)
+
+    def in_double(self):
+        super().in_double()
+        for name in ("whitening", "_training_matrix", "_moments", "everything"):
+            vars(self).pop(name, None)
+
+    def matrix_of_validation(self, coef):
+        """Return K(X, Z) of the validation rows."""
+        return self.matrix_of(self.validation)
+
+    @cached_property
+    def _training_matrix(self):
+        """K(X, Z) of the training rows, cached if it is used again."""
+        matrix = self.matrix_of(self.train)
+        if self._n_passes == 1:
+            return matrix
+        return cached([matrix], self._cache_size, self._n_passes, self.n_features)[0][0]
+
+    # Normal equations
+
+    @cached_property
+    def _moments(self):
+        """Sums over the training rows, and over the validation rows if there are any.
+
+        They are computed before any linear algebra, after which BLAS threads keep
+        spinning and slow down the kernel's tiles.
+        """
+        matrices = [self._training_matrix, *map(self.matrix_of, self.parts[1:])]
+        return [
+            Moments.of(matrix, rows.targets, rows.weights, self.whitening)
+            for matrix, rows in zip(matrices, self.parts, strict=True)
+        ]
+
+    @property
+    def training(self):
+        """The sums over the training rows."""
+        return self._moments[0]
+
+    @cached_property
+    def everything(self):
+        """The sums over the training rows and the held-out rows."""
+        return sum(self._moments[1:], self.training) if self.refits else self.training
+
+    def validation_errors(self, spectrum, filters):
+        training, validation = self._moments
+        return validation_errors(spectrum, filters, validation, training.mean)
+
+    def orthonormal(self, width):
+        xp, rows, spectrum = self.xp, self.train, self.training.spectrum
+        inside, e = spectrum.inside, spectrum.values
+        scale = (spectrum.weight * xp.where(inside, e, xp.ones_like(e))) ** -0.5
+        scale = xp.where(inside, scale, xp.zeros_like(scale))
+        R_V = self.expand(spectrum.vectors * scale)
+        for block, U in products(self._training_matrix, R_V, width):
+            U *= xp.sqrt(rows.weights[block])[:, None]
+            yield block, U
+
+    def without(self, sets, factor, solutions):
+        one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
+        matrix = self.matrix_of(self.all.part_at(one_of_each))
+        F, h = [], []
+        for block in blocks(matrix.shape[0], 3 * matrix.shape[1]):
+            K = matrix.block(block.start, block.stop, dtype=self.xp.float64)
+            if self.whitening.R is None:
+                Phi_T = solve_triangular(self.whitening.L, K.T)
+            else:
+                Phi_T = large_product(K, self.whitening.R).T
+            V = solve_triangular(factor.L, Phi_T)
+            F.append(to_numpy(Phi_T.T @ solutions))
+            h.append(to_numpy(self.xp.sum(V * V, axis=0)))
+        F, h = np.concatenate(F), np.concatenate(h) * sets.weights
+        kept = np.maximum(1.0 - h, float(self.xp.finfo(self.kernel_dtype).eps) ** 0.5)
+        return F[:, :-1] - sets.targets, 1.0 - F[:, -1], kept, 1.0
+
+    def gradient(self, matrix, rows, b, Y):
+        g = matrix.normal_product(self.expand(b), Y, rows.weights)
+        return solve_triangular(self.whitening.L, g)
+
+    # Models
+
+    def variance_attributes(self, factor):
+        xp, equations, L = self.xp, self.everything, self.whitening.L
+        able = np.flatnonzero(self._able_to_leave_out())
+        n = n_left_out(len(self.all.index), 1 / 8)
+        rows = self.all.part_at(np.sort(shuffled(able)[:n]))
+        K = self.matrix_of(rows).block(dtype=xp.float64)
+        P = solve_triangular(L, K.T)
+        diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
+        found = left_out_of_centers(
+            P,
+            solve_triangular(factor.L, P),
+            equations.solve(factor),
+            rows.targets - equations.mean,
+            rows.weights,
+            equations.weight,
+            diagonal,
+        )
+        used = self.whitening.kept
+        given = found, diagonal, rows.weights, factor
+        return self._variance_attributes(*given, factor.L, used, L)
+
+    def initial_coef(self):
+        """Return the coefficients of the constant model."""
+        shape = self.n_coefs, self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
+
+    def expand(self, b):
+        """Return R b, the coefficients of the centers that are kept."""
+        return self.whitening.expand(b)
+
+    def places(self, coef=None):
+        """Return the rows of the kept centers in `dual_coef_`, and how many it has."""
+        used = self.whitening.kept
+        if self.kernel is None:
+            return self.center_indices[used], self._X.shape[0]
+        return used, self.n_centers
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction needs, arrays where X lives."""
+        dtype, centers = self.model_dtype(coef), None
+        if self._centers is not None:
+            centers = self.to_source(self.xp.astype(self._centers, dtype, copy=False))
+        dual_coef, indices = self.dual_coef(coef, dtype), self.center_indices
+        attributes = self.kernel_attributes(dual_coef, self.intercept, centers)
+        return attributes | {"center_indices_": self.to_source_or_none(indices)}
+
+    def suits(self, dual_coef, centers, indices):
+        """Whether attributes are those of a fit with these centers and outputs."""
+        shape = self.places()[1], self.targets.shape[1]
+        same = _same(self._centers, centers) and _same(self.center_indices, indices)
+        return same and tuple(dual_coef.shape) == shape
+
+    def kept_coef(self, dual_coef):
+        """Return the coefficients of the kept centers from `dual_coef_`."""
+        dual_coef = take(self.to_compute(dual_coef), self.places()[0])
+        return self.xp.astype(dual_coef, self.xp.float64)
+
+    def weights_of_centers(self, rows=None):
+        """Return the weight that each kept center represents.
+
+        It is the weight of the rows that equal the center. If the centers are not a
+        uniform sample of the rows, and X is not a kernel matrix, it is the weight of
+        the rows that are nearest to the center.
+
+        Parameters
+        ----------
+        rows : Rows, default=None
+            `train`, or `all` if all distinct rows are centers. None: `train`.
+        """
+        used, rows = self.whitening.kept, self.train if rows is None else rows
+        weights = to_numpy(rows.weights)
+        if self.center_of_row is not None:
+            center = self.center_of_row[: len(weights)]
+            found = np.bincount(center, weights, self.n_centers)[used]
+        elif self._center_weights is not None:
+            found = self._center_weights[used]
+        else:
+            X = rows.X
+            if is_lazy(X):
+                chosen = shuffled(len(weights))[:_N_WEIGHED]
+                X, weights = rows_at(X, chosen), weights[chosen]
+            centers = take(self._centers, used)
+            found = masses(X, move(centers, namespace(X), device_of(X)), weights)
+        return self.xp.asarray(found, device=self.device)
+
+
+def _same(one, other):
+    """Whether two arrays, or None, are equal."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(to_numpy(one), to_numpy(other))

@@ -1,0 +1,236 @@
+"""The training problem of a linear model on explicit features."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from ..arrays.array import move, to_numpy
+from ..arrays.linalg import large_product
+from ..operators.centered import features_of, levels_of, near
+from ..operators.waves import sums_of_features
+from ..rows.lazy_rows import StoredRows, is_lazy
+from ..rows.transfer import move_what_fits
+from .kernel_parameters import check_extremes, check_largest
+from .problem import Problem, mean_of_targets, take, weighted_mean_square
+
+
+class Seen(NamedTuple):
+    """Rows seen before, which count in the means.
+
+    Attributes
+    ----------
+    n_rows : int
+    weight : float
+        Their total weight.
+    mean : array of shape (d,)
+        Mean of their features, where X lives.
+    target_mean : ndarray of shape (l,)
+        In float64, on the host.
+    """
+
+    n_rows: int
+    weight: float
+    mean: Any
+    target_mean: np.ndarray
+
+
+class LinearProblem(Problem):
+    """Least squares with f = (x - mean) w + intercept.
+
+    Parameters
+    ----------
+    data : Data
+        Its X may be sparse, in CSR.
+    train, held_out : ndarray of int
+        Rows to train with, in the solver's order; rows to score (or None).
+    device : str
+        The parameter of the estimator.
+    center : bool
+        Whether there is an intercept.
+    one_dimensional : bool
+        Whether the fitted coefficients have the shape (d,), of one output.
+    seen : Seen, default=None
+        Rows of earlier pieces.
+    counts : bool, default=True
+        Whether the training rows count in the means.
+    needs_normal : callable, default=None
+        ``needs_normal(operator)`` returns whether `normal` is needed. None: it is not.
+
+    Attributes
+    ----------
+    operator : CenteredFeatures or DaskMatrix
+        The training rows.
+    weights : array of shape (n,) or None
+        With mean 1 over all rows seen.
+    normal : tuple of ndarray, (d, d) and (d, l), or None
+        F' W F and F' W y in float64 if the rows are in a file, F the operator.
+    """
+
+    def __init__(
+        self,
+        data,
+        train,
+        held_out,
+        *,
+        device,
+        center,
+        one_dimensional,
+        seen=None,
+        counts=True,
+        needs_normal=None,
+    ):
+        X = data.X
+        if scipy.sparse.issparse(X):
+            if device not in ("auto", "cpu"):
+                raise ValueError(
+                    f"device must be 'auto' or 'cpu' for a sparse X; got {device!r}"
+                )
+            like = np.empty((0, X.shape[1]), dtype=X.dtype)
+            super().__init__("auto", like, several=False)
+            rows_of = X.__getitem__
+        else:
+            super().__init__(device, X, several=False)
+            if not is_lazy(X):
+                X = move_what_fits(X, self.xp, self.device)
+            rows_of = partial(take, X)
+        self.dtype, self.rng = X.dtype, data.rng
+        self._one_dimensional = one_dimensional
+        rows = X.in_order(train) if is_lazy(X) else rows_of(train)
+        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        self._seen, Y = seen, data.targets[train]
+        if isinstance(X, StoredRows):
+            levels, sums = self._read_once(
+                rows, Y, data.weights, w, center, needs_normal
+            )
+        else:
+            values = rows.data if scipy.sparse.issparse(rows) else rows
+            check_largest(values, self.xp, self.dtype)
+            zeros, sums = self.array(np.zeros(X.shape[1])), None
+            levels = levels_of(rows, zeros) if center else None
+            if counts:
+                self._seen = self._sum_up(rows, Y, w, levels, seen)
+        self._mean = self._on_device(self._seen.mean)
+        self.weights, relative = None, self._seen.n_rows / self._seen.weight
+        if data.weights is not None or relative != 1.0:
+            self.weights = self.array(w * relative)
+        self.targets = self.array(Y - self._seen.target_mean)
+        varies = self._varying(levels)
+        self.operator = features_of(rows, self._mean, varies)
+        self.normal = self._normal_equations(sums, varies, relative)
+        self._held_out = None if held_out is None else rows_of(held_out)
+
+    def _read_once(self, rows, Y, weights, w, center, needs_normal):
+        """Return the levels of a file's columns, or None, and all sums over the file.
+
+        Pieces of a stream are in memory, so a file has no earlier pieces.
+        """
+        zeros = np.zeros(rows.shape[1], dtype=self.dtype)
+        with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
+        mean, target_mean = zeros, np.zeros(Y.shape[1])
+        if center:
+            target_mean = mean_of_targets(Y, w)
+        weights = None if weights is None else w
+        sums = sums_of_features(
+            rows, Y, weights, target_mean, center=center, with_gram=with_gram
+        )
+        check_extremes(*sums.extremes, self.xp, self.dtype)
+        mean = self.array(sums.mean) if center else zeros
+        self._seen = Seen(len(w), w.sum(), mean, target_mean)
+        return sums.levels if center else None, sums
+
+    def _normal_equations(self, sums, varies, relative):
+        """Return `normal`, from sums over a file."""
+        if sums is None or sums.gram is None:
+            return None
+        G, b = sums.normal_equations(self._mean)
+        varies = np.ones_like(self._mean) if varies is None else varies
+        G *= varies
+        G *= relative * varies[:, None]
+        return G, relative * varies[:, None] * b
+
+    def _sum_up(self, rows, Y, w, levels, seen):
+        """Return the `Seen` of these rows and those seen before."""
+        total, n = w.sum(), len(w)
+        mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
+        if levels is not None:
+            if is_lazy(rows):
+                sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
+                mean = sums[:, 0]
+            else:
+                mean = self.array(w / total) @ rows
+            mean = self.xp.where(self.xp.isnan(levels), mean, levels)
+            target_mean = mean_of_targets(Y, w)
+        if seen is None:
+            return Seen(n, total, mean, target_mean)
+        weight = seen.weight + total
+        part = float(total / weight)
+        old = self._on_device(seen.mean)
+        target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
+        return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
+
+    def _varying(self, levels):
+        """Return 1 for columns that vary and 0 for constant ones; None if all count."""
+        if levels is None:
+            return None
+        varies = ~near(levels, self._mean)
+        if bool(self.xp.all(varies)):
+            return None
+        return self.xp.astype(varies, self.dtype)
+
+    def _on_device(self, mean):
+        mean = move(mean, self.xp, self.device)
+        return self.xp.astype(mean, self.dtype, copy=False)
+
+    def initial_coef(self):
+        """Return coefficients of zero, (d, l)."""
+        shape = self.operator.shape[1], self.targets.shape[1]
+        return self.xp.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def coef_of(self, coef):
+        """Return the coefficients (d, l) of the `coef_` of a fitted model."""
+        d, n_outputs = self.operator.shape[1], self.targets.shape[1]
+        coef = self.xp.reshape(move(coef, self.xp, self.device), (n_outputs, d))
+        return self.xp.asarray(self.xp.astype(coef, self.dtype).T, copy=True)
+
+    def validation_values(self, coef):
+        """Return f on the held-out rows, on the host, shape (m, l)."""
+        if is_lazy(self._held_out):
+            F = features_of(self._held_out, self._mean) @ coef
+        else:
+            F = large_product(self._held_out, coef) - self._mean @ coef
+        return to_numpy(F) + self._seen.target_mean
+
+    def loss(self, coef, n_rows=None):
+        """Return the weighted mean squared residual of the first rows, or of all."""
+        n = min(n_rows or self.operator.shape[0], self.operator.shape[0])
+        residual = -self.targets[:n, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = residual + self.operator.product(coef, 0, n)
+        weights = None if self.weights is None else self.weights[:n]
+        return weighted_mean_square(residual, weights)
+
+    @property
+    def rounding(self):
+        """Largest mean square that rounding leaves if all targets equal their mean."""
+        # Rounding y and its mean leaves at most eps times the mean; the factor allows
+        # for the rounding of a few operations by which y was computed.
+        eps = float(self.xp.finfo(self.dtype).eps)
+        return float(np.max((10 * eps * self._seen.target_mean) ** 2))
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction and further steps need."""
+        target_mean = self.array(self._seen.target_mean)
+        intercept = target_mean - self._mean @ coef
+        coef = coef.T
+        if self._one_dimensional:
+            coef, intercept = coef[0, :], intercept[0]
+        return {
+            "coef_": self.to_source(self.xp.asarray(coef, copy=True)),
+            "intercept_": self.to_source(intercept),
+            "mean_": self.to_source(self._mean),
+            "target_mean_": self.to_source(target_mean),
+            "n_samples_seen_": self._seen.n_rows,
+            "weight_seen_": float(self._seen.weight),
+        }

@@ -1,0 +1,231 @@
+"""The training problem of a kernel machine: every training row is a center."""
+
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+
+from ..arrays.array import move, namespace, to_numpy
+from ..arrays.linalg import eigh
+from ..methods.direct import N_DIAGONAL, usual_size
+from ..operators.cached import cached, fit_in_memory
+from ..operators.matrix import GivenMatrix
+from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
+from .closed_form import rounding
+from .kernel_parameters import make_kernel
+from .problem import (
+    Problem,
+    mean_of_targets,
+    scatter,
+    take,
+    take_entries,
+    weighted_mean_square,
+)
+
+# Smallest eigenvalue of an indefinite kernel that is kept, relative to the largest: the
+# others are rounding, or negative.
+_LEAST_KEPT = 1e-9
+
+
+class KernelProblem(Problem):
+    """Least squares with f = K(., X) a + intercept on all training rows.
+
+    Parameters
+    ----------
+    merged : Merged
+        Rows to train with, in the solver's order.
+    held_out : ndarray of int or None
+        Rows to predict: held out to score the epochs, or spared.
+    kernel, bandwidth, device
+        Parameters of the estimator.
+
+    Attributes
+    ----------
+    operator : Matrix
+        K(X, X) of the training rows, with a penalty on its diagonal if there is one.
+    validation : Matrix or None
+        K(X_val, X) of the held-out rows.
+    kernel : Kernel or None
+        None for "precomputed".
+    intercept : ndarray of shape (l,)
+        Weighted mean of the targets, on the host.
+    cache_megabytes : float
+        Size of the cached matrices in MB.
+    """
+
+    cache_megabytes = 0.0
+    #: The penalty on the diagonal of the operator, (n,), or None.
+    _added = None
+    #: Eigenvectors that are kept of an indefinite kernel, and W^1/2; or None.
+    _kept = None
+
+    def __init__(self, merged, held_out, *, kernel, bandwidth, device):
+        data, train = merged.data, merged.rows
+        super().__init__(device, data.X)
+        self._merged, self._held_out, self._device = merged, held_out, device
+        self._train, self.rng, self.within = train, data.rng, merged.within
+        w = None if data.weights is None else data.weights[train]
+        self.intercept = mean_of_targets(data.targets[train], w)
+        self.kernel = self.validation = None
+        if data.precomputed:
+            K = take_entries(data.X, train, train)
+            self.operator = GivenMatrix(self.to_compute(K))
+            if held_out is not None:
+                K = take_entries(data.X, held_out, train)
+                self.validation = GivenMatrix(self.to_compute(K))
+        else:
+            rows, Y = take(data.X, train), data.targets[train]
+            self.kernel = make_kernel(kernel, bandwidth, rows, self.rng, Y, w, data)
+            self.operator = kernel_operator(self.kernel, rows, self.devices)
+            if held_out is not None:
+                self.validation = self.operator.rows(take(data.X, held_out))
+        self.dtype = self.operator.dtype
+        self.targets = self.array(data.targets[train] - self.intercept)
+        self.weights = None if w is None else self.array(w / w.mean())
+
+    def positive(self):
+        """Return the problem with the positive part of an indefinite kernel matrix.
+
+        With W^1/2 K W^1/2 = V E V', it is W^-1/2 V E_+ V' W^-1/2. Coefficients are
+        projected onto W^1/2 V_+, where both matrices have the same product.
+        """
+        xp, other = self.xp, copy(self)
+        root = xp.ones_like(self.targets[:, :1])
+        if self.weights is not None:
+            root = xp.sqrt(self.weights)[:, None]
+        root = xp.astype(root, xp.float64)
+        values, V = eigh(root * self.operator.block(dtype=xp.float64) * root.T)
+        first = int(xp.sum(xp.astype(values <= _LEAST_KEPT * values[-1], xp.int64)))
+        values, V = values[first:], V[:, first:]
+        matrix = (V * values) @ V.T / root / root.T
+        other.operator = GivenMatrix(xp.astype(matrix, self.dtype))
+        other._kept = V, root
+        return other
+
+    def _projected(self, coef):
+        """Return coefficients in the span of the eigenvectors that are kept."""
+        if self._kept is None:
+            return coef
+        V, root = self._kept
+        return self.xp.astype(root * (V @ (V.T @ (coef / root))), self.dtype)
+
+    def in_double(self):
+        """Return the problem in double precision."""
+        data, xp = self._merged.data, namespace(self._X)
+        if self.kernel is None or self.dtype == self.xp.float64:
+            return self  # `positive`, too, is in double precision or precomputed
+        data = replace(data, X=xp.astype(data.X, xp.float64))
+        return KernelProblem(
+            self._merged._replace(data=data),
+            self._held_out,
+            kernel=self.kernel,
+            bandwidth=None,
+            device=self._device,
+        )
+
+    def precise_enough(self, ridge):
+        """Return the problem in a precision whose rounding does not drown a penalty."""
+        n = len(self._train)
+        entries = self.diagonal(slice(0, min(n, N_DIAGONAL)))
+        w = None if self.weights is None else self.weights[: entries.shape[0]]
+        least = n * rounding(self.xp, self.dtype, n) * usual_size(entries, w)
+        return self.in_double() if 0 < ridge <= least else self
+
+    def first_rows_in_double(self, n):
+        """Return K(X, X) of the first rows in double precision."""
+        X = self.to_compute(take(self._X, self._train[:n]))
+        return TiledKernel(self.kernel, self.xp.astype(X, self.xp.float64))
+
+    def penalized(self, ridge):
+        """Return the problem of K + c W^-1, c = `ridge`: kernel ridge regression.
+
+        K + c W^-1 is the kernel matrix of k(x, z) + (c / w) delta_xz, which equals k on
+        other rows.
+        """
+        other, w = copy(self), self.weights
+        penalty = ridge / (self.xp.ones_like(self.targets[:, 0]) if w is None else w)
+        other.operator, other._added = self.operator.plus_diagonal(penalty), penalty
+        return other
+
+    def cached(self, cache_size, n_products, scores=True):
+        """Return the problem with its kernel matrices cached, if they fit and it pays.
+
+        Parameters
+        ----------
+        cache_size : "auto" or float
+        n_products : int
+        scores : bool, default=True
+            Whether epochs are scored. Without scores, the matrix of the held-out rows
+            is not cached.
+        """
+        other = copy(self)
+        scored = [self.validation] if scores and self.validation is not None else []
+        (other.operator, *scored), other.cache_megabytes = cached(
+            [self.operator, *scored], cache_size, n_products, self.n_features
+        )
+        if scored:
+            (other.validation,) = scored
+        return other
+
+    def diagonal(self, rows):
+        """Return the diagonal of the operator in a range of the rows, (m,)."""
+        if self.kernel is None or self._kept is not None:
+            block = self.operator.block(rows.start, rows.stop, rows.start, rows.stop)
+            return self.xp.linalg.diagonal(block)
+        X = self.to_compute(take(self._X, self._train[rows]))
+        entries = self.xp.astype(self.kernel.diagonal(X), self.dtype)
+        return entries if self._added is None else entries + self._added[rows]
+
+    def can_be_cached_beside(self, n_bytes):
+        """Whether free memory can hold the kernel matrices and `n_bytes` more."""
+        scored = [] if self.validation is None else [self.validation]
+        return fit_in_memory([self.operator, *scored], n_bytes)
+
+    def initial_coef(self):
+        """Return coefficients of zero."""
+        return self.xp.zeros(
+            tuple(self.targets.shape), dtype=self.dtype, device=self.device
+        )
+
+    @property
+    def n_coefficients(self):
+        """Number of rows of `dual_coef_`: one per row of X, even without weight."""
+        return self._X.shape[0]
+
+    def coef_of(self, dual_coef):
+        """Return the coefficients of a fitted model, in the solver's order."""
+        dual_coef = move(dual_coef, self.xp, self.device)
+        return take(self.xp.astype(dual_coef, self.dtype, copy=False), self._train)
+
+    def has_centers(self, centers):
+        """Whether X equals the centers of a fitted model."""
+        if centers is None:
+            return self.kernel is None
+        if centers is self._X:
+            return True
+        return np.array_equal(to_numpy(centers), to_numpy(self._X))
+
+    def validation_values(self, coef):
+        """Return f on the held-out rows, on the host, shape (m, l)."""
+        return to_numpy(self.validation @ self._projected(coef)) + self.intercept
+
+    def loss(self, coef, n_rows=None, *, penalized=True):
+        """Return the weighted mean squared residual of the first rows, or of all."""
+        rows = slice(0, min(n_rows or len(self._train), len(self._train)))
+        residual = self.targets[rows, :]
+        if bool(self.xp.any(coef != 0)):
+            residual = self.operator.product(coef, 0, rows.stop) - residual
+            if not penalized and self._added is not None:
+                residual = residual - self._added[rows][:, None] * coef[rows, :]
+        weights = None if self.weights is None else self.weights[rows]
+        return weighted_mean_square(residual, weights)
+
+    def model_loss(self, coef, n_rows=None):
+        """Return the same without the penalty on the diagonal."""
+        return self.loss(coef, n_rows, penalized=False)
+
+    def fitted_attributes(self, coef):
+        """Return the attributes that prediction needs, rows in the order of X."""
+        dual_coef = scatter(self._projected(coef), self._train, self.n_coefficients)
+        return self.kernel_attributes(dual_coef, self.intercept, self._X)

@@ -1,0 +1,187 @@
+"""Input that is not in memory: files, Dask arrays and DataFrames."""
+
+from copy import copy
+from functools import partial
+
+import numpy as np
+from array_api_compat import is_array_api_obj
+
+from ..arrays import memory
+from .dask_rows import DaskRows
+from .lazy_rows import StoredRows
+
+# Rows of a file are read as an array if the free memory is at least this many times
+# what they take: a reordered copy takes as much again.
+_MEMORY_PER_FILE = 4
+
+
+def is_dask(X):
+    """Whether X is a Dask collection."""
+    return hasattr(X, "__dask_graph__")
+
+
+def is_file(X):
+    """Whether X is a memory map, or an array in an HDF5 or Zarr file."""
+    if isinstance(X, np.memmap):
+        return True
+    package = type(X).__module__.partition(".")[0]
+    if package == "h5py" and not X:
+        raise ValueError("X must be in an open file; got a dataset of a closed one")
+    return package in ("h5py", "zarr") and hasattr(X, "shape")
+
+
+def read(X):
+    """Return a memory-mapped file as an array, other rows as they are.
+
+    A model that kept a memory map would change with the file.
+    """
+    return np.array(X) if isinstance(X, np.memmap) else X
+
+
+def lazy_rows(X):
+    """Return the rows of X without reading them, or None if X is to become an array.
+
+    Raises
+    ------
+    ValueError
+        If X does not have two dimensions, or its chunks cannot be used.
+    """
+    if is_dask(X):
+        return _rows_of_dask(X)
+    if not is_file(X) or _fits(X):
+        return None
+    if len(X.shape) != 2:
+        raise ValueError(
+            f"X must have shape (n_samples, n_features); got shape {tuple(X.shape)}"
+        )
+    return StoredRows(X, _float_of(X))
+
+
+def _fits(X):
+    """Whether the rows of a file are few enough to be read as an array."""
+    n_bytes = np.prod(X.shape, dtype=float) * np.dtype(X.dtype).itemsize
+    return _MEMORY_PER_FILE * n_bytes <= memory.available(np, "cpu")
+
+
+def check_not_half(X, name="X"):
+    """Raise a ValueError if an array is of 16-bit floats."""
+    if str(getattr(X, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16"):
+        raise ValueError(
+            f"{name} must be float32 or float64, or integers; got {X.dtype}, which is "
+            f"not supported: pass {name}.astype('float32')"
+        )
+
+
+def _float_of(X):
+    """Return the data type to compute rows in."""
+    check_not_half(X)
+    dtype = np.dtype(X.dtype)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"X must hold numbers; got the data type {dtype}")
+    return np.float32 if dtype == np.float32 else np.float64
+
+
+def _rows_of_dask(X):
+    X = _array_of(X, lengths=True)
+    if np.isnan(X.shape[0]):
+        raise ValueError(
+            "X must have chunks of known sizes; got unknown ones: call "
+            "X.compute_chunk_sizes() first"
+        )
+    return DaskRows(X, _float_of(X))
+
+
+def _array_of(X, lengths=None):
+    """Return a Dask array of rows, with chunks of whole rows."""
+    if hasattr(X, "to_dask_array"):  # a DataFrame
+        X = _in_floats(X).to_dask_array(lengths=lengths)
+    if X.ndim != 2:
+        raise ValueError(
+            f"X must have shape (n_samples, n_features); got {X.ndim} dimension(s)"
+        )
+    if len(X.chunks[1]) > 1:
+        raise ValueError(
+            "X must have its features in one chunk; got chunks of "
+            f"{X.chunks[1]} features: call X.rechunk({{1: -1}}) first"
+        )
+    return X
+
+
+def _in_floats(X):
+    """Return a DataFrame; one of numbers with a single data type, like an array."""
+    from pandas.api.types import is_numeric_dtype  # includes the types with NA
+
+    dtypes = set(X.dtypes)
+    if len(dtypes) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
+        return X
+    if not all(map(is_numeric_dtype, dtypes)):
+        return X
+    single = all(str(dtype).lower() == "float32" for dtype in dtypes)
+    return X.astype(np.float32 if single else np.float64)
+
+
+def computed(values):
+    """Return values in memory; those of Dask are computed."""
+    return values.compute() if is_dask(values) else values
+
+
+def by_chunks(model, method, X, *args, **options):
+    """Return a Dask array of a fitted model's method applied to every chunk.
+
+    Parameters
+    ----------
+    model : estimator
+    method : str
+    X : Dask array or DataFrame
+    *args, **options
+        Arguments of the method: none are allowed.
+
+    Returns
+    -------
+    dask.array.Array
+        Not computed yet; by the model as it is now, even if it learns more later.
+    """
+    from dask import delayed
+    from dask.base import tokenize
+
+    if args or any(options.values()):
+        raise ValueError(
+            f"{method} of a Dask array takes no other parameters: call it on chunks, "
+            "with X.map_blocks"
+        )
+    call = partial(_call, method)
+    names = getattr(X, "columns", None)
+    example = call(np.zeros((1, X.shape[1])), model, names)
+    if not is_array_api_obj(example):
+        raise ValueError(
+            f"{method} of a Dask array returns a Dask array; got set_output, or the "
+            f"configuration transform_output, for {type(example).__name__}: call "
+            "set_output(transform='default')"
+        )
+    X = _array_of(X)
+    width = {}
+    if example.ndim == 2:
+        width = {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
+    # The model is a separate task, which all chunks share.
+    shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
+    return X.map_blocks(
+        call,
+        shared,
+        names,
+        dtype=example.dtype,
+        drop_axis=[1],
+        meta=example[:0, ...],
+        **width,
+    )
+
+
+def _call(method, X, model, names=None):
+    """Return the result of a method of a model on rows, even if there are none."""
+    n = X.shape[0]
+    rows = X if n else np.zeros((1, X.shape[1]), dtype=X.dtype)
+    if names is not None:
+        import pandas as pd
+
+        rows = pd.DataFrame(rows, columns=names)
+    found = getattr(model, method)(rows)
+    return found if n else found[:0, ...]
