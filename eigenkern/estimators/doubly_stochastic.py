@@ -11,14 +11,7 @@ from sklearn.base import is_regressor
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import (
-    Model,
-    check_epochs,
-    chooses_penalty,
-    epoch_rule,
-    split,
-    stops_early,
-)
+from ..fitting.model import Model, check_epochs, epoch_rule, split
 from ..fitting.outcome import warn_of_cutoffs
 from ..fitting.rules import EpochRule
 from ..fitting.streaming import Streaming
@@ -33,7 +26,6 @@ from ..fitting.targets import (
 from ..fitting.validation import (
     check_kernel_parameters,
     check_number,
-    is_auto,
     on_its_device,
     warn_user,
 )
@@ -43,6 +35,9 @@ from ..methods.stochastic import BlockRule, doubly_stochastic
 from ..operators.blocks import cache_budget
 from ..operators.gradient import FourierGradient
 from ..operators.waves import FourierBlocks
+from ..plan.of_epochs import plan_of_random_features
+from ..plan.parameters import chooses_penalty, is_auto, stops_early
+from ..plan.penalty import n_sampled
 from ..plan.stochastic_step import ALPHA, choose_sizes, first_blocks, make_steps
 from ..problems.kernel_parameters import check_spectral_law
 from ..problems.random_waves import FourierProblem, Start
@@ -142,6 +137,16 @@ class _DoublyStochastic(Streaming, Model):
     @property
     def _alpha(self):
         return ALPHA if is_auto(self.alpha) else float(self.alpha)
+
+    def _part_held_out(self, n):
+        return self.validation_fraction if holds_rows_out(self, n) else 0.0
+
+    def _plan(self, shape):
+        n, cache = shape.n_train, cache_budget(self.cache_size, shape)
+        F, m, kept = chosen_block_sizes(self, n, shape.n_outputs, cache)
+        n_passes, rows = passes_of_epoch(n, m), n_sampled(n)
+        first = first_blocks(F)
+        return plan_of_random_features(shape, F, m, n_passes, first, kept > 0, rows)
 
     def _prepare(self, data):
         holds_out = holds_rows_out(self, len(data.rows_with_weight()))

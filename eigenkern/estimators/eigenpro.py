@@ -15,14 +15,11 @@ from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
     Model,
-    given_penalty,
-    is_precomputed,
     kernel_gradients,
     kernel_values,
     may_spare,
     spare,
     split,
-    stops_early,
 )
 from ..fitting.rules import ProgressLine, Report, train
 from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
@@ -30,24 +27,31 @@ from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     advises_on_memory,
     all_or_nothing,
+    check_centers,
     check_kernel_parameters,
     check_method,
     check_number,
-    is_auto,
     publish,
+)
+from ..plan.of_epochs import plan_on_centers, plan_on_rows
+from ..plan.parameters import (
+    GENERAL,
+    MACHINES,
+    chosen_algorithm,
+    given_penalty,
+    gives_centers,
+    has_own_centers,
+    is_auto,
+    is_precomputed,
+    largest_size,
+    stops_early,
 )
 from ..plan.sizes import n_sampled_rows
 from ..problems.data import Data
 from ..problems.retained import Retained
 from .eigenpro_fit import (
-    GENERAL,
-    MACHINES,
     WatchedRounds,
     check_tuning,
-    chosen_algorithm,
-    gives_centers,
-    has_own_centers,
-    largest_size,
     learner_of_fitted,
     new_learner,
     prepare_exact,
@@ -239,6 +243,13 @@ class _EigenPro(Streaming, Model):
     @property
     def _spares(self):
         return may_spare(self) and self.algorithm != "eigenpro3-exact"
+
+    def _plan(self, shape):
+        if not has_own_centers(self):
+            return plan_on_rows(shape)
+        centers, n = check_centers(self.centers, shape.X, METHODS), shape.n_train
+        p = min(self.n_centers or n, n) if centers is None else centers.shape[0]
+        return plan_on_centers(shape, p)
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""

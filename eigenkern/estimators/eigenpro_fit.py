@@ -10,21 +10,15 @@ from sklearn.base import is_classifier
 
 from ..arrays.array import to_numpy
 from ..centers import METHODS, distinct_rows
-from ..fitting.model import (
-    check_epochs,
-    chooses_penalty,
-    epoch_rule,
-    given_penalty,
-    stops_early,
-)
+from ..fitting.model import check_epochs, epoch_rule
 from ..fitting.outcome import check_given_kernel
+from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule, SolutionRule
 from ..fitting.streaming import WORSE, are_unlike
 from ..fitting.validation import (
     check_centers,
     check_flag,
     check_number,
-    is_auto,
     warn_of_few_rows,
     warn_user,
 )
@@ -33,26 +27,18 @@ from ..methods.epochs import eigenpro, gone_on, step_on_all_rows, step_on_rows
 from ..methods.projected import (
     CenterFactor,
     ExactProjection,
+    InexactProjection,
     Iterate,
     projected,
     projected_exactly,
 )
 from ..methods.state import State
 from ..methods.step_search import RowSteps
+from ..operators.cached import cached
+from ..plan.costs import Plan
+from ..plan.of_epochs import plan_on_centers, plan_on_rows
+from ..plan.parameters import chooses_penalty, chosen_algorithm, given_penalty, is_auto
 from ..plan.penalty import auto_ridge
-from ..plan.sizes import (
-    MIN_ROWS,
-    auto_batch_size,
-    check_at_most,
-    check_sizes,
-    direct_pays,
-    direct_pays_on_centers,
-    factor_if_cheaper,
-    make_projection,
-    max_batch_size,
-    projection_interval,
-    tuning_bytes,
-)
 from ..plan.step import Tuning, tune, tune_on_centers
 from ..preconditioners.global_spectral import GlobalSpectral
 from ..preconditioners.spectral import Spectral
@@ -60,7 +46,6 @@ from ..problems.centers_in_batches import GeneralProblem
 from ..problems.data import Data
 from ..problems.problem import weighted_mean_square
 from ..problems.rows_in_batches import KernelProblem
-from ..rows.lazy_rows import is_lazy
 
 # The penalty equivalent to one epoch, in units of the mean of k(x, x). With 20 epochs
 # the errors on new rows of eleven data sets are at most 0.1 points above EigenPro 2's
@@ -87,47 +72,6 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
-# Algorithms of kernel machines, and of models with their own centers.
-MACHINES = ("eigenpro1", "eigenpro2", "sgd")
-GENERAL = ("eigenpro3", "eigenpro3-exact", "eigenpro4")
-
-
-def gives_centers(model):
-    """Whether `centers` is an array."""
-    return model.centers is not None and not isinstance(model.centers, str)
-
-
-def has_own_centers(model):
-    """Whether an EigenPro model has its own centers, unlike a kernel machine."""
-    if is_auto(model.algorithm):
-        return model.n_centers is not None or gives_centers(model)
-    return model.algorithm in GENERAL
-
-
-def chosen_algorithm(model):
-    """Return the algorithm by which an EigenPro model runs epochs."""
-    if not is_auto(model.algorithm):
-        return model.algorithm
-    return "eigenpro4" if has_own_centers(model) else "eigenpro2"
-
-
-def may_be_direct(model, damping=1):
-    """Whether the parameters of the iteration have their defaults.
-
-    `max_iter` may have any value; `damping` is the default of that parameter.
-    """
-    sizes = ("algorithm", "n_components", "subsample_size", "batch_size", "step_size")
-    auto = all(is_auto(getattr(model, name, "auto")) for name in sizes)
-    others = model.damping != damping or stops_early(model) or model.warm_start
-    return auto and not others
-
-
-def largest_size(model):
-    """Return the largest number of rows that a parameter of the iteration asks for."""
-    sizes = (getattr(model, name) for name in ("subsample_size", "batch_size"))
-    return max((size for size in sizes if not is_auto(size)), default=0)
-
-
 def chosen_ridge(model, problem, K, merged, in_double):
     """Return alpha n, which a fit may choose.
 
@@ -146,28 +90,21 @@ def chosen_ridge(model, problem, K, merged, in_double):
     )
 
 
-def tuned(model, problem, K, q, *, of_all_rows, in_batches=True):
+def tuned(model, problem, K, sizes, *, of_all_rows):
     """Return preconditioner, batch and step for a model, measured on its matrix K.
 
     The eigenvectors are those of a subsample, or with `of_all_rows` those of all rows.
     """
-    make_preconditioner, m = Spectral.of, model.batch_size
+    make_preconditioner = Spectral.of
     if of_all_rows:
         options = {"svd_solver": model.svd_solver, "rng": problem.rng}
         make_preconditioner = partial(GlobalSpectral.of, **options)
-    if in_batches:
-        n_outputs = problem.targets.shape[1]
-        largest_batch = max_batch_size(K, problem.n_features, n_outputs)
-    else:
-        largest_batch = m = K.shape[0]
     return tune(
         K,
-        largest_batch,
+        sizes,
         make_preconditioner=make_preconditioner,
         weights=problem.weights,
-        subsample_size=model.subsample_size,
-        n_components=q,
-        batch_size=m,
+        n_components=0 if model.algorithm == "sgd" else model.n_components,
         step_size=model.step_size,
         damping=model.damping,
     )
@@ -250,6 +187,9 @@ def prepare_machine(model, merged, held_out, spared):
     spared : Spared or None
         The spared training rows.
     """
+    n, data = len(merged.rows), merged.data
+    shape = shape_of(model, data, n, held_out)
+    plan = plan_on_rows(shape)
     problem = KernelProblem(
         merged,
         held_out if spared is None else spared.rows,
@@ -257,33 +197,26 @@ def prepare_machine(model, merged, held_out, spared):
         bandwidth=model.bandwidth,
         device=model.device,
     )
-    n, indefinite = len(merged.rows), merged.data.indefinite
-    if indefinite and direct_pays(problem.operator, model.cache_size):
+    if data.indefinite and plan.fits:
         problem = problem.in_double().positive()
-    K, in_double = problem.operator, None
-    if not (problem.kernel is None or indefinite):
+    in_double = None
+    if not (problem.kernel is None or data.indefinite):
         in_double = problem.first_rows_in_double
-    ridge = chosen_ridge(model, problem, K, merged, in_double)
-    if may_be_direct(model) and direct_pays(K, model.cache_size):
+    ridge = chosen_ridge(model, problem, problem.operator, merged, in_double)
+    if plan.method == "direct":
         prepared = _prepare_direct_machine(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
+        plan = plan_on_rows(shape, direct=False)
     if ridge:
         problem = problem.penalized(ridge)
-    q = 0 if model.algorithm == "sgd" else model.n_components
     is_eigenpro1 = model.algorithm == "eigenpro1"
-    check_sizes(n, model.subsample_size, q, model.batch_size)
-    # The tuning reads blocks of the kernel matrix: cache it first, if this leaves
-    # enough memory for the tuning.
-    needed = tuning_bytes(n, model.subsample_size)
-    first = is_eigenpro1 or problem.can_be_cached_beside(needed)
-    n_products = model.max_iter + int(is_eigenpro1)  # one more for eigenvectors
-    cache = model.cache_size, n_products, spared is None
-    if first:
-        problem = problem.cached(*cache)
-    tuning = tuned(model, problem, problem.operator, q, of_all_rows=is_eigenpro1)
-    if not first:
-        problem = problem.cached(*cache)
+    if plan.first:
+        problem = problem.cached(model.cache_size, plan.kept)
+    K, sizes = problem.operator, plan.sizes
+    tuning = tuned(model, problem, K, sizes, of_all_rows=is_eigenpro1)
+    if not plan.first:
+        problem = problem.cached(model.cache_size, plan.kept)
     P, row_steps = tuning.preconditioner, None
     if tuning.largest_entry is not None:
         largest = tuning.largest_entry
@@ -369,24 +302,21 @@ def prepare_on_centers(model, merged, held_out, spared):
         prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
-    K = problem.sampled_kernel()
+    K, p = problem.sampled_kernel(), problem.n_coefficients
     ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
-    if may_be_direct(model) and not is_lazy(merged.data.X):
-        prepared = None
-        if _direct_pays(model, problem):
-            prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
+    shape = shape_of(model, merged.data, problem.n_rows, held_out)
+    plan = plan_on_centers(shape, p)
+    if plan.method == "direct":
+        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
         if prepared is not None:
             return prepared
+        plan = plan_on_centers(shape, p, direct=False)
     start = first_coef(model, problem)
     learner = Learner.make(
-        model,
-        problem,
-        ridge / problem.n_rows,
-        start,
-        n_rows=problem.n_rows,
-        n_epochs=model.max_iter,
+        model, problem, plan, ridge / problem.n_rows, start, n_rows=problem.n_rows
     )
-    problem = problem.cached(model.cache_size, model.max_iter)
+    if plan.kept:
+        problem = problem.kept(model.cache_size)
     batches = partial(problem.batches, learner.tuning.batch_size)
     visited = batches if spared is None else partial(batches, spared.visited)
     solver = learner.solver(visited, try_half_steps=is_auto(model.step_size))
@@ -422,14 +352,9 @@ def prepare_exact(model, merged, held_out):
             f"steps take all {n} training rows; got {model.batch_size}"
         )
     problem.check_memory()
-    tuning = tuned(
-        model,
-        problem,
-        problem.row_operator(),
-        model.n_components,
-        of_all_rows=True,
-        in_batches=False,
-    )
+    plan = plan_on_centers(shape_of(model, data, n), problem.n_coefficients)
+    K = problem.row_operator()
+    tuning = tuned(model, problem, K, plan.sizes, of_all_rows=True)
     K = problem.matrix()
     solver = projected_exactly(
         K,
@@ -448,17 +373,6 @@ def prepare_exact(model, merged, held_out):
     }
     rule = epoch_rule(model, problem, data, held_out, kind=ProjectedRule, start=start)
     return problem, solver, chosen, rule
-
-
-def _direct_pays(model, problem):
-    return direct_pays_on_centers(
-        problem.center_matrix,
-        problem.n_rows,
-        problem.n_features,
-        problem.targets.shape[1],
-        model.max_iter,
-        model.cache_size,
-    )
 
 
 def _prepare_direct_on_centers(model, problem, ridge, merged):
@@ -551,7 +465,14 @@ def new_learner(model, data):
         )
     problem = _chosen_problem(model, data, _in_random_order(data), streams=True)
     m = getattr(model, "batch_size_", None)  # as in the pieces so far
-    return Learner.make(model, problem, given_penalty(model), batch_size=m)
+    plan = _plan_of_stream(model, data, problem, m)
+    return Learner.make(model, problem, plan, given_penalty(model))
+
+
+def _plan_of_stream(model, data, problem, batch_size=None):
+    options = {"n_rows": float("inf"), "n_epochs": 1, "batch_size": batch_size}
+    shape = shape_of(model, data, problem.n_rows)
+    return plan_on_centers(shape, problem.n_coefficients, direct=False, **options)
 
 
 def learner_of_fitted(model, data):
@@ -567,7 +488,8 @@ def learner_of_fitted(model, data):
         weight_scale=model.weight_scale_,
     )
     coef = problem.coef_of(model.dual_coef_)
-    learner = Learner.make(model, problem, given_penalty(model), coef)
+    plan = _plan_of_stream(model, data, problem)
+    learner = Learner.make(model, problem, plan, given_penalty(model), coef)
     learner.iterate.n_projections = model.t_
     return learner
 
@@ -577,10 +499,6 @@ def _in_random_order(data):
     return data.rng.permutation(data.rows_with_weight())
 
 
-# Rows per center assumed for a stream of unknown length: more would change no decision.
-# A Cholesky factor, p^3 / 6 multiply-adds, then pays up to at least p = 1800 (d + l)
-# centers (`factor_pays`): 18 000 if d + l = 10, where it takes 5 GB.
-_STREAM_ROWS_PER_CENTER = 100
 # Relative residual of projections above which to warn: less than half is solved.
 _LARGEST_RESIDUAL = 0.5
 # Estimator parameters that a learner depends on.
@@ -597,16 +515,17 @@ _PARAMETERS = (
 )
 
 
-def n_learned_rows(centers, n_rows=float("inf"), n_epochs=1):
-    """Return the number of rows to be learned, up to where more change no decision."""
-    return min(n_rows * n_epochs, _STREAM_ROWS_PER_CENTER * centers.shape[0])
+def _projection(problem, factor, P, n_learned, cache_size):
+    """Return the projection by a factor, or by conjugate gradients if it is None.
 
-
-def chosen_interval(estimator, centers, factor, batch_size, n_features, n_outputs):
-    """Return T, the number of batches between projections; `factor` may be None."""
-    if estimator.algorithm == "eigenpro3":
-        return 1
-    return projection_interval(centers, factor, batch_size, n_features, n_outputs)
+    For conjugate gradients K(Z, Z) is cached if that fits and pays.
+    """
+    if factor is not None:
+        return ExactProjection(factor, P)
+    centers = problem.center_matrix
+    n_products = int(min(n_learned, 1e6)) // centers.shape[0]
+    (centers,), _ = cached([centers], cache_size, n_products, problem.n_features)
+    return InexactProjection(centers, P)
 
 
 @dataclass
@@ -618,6 +537,7 @@ class Learner:
     problem : GeneralProblem or None
         The problem of all rows, or of the first ones of a stream; None after
         unpickling, see `revived`.
+    plan : Plan or None
     tuning : Tuning
     project : ExactProjection, InexactProjection or None
     interval : int
@@ -634,6 +554,7 @@ class Learner:
     """
 
     problem: GeneralProblem
+    plan: Plan
     tuning: Tuning
     project: Any
     interval: int
@@ -652,8 +573,10 @@ class Learner:
             "problem": {name: getattr(self.problem, name) for name in names},
             "exact": isinstance(self.project, ExactProjection),
             "residuals": self.project.save(),
+            "n_learned": self.plan.n_learned,
         }
-        return vars(self) | {"problem": None, "project": None, "pickled": pickled}
+        gone = dict.fromkeys(("problem", "project", "plan"))
+        return vars(self) | gone | {"pickled": pickled}
 
     def revived(self, estimator, data):
         """Return the learner, restored from its pickle, to learn more rows."""
@@ -667,81 +590,50 @@ class Learner:
             device=estimator.device,
             **pickled["problem"],
         )
-        centers, d = problem.center_matrix, problem.n_features
+        centers = problem.center_matrix
         factor = CenterFactor(centers) if pickled["exact"] else None
-        n_learned, cache_size = n_learned_rows(centers), estimator.cache_size
-        project = make_projection(centers, factor, P, d, n_learned, cache_size)
+        project = _projection(
+            problem, factor, P, pickled["n_learned"], estimator.cache_size
+        )
         project.load(pickled["residuals"])
         return replace(self, problem=problem, project=project)
 
     @classmethod
-    def make(
-        cls,
-        estimator,
-        problem,
-        alpha,
-        coef=None,
-        *,
-        n_rows=float("inf"),
-        n_epochs=1,
-        batch_size=None,
-    ):
-        """Return the learner for a problem, choosing what the estimator leaves open.
+    def make(cls, estimator, problem, plan, alpha, coef=None, n_rows=float("inf")):
+        """Return the learner for a problem, as planned (`plan_on_centers`).
 
         Parameters
         ----------
         estimator : EigenProRegressor or EigenProClassifier
         problem : GeneralProblem
+        plan : Plan
         alpha : float
         coef : array of shape (p, l), default=None
             Coefficients to start from. None: zero.
         n_rows : float, default=inf
             Rows of an epoch; infinite for a stream.
-        n_epochs : int, default=1
-        batch_size : int, default=None
-            None: that of the estimator, or chosen if that is "auto".
         """
-        centers, d = problem.center_matrix, problem.n_features
-        p, n_outputs = centers.shape[0], problem.targets.shape[1]
-        n_learned = n_learned_rows(centers, n_rows, n_epochs)
-        cache_size = estimator.cache_size
-        factor = factor_if_cheaper(centers, d, n_outputs, n_learned, cache_size)
-        largest = max_batch_size(
-            centers,
-            d,
-            n_outputs,
-            n_rows=min(n_rows, 1e9),
-            n_machines=problem.n_machines,
-            message_seconds=problem.message_seconds,
-        )
-        m = estimator.batch_size if batch_size is None else batch_size
-        if m == "auto":
-            # With fewer centers than rows a residual remains, and larger batches reduce
-            # its noise. For a stream, the first rows determine the size.
-            m = auto_batch_size(largest, problem.n_rows, MIN_ROWS)
-        else:
-            check_at_most("batch_size", m, n_rows, "training rows")
-        interval = chosen_interval(estimator, centers, factor, m, d, n_outputs)
+        centers = problem.center_matrix
+        factor = CenterFactor(centers) if plan.factor else None
         # Steps may be longer if each is projected.
-        every_step = factor is not None and interval == 1 and p <= problem.n_rows
-        sample, weights = problem.sample(factor.whiten if every_step else None)
+        sample, weights = problem.sample(factor.whiten if plan.every_step else None)
         tuning = tune_on_centers(
             centers,
             sample,
             n_rows,
+            plan,
             weights=weights,
-            subsample_size=estimator.subsample_size,
             n_components=estimator.n_components,
-            batch_size=m,
-            max_batch_size=largest,
             step_size=estimator.step_size,
             damping=estimator.damping,
         )
-        P = tuning.preconditioner
-        project = make_projection(centers, factor, P, d, n_learned, cache_size)
+        P, cache_size = tuning.preconditioner, estimator.cache_size
+        project = _projection(problem, factor, P, plan.n_learned, cache_size)
         iterate = Iterate.of(problem.initial_coef() if coef is None else coef)
         parameters = [getattr(estimator, name) for name in _PARAMETERS]
-        return cls(problem, tuning, project, interval, iterate, parameters, alpha)
+        return cls(
+            problem, plan, tuning, project, plan.interval, iterate, parameters, alpha
+        )
 
     def suits(self, estimator):
         """Whether the learner was made with the parameters of this estimator."""

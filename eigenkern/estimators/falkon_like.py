@@ -18,18 +18,19 @@ from ..fitting.validation import (
     check_flag,
     check_kernel_parameters,
     check_number,
-    is_auto,
     warn_user,
 )
 from ..methods.closed_form_plan import NystromPlan
 from ..methods.conjugate_gradients import Falkon, falkon, last_state
 from ..methods.state import State
 from ..operators.cached import cached
+from ..plan.parameters import is_auto
 from ..preconditioners.two_cholesky import TwoCholesky
 from .on_centers import (
     check_loss,
     chosen_alpha,
     make_problem,
+    plan_of_least_squares,
     prepare_falkon,
     ridge_coef,
 )
@@ -138,6 +139,8 @@ class _FalkonLike(Model):
         check_number("max_iter", self.max_iter, 1, integer=True)
         check_number("tol", self.tol, 0)
         check_flag("warm_start", self.warm_start)
+
+    _plan = plan_of_least_squares
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""

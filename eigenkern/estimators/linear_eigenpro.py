@@ -21,27 +21,27 @@ from ..arrays.array import (
 from ..arrays.devices import compute_device
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import (
-    Model,
-    chooses_penalty,
-    epoch_rule,
-    given_penalty,
-    has_penalty,
-    may_spare,
-    spare,
-    split,
-    stops_early,
-)
+from ..fitting.model import Model, epoch_rule, may_spare, spare, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
-from ..fitting.validation import check_flag, check_number, is_auto
+from ..fitting.validation import check_flag, check_number
 from ..methods.direct import solve_features_directly
 from ..methods.epochs import eigenpro, gone_on, step_on_features
-from ..operators.centered import features_of
+from ..operators.centered import CenteredFeatures, features_of
+from ..plan.of_epochs import plan_on_features
+from ..plan.parameters import (
+    chooses_penalty,
+    given_penalty,
+    has_penalty,
+    is_auto,
+    largest_size,
+    may_be_direct,
+    stops_early,
+)
 from ..plan.penalty import auto_ridge_of_features
-from ..plan.sizes import direct_pays_on_features
-from ..plan.step import sizes_of_features, tune_on_features
+from ..plan.sizes import direct_pays_on_features, sizes_of_features
+from ..plan.step import tune_on_features
 from ..preconditioners.spectral import LinearSpectral
 from ..problems.features_in_batches import LinearProblem, Seen
 from ..problems.problem import weighted_mean_square
@@ -50,8 +50,6 @@ from ..rows.robust import cast
 from .eigenpro_fit import (
     EPOCH_PENALTY,
     check_tuning,
-    largest_size,
-    may_be_direct,
     prepared_solution,
     tuned_attributes,
 )
@@ -176,6 +174,15 @@ class _LinearEigenPro(Streaming, Model):
     @property
     def _spares(self):
         return may_spare(self)
+
+    def _plan(self, shape):
+        n = shape.n_train
+        features = CenteredFeatures(shape.X[:n], shape.X[0])
+        alpha = float(has_penalty(self))  # only whether it is 0 matters
+        direct = is_solved_directly(self, features)
+        given = alpha, self.batch_size, self.subsample_size
+        sizes = partial(sizes_of_features, features, shape.n_outputs, *given)
+        return plan_on_features(shape, features, direct, sizes)
 
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""

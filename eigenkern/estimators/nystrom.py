@@ -14,19 +14,20 @@ from ..fitting.validation import (
     check_flag,
     check_kernel_parameters,
     check_number,
-    is_auto,
     on_its_device,
 )
 from ..methods.paths import RidgePath
 from ..methods.state import State
+from ..plan.of_closed_forms import N_PENALTIES, N_PENALTIES_OF_LOG_LOSS
+from ..plan.parameters import is_auto
 from .on_centers import (
-    N_ALPHAS,
     check_log_loss_selection,
     check_loss,
     check_selection,
     chosen_alpha,
     make_problem,
     path_errors,
+    plan_of_least_squares,
     prepare_nystrom,
     ridge_coef,
     selection_for,
@@ -168,6 +169,8 @@ class _Nystrom(Model):
                 f"alphas=None; got alpha={self.alpha!r}"
             )
 
+    _plan = plan_of_least_squares
+
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         selects = self._selects
@@ -262,7 +265,7 @@ def _equal(problem, spectrum, alphas, best):
     return np.maximum(_EQUAL, np.minimum(2 * distance, _MOST_EQUAL) / (n * m) ** 0.5)
 
 
-def check_alphas(alphas, n=100):
+def check_alphas(alphas, n=N_PENALTIES):
     """Return the checked values of lambda of a path; `n` default ones for None."""
     if alphas is None:
         return np.logspace(-15, 0, n)
@@ -737,5 +740,9 @@ class NystromClassifier(ClassificationTargets, _Nystrom):
         """Return problem, solver, chosen attributes and rule of a fit."""
         if self.loss == "squared_error":
             return super()._prepare(data)
-        path = check_alphas(self.alphas, N_ALPHAS) if self._selects else None
+        path = (
+            check_alphas(self.alphas, N_PENALTIES_OF_LOG_LOSS)
+            if self._selects
+            else None
+        )
         return prepare_nystrom(self, data, path)

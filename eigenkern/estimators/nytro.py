@@ -11,41 +11,24 @@ import numpy as np
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, namespace
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import Model, kernel_gradients, kernel_values
+from ..fitting.planning import shape_of
 from ..fitting.rules import EarlyStopping, EarlyStoppingRule, SolutionRule
 from ..fitting.targets import ClassificationTargets, RegressionTargets
-from ..fitting.validation import (
-    check_kernel_parameters,
-    check_number,
-    is_auto,
-    warn_user,
-)
-from ..methods.descent import best_iteration, factorizes, stable_step
+from ..fitting.validation import check_kernel_parameters, check_number, warn_user
+from ..methods.descent import best_iteration, stable_step
 from ..methods.paths import LAST, DescentPath, iterations, last_iteration
 from ..methods.state import State
+from ..plan.of_closed_forms import MAX_ITER, n_iterations, uses_factors
+from ..plan.parameters import is_auto
 from .on_centers import (
     check_selection,
     make_problem,
     path_errors,
+    plan_of_least_squares,
     selection_for,
     still_falls,
     warn_if_indefinite,
 )
-
-# Iterations in the experiments of the paper.
-_MAX_ITER = 500
-
-
-def n_iterations(model):
-    """Return the number of iterations to run one by one, or if none is selected."""
-    return _MAX_ITER if is_auto(model.max_iter) else model.max_iter
-
-
-def uses_factors(model, selection, place, plan, sizes, itemsize):
-    """Whether the path is computed by factors, see `factorizes`."""
-    n_iter = None if is_auto(model.max_iter) else model.max_iter
-    return selection in ("gcv", "loo") or factorizes(
-        place, plan, sizes, itemsize, n_iter, model.cache_size
-    )
 
 
 class _Nytro(Model):
@@ -173,16 +156,16 @@ class _Nytro(Model):
         if self.tol is not None:
             check_number("tol", self.tol, 0)
 
+    _plan = plan_of_least_squares
+
     def _prepare(self, data):
         """Return problem, solver, chosen attributes and rule of a fit."""
         selection, found = selection_for(self, data), {}
         found["selection_"] = selection
         problem = make_problem(self, data, selection=selection, n_stored=self._n_stored)
         plan, n_iter = problem.plan(True, self._n_stored), n_iterations(self)
-        n, n_outputs = problem.all.targets.shape
-        sizes = n, problem.n_centers, problem.n_features, n_outputs
-        itemsize = problem.xp.finfo(problem.dtype).bits // 8
-        factors = uses_factors(self, selection, problem, plan, sizes, itemsize)
+        shape = shape_of(self, data)
+        factors = uses_factors(shape, selection, plan, problem.n_centers)
         if data.indefinite or factors:
             solver = self._closed_form(problem, plan, selection)
             return problem, solver, found, SolutionRule(problem)
@@ -219,7 +202,7 @@ class _Nytro(Model):
         """
         if is_auto(self.max_iter) and self.tol is None:
             return iterations(last)
-        return iterations(last, all_up_to=_MAX_ITER)
+        return iterations(last, all_up_to=MAX_ITER)
 
     def _closed_form(self, problem, plan, selection):
         yield self._factorized(problem, plan, selection)  # when training begins

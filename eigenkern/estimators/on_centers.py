@@ -2,34 +2,36 @@
 
 import numpy as np
 
-from ..arrays.devices import compute_devices
 from ..centers import METHODS
-from ..fitting.model import is_precomputed
 from ..fitting.outcome import is_own
+from ..fitting.planning import shape_of
 from ..fitting.posterior import most_centers
 from ..fitting.rules import SolutionRule
 from ..fitting.validation import (
     check_centers,
     check_flag,
     check_number,
-    is_auto,
     warn_of_few_rows,
     warn_user,
 )
 from ..methods.newton import minimized, newton, way_down
 from ..methods.paths import RidgePath
 from ..methods.state import State
-from ..plan.sizes import default_n_centers
+from ..plan.of_closed_forms import (
+    N_PENALTIES_OF_LOG_LOSS,
+    SAMPLED_CENTERS,
+    SAMPLED_SETS,
+    auto_n_centers,
+    expected_products,
+    plan_of_closed_form,
+)
+from ..plan.parameters import chosen_selection, is_auto, is_precomputed, what_is_solved
 from ..problems.centers_at_once import CenterProblem
 from ..problems.data import hold_out
 from ..problems.log_loss import LogisticProblem
 from ..problems.problem import shuffled
 from ..problems.rows_at_once import RowProblem
 from ..rows.lazy_rows import check_in_memory
-
-# Distinct rows from which ``selection="auto"`` holds rows out instead of leaving each
-# out: a fifth of fewer rows is too few to tell a small penalty from a large one.
-_ENOUGH_TO_HOLD_OUT = 1000
 
 
 def check_selection(estimator, selections):
@@ -45,36 +47,6 @@ def check_selection(estimator, selections):
         raise ValueError(f"selection must be one of {names}; got {selection!r}")
 
 
-def chosen_selection(estimator, n_distinct, *, given, indefinite=False):
-    """Return how a path is selected: what "auto" means, or the parameter.
-
-    Parameters
-    ----------
-    estimator : estimator
-    n_distinct : int
-        Number of distinct training rows.
-    given : bool
-        Whether there are validation rows.
-    indefinite : bool, default=False
-        Whether the kernel is known to be: then the left-out values, of which the
-        negative part is dropped, are not those of predictions.
-    """
-    selection = getattr(estimator, "selection", None)
-    if not is_auto(selection):
-        return selection
-    single_rows = getattr(estimator, "one_standard_error", False)
-    logistic = getattr(estimator, "loss", None) == "log_loss"
-    if given or single_rows or logistic or indefinite:
-        return "holdout"
-    if n_distinct >= _ENOUGH_TO_HOLD_OUT:
-        return "holdout"
-    # Little determines the coefficient of a center whose row is left out, unless all
-    # rows are centers: a path would be judged by rows unlike new ones.
-    every_row = estimator.n_centers is None or is_auto(estimator.n_centers)
-    chosen_by_name = isinstance(estimator.centers, str | None)
-    return "loo" if every_row and chosen_by_name else "holdout"
-
-
 def selection_for(estimator, data):
     """Return `chosen_selection` for some data."""
     n_distinct = len(data.distinct(data.rows_with_weight())[0])
@@ -82,25 +54,11 @@ def selection_for(estimator, data):
     return chosen_selection(estimator, n_distinct, **given)
 
 
-def what_is_solved(estimator, selection=None):
-    """Return the kind of `NystromPlan`, and whether a model is selected on other rows.
-
-    These are held out, unless some are given.
-
-    Parameters
-    ----------
-    estimator : estimator
-    selection : str or None
-        Of a path: from `chosen_selection`.
-    """
-    logistic = getattr(estimator, "loss", None) == "log_loss"
-    if not hasattr(estimator, "selection"):
-        return "falkon logistic" if logistic else "falkon", False
-    # NYTRO has no alpha: it selects the number of iterations.
-    alpha = getattr(estimator, "alpha", "path")
-    kind = "path" if alpha in ("path", 0) else "ridge"
-    holds_out = alpha == "path" and selection == "holdout"
-    return "logistic" if logistic else kind, holds_out
+def plan_of_least_squares(estimator, shape):
+    """Return the `Plan` of a fit."""
+    centers = given_centers(estimator, shape.X)
+    given = None if centers is None else centers.shape[0]
+    return plan_of_closed_form(shape, given, most=most_centers(estimator))
 
 
 def chosen_alpha(estimator, problem):
@@ -165,7 +123,8 @@ def make_problem(
     n_distinct = len(train)
     if is_auto(n_centers):
         validated = held_out is not None or data.validation is not None
-        n_centers = chosen_n_centers(estimator, data, kind, validated, n_stored)
+        shape, most = shape_of(estimator, data), most_centers(estimator)
+        n_centers = auto_n_centers(shape, kind, validated, most, n_stored)
         n_centers = None if n_centers is None else min(n_centers, len(train))
     elif n_centers is not None and centers is None:
         n_distinct = len(data.distinct(train)[0])
@@ -190,22 +149,6 @@ def make_problem(
         cache_size=estimator.cache_size,
         n_passes=n_passes,
         **shared,
-    )
-
-
-def chosen_n_centers(estimator, data, kind, validated, n_stored):
-    """Return the number of centers of "auto"; None: all rows, or given centers."""
-    if data.precomputed or not isinstance(estimator.centers, str):
-        return None
-    return default_n_centers(
-        kind,
-        data.X,
-        data.targets.shape[1],
-        *compute_devices(estimator.device, data.X)[0],
-        centers=estimator.centers,
-        validated=validated,
-        n_stored=n_stored,
-        most=most_centers(estimator),
     )
 
 
@@ -347,14 +290,9 @@ _MOST_STEPS = 100
 # (scikit-learn's) a whole path took ten times as long, and its least loss is 0.6 %
 # lower.
 _PAST_LEAST, _FLAT, _BEGUN = 1.02, 0.99, 0.95
-# Number of penalties of a path: two per factor of ten.
-N_ALPHAS = 31
-# The sample of an automatic penalty. Fewer observations get C = 1 of scikit-learn.
-SAMPLED_SETS, SAMPLED_CENTERS, _PART_HELD_OUT, _FEWEST = 2000, 1000, 0.2, 20
-
-# Expected products with the kernel matrix, which decide whether to keep it: per penalty
-# of a path, and per Newton step.
-_PRODUCTS_OF_ALPHA, _PRODUCTS_OF_STEP = 20, 5
+# The part of the sample that an automatic penalty is chosen on. Fewer observations get
+# C = 1 of scikit-learn.
+_PART_HELD_OUT, _FEWEST = 0.2, 20
 
 
 def check_loss(estimator, alphas=None):
@@ -391,16 +329,6 @@ def check_log_loss_selection(estimator):
             "store_coef_path must be False with loss='log_loss', whose models differ "
             "in their intercepts too; got True"
         )
-
-
-def expected_products(estimator, n_alphas=None):
-    """Return the expected number of products with the kernel matrix in a fit.
-
-    `n_alphas` is the number of penalties of a Nystrom classifier.
-    """
-    if n_alphas is None:
-        return _PRODUCTS_OF_STEP * estimator.max_iter
-    return _PRODUCTS_OF_ALPHA * n_alphas
 
 
 def prepare_nystrom(estimator, data, path):
@@ -486,12 +414,12 @@ def _chosen_alpha(estimator, problem, data):
         n_centers=min(SAMPLED_CENTERS, problem.n_coefs, len(train)),
         centers="uniform",
         cache_size=estimator.cache_size,
-        n_passes=expected_products(estimator, N_ALPHAS),
+        n_passes=expected_products(estimator, N_PENALTIES_OF_LOG_LOSS),
     )
     if sample.constant:
         return 1.0 / n
     # With less, Newton's method takes long where classes can be separated.
-    alpha, _, _ = _path(sample, np.logspace(-8, 0, N_ALPHAS // 2 + 2))
+    alpha, _, _ = _path(sample, np.logspace(-8, 0, N_PENALTIES_OF_LOG_LOSS // 2 + 2))
     return alpha * len(chosen) / n_sets
 
 

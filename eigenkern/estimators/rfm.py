@@ -13,7 +13,7 @@ from sklearn.base import (
 from sklearn.utils.metaestimators import available_if
 
 from ..arrays.array import ArrayLike, RandomState, device_of, location_of, namespace
-from ..fitting.model import Model, is_precomputed
+from ..fitting.model import Model
 from ..fitting.outcome import check_values, warn_of_cutoffs
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -23,6 +23,7 @@ from ..fitting.validation import (
     on_its_device,
 )
 from ..kernels import Kernel
+from ..plan.parameters import is_precomputed
 from ..rows.lazy_rows import by_rows
 from ..rows.robust import cast, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor

@@ -38,8 +38,9 @@ from ..methods.projected import Iterate
 from ..methods.state import State
 from ..methods.step_search import StepTrials
 from ..methods.stochastic import Expansion
+from ..plan.parameters import is_auto
 from ..rows.lazy_rows import StoredRows, in_memory, is_lazy
-from .validation import check_flag, check_number, is_auto, warn_user
+from .validation import check_flag, check_number, warn_user
 
 # Version of the layout of both files, and of the state of solvers and rules.
 _FORMAT = 4

@@ -13,6 +13,7 @@ from ..arrays.devices import compute_devices
 from ..arrays.linalg import large_product
 from ..operators.gradient import KernelGradient
 from ..operators.sharded import kernel_operator
+from ..plan.parameters import has_penalty, is_precomputed, stops_early
 from ..problems.data import Data, Spared, hold_out
 from ..rows.lazy_rows import check_in_memory
 from ..rows.robust import cast
@@ -37,7 +38,6 @@ from .validation import (
     check_same_location,
     check_verbose,
     check_weights,
-    is_auto,
     publish,
     replaced_parameters,
     total_weights,
@@ -247,6 +247,14 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
             )
         return weights
 
+    def _part_held_out(self, n):
+        """Return the fraction of n rows that a fit holds out to stop early."""
+        return self.validation_fraction if stops_early(self) else 0.0
+
+    def _plan(self, shape):
+        """Return the `Plan` of a fit."""
+        raise NotImplementedError
+
     @property
     def _n_iterations(self):
         """Maximum number of iterations to report to callbacks."""
@@ -313,12 +321,6 @@ def kernel_gradients(model, X):
     return KernelGradient(model.kernel_, model.centers_, model.dual_coef_, devices, X)
 
 
-def is_precomputed(estimator):
-    """Whether X is a kernel matrix."""
-    kernel = getattr(estimator, "kernel", None)
-    return isinstance(kernel, str) and kernel == "precomputed"
-
-
 def check_epochs(estimator):
     """Raise a ValueError unless the parameters of the epochs are valid."""
     check_number("max_iter", estimator.max_iter, 1, integer=True)
@@ -328,28 +330,6 @@ def check_epochs(estimator):
         "validation_fraction", estimator.validation_fraction, 0, 1, open_ends=True
     )
     check_number("n_iter_no_change", estimator.n_iter_no_change, 1, integer=True)
-
-
-def stops_early(estimator):
-    """Whether rows are held out for early stopping."""
-    return bool(getattr(estimator, "early_stopping", False))
-
-
-def chooses_penalty(estimator):
-    """Whether a fit chooses the penalty: early stopping does without one."""
-    return is_auto(estimator.alpha) and not stops_early(estimator)
-
-
-def given_penalty(estimator):
-    """Return `alpha`, or 0 if that is "auto"."""
-    return 0.0 if is_auto(estimator.alpha) else float(estimator.alpha)
-
-
-def has_penalty(estimator):
-    """Whether a fit has a penalty, or chooses one, which may be 0."""
-    if is_auto(estimator.alpha):
-        return chooses_penalty(estimator)
-    return estimator.alpha != 0
 
 
 def split(data, early_stopping, fraction):

@@ -21,6 +21,7 @@ from ..arrays import memory
 from ..arrays.array import detached, location_of, namespace, plain, to_numpy
 from ..arrays.devices import compute_devices, working_device
 from ..arrays.threads import single_threaded_blas
+from ..plan.parameters import is_auto
 from ..problems.kernel_parameters import check_bandwidth, check_kernel
 from ..rows.input import by_chunks, check_not_half, computed, is_dask, lazy_rows, read
 
@@ -420,8 +421,3 @@ def publish(estimator, attributes):
         if name not in ("classes_", "n_features_in_", "feature_names_in_"):
             delattr(estimator, name)
     vars(estimator).update(attributes)
-
-
-def is_auto(value):
-    """Whether a parameter is "auto"."""
-    return isinstance(value, str) and value == "auto"

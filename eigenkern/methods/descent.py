@@ -5,12 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import memory
 from ..arrays.array import device_of, namespace
-from ..arrays.devices import on_gpu
-from ..arrays.machine import machine_of
-from ..arrays.threads import n_blas_threads
-from ..operators.blocks import cache_budget
 from ..operators.matrix import check_finite
 from .krylov import top_eigenvalue
 
@@ -19,77 +14,6 @@ from .krylov import top_eigenvalue
 # (2000 rows of four data sets, five kernels, four bandwidths, single and double
 # precision, 200 iterations each); with one it grows without end.
 _GROWS = 1.0001
-
-
-def factorizing_pays(
-    machine,
-    n_rows,
-    n_centers,
-    n_features,
-    n_outputs,
-    n_iter,
-    *,
-    itemsize,
-    cached,
-    n_threads,
-):
-    """Whether a factorization gives the path of gradient descent faster than iterating.
-
-    Parameters
-    ----------
-    machine : Machine
-    n_rows, n_centers, n_features, n_outputs, n_iter : int
-        n_centers None: all rows, the full kernel.
-    itemsize : int
-        Bytes of a value of the kernel; the linear algebra is in float64.
-    cached : bool
-        Whether the kernel matrix is cached between iterations.
-    n_threads : int
-    """
-    n, p = n_rows, n_centers or n_rows
-    # 7 p^3: eigenvectors of the training rows, then of all. n p^2 / 2: half of K'K.
-    factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
-    # Seconds per value of the kernel: two products, and to compute or read it.
-    entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
-    entry += machine.convert / n_threads
-    if cached:
-        entry += itemsize / machine.read
-    else:
-        entry += machine.kernel_seconds(n_features, itemsize, n_threads)
-    return factorizing < 2 * n_iter * n * p * entry
-
-
-def factorizes(place, plan, sizes, itemsize, max_iter, cache_size):
-    """Whether one factorization is cheaper than iterating, and fits the memory.
-
-    Parameters
-    ----------
-    place : object with xp and device
-        Where the fit is computed.
-    plan : NystromPlan
-        Of the factorization.
-    sizes : tuple of int
-        Rows, centers (None: all rows), features and outputs.
-    itemsize : int
-        Bytes of a value of the kernel.
-    max_iter : int or None
-        None: no limit.
-    cache_size : float or "auto"
-        MB for the kernel matrix.
-    """
-    if plan.bytes > memory.available(place.xp, place.device):
-        return False
-    if max_iter is None:
-        return True
-    n, p, *_ = sizes
-    return factorizing_pays(
-        machine_of(place),
-        *sizes,
-        max_iter,
-        itemsize=itemsize,
-        cached=n * (p or n) * itemsize <= cache_budget(cache_size, place),
-        n_threads=1 if on_gpu(place.xp, place.device) else n_blas_threads(),
-    )
 
 
 class IndefiniteKernelError(ValueError):

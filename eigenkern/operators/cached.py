@@ -40,10 +40,15 @@ def cached(operators, cache_size, n_products, n_features):
     """
     if isinstance(operators[0], DaskMatrix):
         return cached_on_workers(operators, cache_size, n_products, n_features)
-    found = list(operators)
     sizes = cached_bytes(operators, cache_size, n_products, n_features)
+    return keep(operators, sizes, cache_size)
+
+
+def keep(operators, sizes, cache_size):
+    """Return `cached` for known `cached_bytes`."""
+    found = list(operators)
     for i, (operator, size) in enumerate(zip(operators, sizes, strict=True)):
-        if not size:  # not worth it, or in memory already
+        if not size or operator.in_memory:  # not worth it, or in memory already
             continue
         free = memory.available(operator.xp, operator.device)
         if size > free:

@@ -12,9 +12,7 @@ from ..arrays.machine import CPU, GPU, machine_of
 from ..arrays.threads import n_blas_threads
 from ..kernels import Gaussian
 from ..methods.closed_form_plan import NystromPlan
-from ..methods.projected import CenterFactor, ExactProjection, InexactProjection
-from ..operators.blocks import cache_budget
-from ..operators.cached import cached
+from ..operators.blocks import cache_budget, cache_pays
 from ..operators.tiled import TiledKernel
 from ..rows.lazy_rows import is_lazy
 
@@ -48,6 +46,8 @@ _DIRECT_ROWS = 8000
 # Features, or rows if these are fewer, up to which a linear model is always solved
 # directly; and the product of n, d and these, some 4 s on two cores (10 000 x 4000).
 _FEW_FEATURES, _FEW_PRODUCTS = 2000, 2e11
+# Rows of the subsample per feature: with fewer, the last directions are noise.
+_ROWS_PER_FEATURE = 8
 # The number m of centers for n rows: all rows if a fit takes at most 35 seconds,
 # enough for every method with 6000 rows on one core, or with 7300 on two (measured,
 # these need at most two thirds of that). For more rows m = C n^1/2 log n, as in the
@@ -283,6 +283,46 @@ def direct_pays_on_features(features, n_epochs):
     return direct <= n_read * d * features.itemsize / machine.read
 
 
+def sizes_of_features(
+    features, n_columns, alpha, batch_size, subsample_size, *, in_pieces=False
+):
+    """Return the largest useful batch, m and s.
+
+    Parameters
+    ----------
+    features : CenteredFeatures or DaskMatrix
+        Of n rows.
+    n_columns : int
+        Outputs.
+    alpha : float
+        The penalty.
+    batch_size, subsample_size : int or "auto"
+        As in the estimators.
+    in_pieces : bool, default=False
+        Whether the rows are a piece of the data; given sizes may then be above n.
+    """
+    n, d = features.shape
+    work = filling_work(features.xp, features.device, features.dtype)
+    narrow = machine_of(features).narrow_product_work
+    largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
+    m, s = batch_size, subsample_size
+    if m == "auto":
+        # With fewer features than rows, or with a penalty, a residual is left, whose
+        # noise larger batches lower. More features can fit the rows, and converge
+        # faster in more steps. So do pieces, which are seen once.
+        leaves_residual = (n >= d or alpha > 0) and not in_pieces
+        m = min(largest, n if leaves_residual else max(n // 8, 1))
+    elif in_pieces:
+        m = min(m, n)  # later pieces may be larger
+    if s == "auto":
+        s = default_subsample_size(n)
+        if d < s:  # all directions can be estimated
+            s = min(max(s, _ROWS_PER_FEATURE * d), n)
+    elif in_pieces:
+        s = min(s, n)
+    return min(largest, n), m, s
+
+
 def check_sizes(n, subsample_size, n_components, batch_size):
     """Raise a ValueError if a size is impossible for `n` training rows."""
     s = default_subsample_size(n) if subsample_size == "auto" else subsample_size
@@ -302,9 +342,7 @@ def check_at_most(name, value, largest, noun):
         raise ValueError(f"{name} must be at most {largest}, the {noun}; got {value}")
 
 
-def chosen_sizes(
-    operator, largest_batch, subsample_size, n_components, batch_size, weights=None
-):
+def chosen_sizes(operator, largest_batch, subsample_size, n_components, batch_size):
     """Return s, q and m, with those chosen that are "auto"; q is the most to try.
 
     Raises
@@ -317,17 +355,31 @@ def chosen_sizes(
         s = max(min(default_subsample_size(n), _affordable_rows(operator)), 1)
     check_sizes(n, s, q, m)
     if q == "auto":
-        q = max_components(n, s, None if weights is None else weights[:s])
+        q = max_components(n, s, None)
     return s, q, auto_batch_size(largest_batch, n) if m == "auto" else m
 
 
 def chosen_sizes_on_centers(centers, n_rows, n_sampled, subsample_size, n_components):
-    """Return c, q and N of a sample, with those chosen that are "auto"."""
+    """Return c, q and N of a sample, with those chosen that are "auto".
+
+    Raises
+    ------
+    ValueError
+        If a given one is impossible.
+    """
     N, c, q = n_measured_rows(centers, n_sampled), subsample_size, n_components
     if c == "auto":
         n_affordable = max(_affordable_rows(centers), 1)
         c = default_subsample_of_centers(centers.shape[0], n_rows, n_affordable)
-    return c, max_components_on_centers(c, n_rows, N) if q == "auto" else q, N
+    check_at_most("subsample_size", c, centers.shape[0], "centers")
+    if q == "auto":
+        q = max_components_on_centers(c, n_rows, N)
+    if q >= c:
+        raise ValueError(
+            "n_components must be less than subsample_size, which is at most the "
+            f"number of centers; got {q} with {c} of {centers.shape[0]} centers"
+        )
+    return c, q, N
 
 
 def n_measured_rows(operator, n_rows):
@@ -387,12 +439,6 @@ def max_components(n, s, weights):
 _N_PRODUCTS = 3
 
 
-def factor_if_cheaper(centers, n_features, n_columns, n_rows, cache_size):
-    """Return a `CenterFactor` if `factor_pays`, of the same parameters, or None."""
-    pays = factor_pays(centers, n_features, n_columns, n_rows, cache_size)
-    return CenterFactor(centers) if pays else None
-
-
 def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
     """Whether a factor of the centers fits and is cheaper than iterating.
 
@@ -418,18 +464,6 @@ def factor_pays(centers, n_features, n_columns, n_rows, cache_size):
     return machine.factor_work(p) <= _N_PRODUCTS * p * width * n_rows
 
 
-def make_projection(centers, factor, P, n_features, n_rows, cache_size):
-    """Return the projection by a factor, or by conjugate gradients if it is None.
-
-    For conjugate gradients K(Z, Z) is cached if that fits and pays.
-    """
-    if factor is not None:
-        return ExactProjection(factor, P)
-    n_products = int(min(n_rows, 1e6)) // centers.shape[0]
-    (centers,), _ = cached([centers], cache_size, n_products, n_features)
-    return InexactProjection(centers, P)
-
-
 def projection_interval(centers, factor, m, n_features, n_columns):
     """Return T, the batches between projections for which a batch is cheapest.
 
@@ -449,7 +483,65 @@ def projection_work(centers, factor, n_features, n_columns):
     A product of conjugate gradients has p^2 (d + l), taken as p^2 (d + 2 l) here.
     """
     p, machine = centers.shape[0], machine_of(centers)
-    if factor is not None:
+    if factor:
         return p * p * (machine.factor_reading_work + n_columns)
     width = n_features + 2 * n_columns + machine.function_work
     return _N_PRODUCTS * p * p * width
+
+
+def factorizes(place, form, sizes, itemsize, max_iter, cache_size):
+    """Whether NYTRO's path is faster by a factorization, which fits, than by iterating.
+
+    Parameters
+    ----------
+    place : object with xp and device
+        Where the fit is computed.
+    form : NystromPlan
+        Of the factorization.
+    sizes : tuple of int
+        Rows n, centers p (None: all rows), features and outputs.
+    itemsize : int
+        Bytes of a value of the kernel; the linear algebra is in float64.
+    max_iter : int or None
+        None: no limit.
+    cache_size : float or "auto"
+    """
+    if form.bytes > memory.available(place.xp, place.device):
+        return False
+    if max_iter is None:
+        return True
+    n, p, n_features, n_outputs = sizes
+    machine, p = machine_of(place), p or n
+    n_threads = 1 if on_gpu(place.xp, place.device) else n_blas_threads()
+    # 7 p^3: eigenvectors of the training rows, then of all. n p^2 / 2: half of K'K.
+    factorizing = machine.product_seconds(7 * p**3 + n * p**2 / 2, 8, n_threads)
+    # Seconds per value of the kernel: two products, and to compute or read it.
+    entry = machine.product_seconds(2 * n_outputs, 8, n_threads)
+    entry += machine.convert / n_threads
+    if n * p * itemsize <= cache_budget(cache_size, place):
+        entry += itemsize / machine.read
+    else:
+        entry += machine.kernel_seconds(n_features, itemsize, n_threads)
+    return factorizing < 2 * max_iter * n * p * entry
+
+
+def keeps_rows(K, cache_size, n_epochs, n_features):
+    """Whether to keep K = K(X, Z) and X in memory: they fit, and keeping them pays."""
+    n, p = K.shape
+    needed = (p + n_features) * n * K.itemsize
+    if needed > cache_budget(cache_size, K) or K.factored or not K.can_be_cached:
+        return False
+    return cache_size != "auto" or cache_pays(n_epochs, n_features, K)
+
+
+def rounding(xp, dtype, n):
+    """Return the rounding error of an n x n kernel matrix over its trace.
+
+    The errors of the entries are practically random: their norm grows like n^1/2, that
+    of the matrix like n.
+    """
+    # Measured in units of eps n^-1/2: 0.3 to 27, median 1.5 (300 and 1000 rows of four
+    # data sets, three kernels, bandwidths of 0.5 to 32 median distances, both
+    # precisions); above 10 only for the laplacian on california_housing. A multiple of
+    # K does not count as an error.
+    return 10 * float(xp.finfo(dtype).eps) / n**0.5

@@ -10,17 +10,8 @@ itself.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..arrays.machine import machine_of
 from ..preconditioners.spectral import CenterSpectral, LinearSpectral, Spectral
-from .sizes import (
-    MIN_ROWS,
-    check_at_most,
-    chosen_sizes,
-    chosen_sizes_on_centers,
-    default_subsample_size,
-    filling_work,
-    n_measured_rows,
-)
+from .sizes import check_sizes, max_components, n_measured_rows
 from .spectrum import HeldOutSpectrum
 
 # theta, the step divided by the largest stable one: of the values from 0.7 to 0.95 this
@@ -109,30 +100,28 @@ class Tuning:
 
 def tune(
     operator,
-    largest_batch,
+    sizes,
     *,
     make_preconditioner=Spectral.of,
     weights=None,
-    subsample_size="auto",
     n_components="auto",
-    batch_size="auto",
     step_size="auto",
     damping=1.0,
     cost=lambda q, m: 1.0,
 ):
-    """Choose what is "auto", and measure the step.
+    """Choose the number of eigenvectors, and measure the step.
 
     Parameters
     ----------
     operator : Matrix
         Its rows in random order.
-    largest_batch : int
-        Rows that the resource can hold and use.
+    sizes : tuple of int
+        s, the most q to try, m, and the most rows that the resource can hold and use.
     make_preconditioner : callable
         ``make_preconditioner(operator, s, q, weights=, damping=)``.
     weights : array of shape (n,), default=None
         Weights of the rows, with mean 1.
-    subsample_size, n_components, batch_size, step_size, damping
+    n_components, step_size, damping
         As in the estimators.
     cost : callable
         ``cost(q, m)`` is the time of a step with q eigenvectors divided by that with
@@ -141,22 +130,15 @@ def tune(
     Returns
     -------
     Tuning
-
-    Raises
-    ------
-    ValueError
-        If a given size is impossible for the number of rows.
     """
-    n = operator.shape[0]
-    s, q, m = chosen_sizes(
-        operator, largest_batch, subsample_size, n_components, batch_size, weights
-    )
+    n, (s, q, m, largest) = operator.shape[0], sizes
+    if weights is not None and n_components == "auto":
+        q = min(q, max_components(n, s, weights[:s]))
     n_measured = n_measured_rows(operator, n)
     full = make_preconditioner(operator, s, q, weights=weights, damping=damping)
     spectrum = _spectrum(operator, n, s, full, weights, n_measured)
-    sizes = s, m, largest_batch
     tuning = _choose_step(
-        spectrum, full, n, n_measured, sizes, n_components, step_size, cost
+        spectrum, full, n, n_measured, (s, m, largest), n_components, step_size, cost
     )
     if step_size == "auto" and n_measured < n and tuning.adapted.top_eigenvalue > 0:
         largest = spectrum.largest_entry(tuning.preconditioner.n_components)
@@ -165,17 +147,7 @@ def tune(
 
 
 def tune_on_centers(
-    centers,
-    sample,
-    n_rows,
-    *,
-    weights,
-    subsample_size,
-    n_components,
-    batch_size,
-    max_batch_size,
-    step_size,
-    damping,
+    centers, sample, n_rows, plan, *, weights, n_components, step_size, damping
 ):
     """Choose the preconditioner of a model on centers, and measure the step.
 
@@ -187,30 +159,18 @@ def tune_on_centers(
         Rows of the data in random order; `n_sampled_rows` of them suffice.
     n_rows : float
         n, all rows of the data; infinite for a stream.
+    plan : Plan
+        From `plan_on_centers`.
     weights : array or None
         Weights of the rows of the sample, with mean 1.
-    subsample_size, n_components, batch_size, max_batch_size, step_size, damping
-        As in the estimators: the preconditioner lives on `subsample_size` centers.
+    n_components, step_size, damping
+        As in the estimators.
 
     Returns
     -------
     Tuning
-
-    Raises
-    ------
-    ValueError
-        If a given size is impossible for the number of centers.
     """
-    p, n_sampled = centers.shape[0], sample.shape[0]
-    c, q, n_measured = chosen_sizes_on_centers(
-        centers, n_rows, n_sampled, subsample_size, n_components
-    )
-    check_at_most("subsample_size", c, p, "centers")
-    if q >= c:
-        raise ValueError(
-            "n_components must be less than subsample_size, which is at most the "
-            f"number of centers; got {q} with {c} of {p} centers"
-        )
+    n_sampled, (c, q, n_measured, largest) = sample.shape[0], plan.sizes
     full = CenterSpectral.of(
         centers, sample, n_measured, c, q, weights=weights, damping=damping
     )
@@ -218,7 +178,7 @@ def tune_on_centers(
     # two sets may overlap by the fraction of the fitted rows among all rows.
     n = n_rows if n_sampled >= 2 * n_measured else n_sampled
     spectrum = _spectrum(sample, n, n_measured, full, weights, n_measured)
-    sizes = c, batch_size, max_batch_size
+    sizes = c, plan.batch_size, largest
     return _choose_step(
         spectrum, full, n_rows, n_measured, sizes, n_components, step_size
     )
@@ -295,52 +255,10 @@ def _best_candidate(candidates, m, n, cost):
     return next(one for one in able if rate(one) >= 0.95 * longest)
 
 
-# Rows of the subsample per feature: with fewer, the last directions are noise.
-_ROWS_PER_FEATURE = 8
 # Most time that eigenvectors may add to a step, in units of a step without them. On
 # 20 000 sparse rows with 65 536 columns, finding 400 of them takes 7 s, and all epochs
 # 0.5 s.
 _HIGHEST_COST = 10
-
-
-def sizes_of_features(
-    features, n_columns, alpha, batch_size, subsample_size, *, in_pieces=False
-):
-    """Return the largest useful batch, m and s.
-
-    Parameters
-    ----------
-    features : CenteredFeatures or DaskMatrix
-        Of n rows.
-    n_columns : int
-        Outputs.
-    alpha : float
-        The penalty.
-    batch_size, subsample_size : int or "auto"
-        As in the estimators.
-    in_pieces : bool, default=False
-        Whether the rows are a piece of the data; given sizes may then be above n.
-    """
-    n, d = features.shape
-    work = filling_work(features.xp, features.device, features.dtype)
-    narrow = machine_of(features).narrow_product_work
-    largest = max(int(work / (narrow * features.width * n_columns)), MIN_ROWS)
-    m, s = batch_size, subsample_size
-    if m == "auto":
-        # With fewer features than rows, or with a penalty, a residual is left, whose
-        # noise larger batches lower. More features can fit the rows, and converge
-        # faster in more steps. So do pieces, which are seen once.
-        leaves_residual = (n >= d or alpha > 0) and not in_pieces
-        m = min(largest, n if leaves_residual else max(n // 8, 1))
-    elif in_pieces:
-        m = min(m, n)  # later pieces may be larger
-    if s == "auto":
-        s = default_subsample_size(n)
-        if d < s:  # all directions can be estimated
-            s = min(max(s, _ROWS_PER_FEATURE * d), n)
-    elif in_pieces:
-        s = min(s, n)
-    return min(largest, n), m, s
 
 
 def tune_on_features(
@@ -382,14 +300,16 @@ def tune_on_features(
     def make_preconditioner(operator, s, q, **options):
         return LinearSpectral.of(operator, s, min(q, most), rng=rng, **options)
 
+    check_sizes(features.shape[0], s, n_components, m)
+    q = n_components
+    if q == "auto":
+        q = max_components(features.shape[0], s, None)
     return tune(
         features,
-        largest,
+        (s, q, m, largest),
         make_preconditioner=make_preconditioner,
         weights=weights,
-        subsample_size=s,
         n_components=n_components,
-        batch_size=m,
         step_size=step_size,
         damping=damping,
         cost=cost,

@@ -10,18 +10,17 @@ from ..arrays.array import move, slices, to_numpy
 from ..arrays.linalg import absolute
 from ..methods.direct import N_DIAGONAL, usual_size
 from ..methods.projected import Batch
-from ..operators.blocks import cache_budget, cache_pays
-from ..operators.cached import cached
+from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from ..plan.sizes import n_sampled_rows
+from ..plan.sizes import n_sampled_rows, rounding
 from ..rows.dask_rows import DaskRows
 from ..rows.lazy_rows import StoredRows, check_in_memory, is_lazy, rows_at
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 from .centers_at_once import CenterProblem
-from .closed_form import Sample, rounding
+from .closed_form import Sample
 from .kernel_parameters import make_kernel
 from .problem import Problem, mean_of_targets, take
 
@@ -29,15 +28,6 @@ from .problem import Problem, mean_of_targets, take
 # took 0.23 s with blocks of 256 rows, 0.15 s with 1024, 0.11 to 0.13 s with 4096 and
 # 0.10 s with all rows: larger blocks gain little and take more memory.
 _LOSS_ROWS = 4096
-
-
-def keeps_rows(K, cache_size, n_epochs, n_features):
-    """Whether to keep K = K(X, Z) and X in memory: they fit, and keeping them pays."""
-    n, p = K.shape
-    needed = (p + n_features) * n * K.itemsize
-    if needed > cache_budget(cache_size, K) or K.factored:
-        return False
-    return cache_size != "auto" or cache_pays(n_epochs, n_features, K)
 
 
 class GeneralProblem(Problem):
@@ -201,20 +191,14 @@ class GeneralProblem(Problem):
             self.array(weights * self.weight_scale),
         )
 
-    def cached(self, cache_size, n_epochs):
-        """Return the problem with K(X, Z) and X in memory, if they fit and it pays."""
-        if self._on_workers is not None:
-            return self
-        K, d = self.center_matrix.rows(self._streamed), self.n_features
-        if not keeps_rows(K, cache_size, n_epochs, d):
-            return self
+    def kept(self, cache_size):
+        """Return the problem with K(X, Z) and X in memory."""
         other = copy(self)
         other._rows = self._gather(slice(0, self.n_rows))
-        (operator,), other.cache_megabytes = cached(
-            [self.center_matrix.rows(other._rows)], cache_size, n_epochs, d
-        )
-        if operator.in_memory:
-            other._matrix = operator.block()
+        K = self.center_matrix.rows(other._rows)
+        n_bytes = K.shape[0] * K.shape[1] * K.itemsize
+        (K,), other.cache_megabytes = keep([K], [n_bytes], cache_size)
+        other._matrix = K.block()
         return other
 
     def entry_size(self):

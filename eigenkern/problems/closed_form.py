@@ -20,6 +20,7 @@ from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
 from ..plan.bandwidth_choice import merged
 from ..plan.penalty import auto_ridge, n_sampled
+from ..plan.sizes import rounding
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.robust import cast
 from .data import OutOfSample, sample_of_classes
@@ -30,19 +31,6 @@ from .problem import Problem, scatter, shuffled, take, take_entries
 # the root mean squared difference, in standard deviations of the targets, that is
 # harmless: R2 then changes by 1e-6, and by up to 2e-3 if it is not random.
 _N_COMPARED_ROWS, _HARMLESS = 256, 1e-3
-
-
-def rounding(xp, dtype, n):
-    """Return the rounding error of an n x n kernel matrix over its trace.
-
-    The errors of the entries are practically random: their norm grows like n^1/2, that
-    of the matrix like n.
-    """
-    # Measured in units of eps n^-1/2: 0.3 to 27, median 1.5 (300 and 1000 rows of four
-    # data sets, three kernels, bandwidths of 0.5 to 32 median distances, both
-    # precisions); above 10 only for the laplacian on california_housing. A multiple of
-    # K does not count as an error.
-    return 10 * float(xp.finfo(dtype).eps) / n**0.5
 
 
 class InPrecision:

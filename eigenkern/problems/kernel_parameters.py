@@ -168,11 +168,15 @@ def _check_powers(kernel, X):
         )
 
 
-def _made(kernel, bandwidth, X, rng, targets, weights, data):
+def named_kernel(kernel):
+    """Return the kernel object that a parameter means, with any bandwidth."""
     if isinstance(kernel, Kernel):
-        made = kernel
-    else:
-        made = _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
+        return kernel
+    return _BY_NAME[kernel] if isinstance(kernel, str) else CallableKernel(kernel)
+
+
+def _made(kernel, bandwidth, X, rng, targets, weights, data):
+    made = named_kernel(kernel)
     if isinstance(made, Linear):
         check_largest(X, namespace(X), X.dtype)
     if made is kernel or not hasattr(made, "bandwidth"):

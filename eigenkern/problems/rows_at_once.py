@@ -12,7 +12,8 @@ from ..methods.left_out import left_out_of_kernel, n_left_out, prediction_errors
 from ..methods.moments import Factor, WeightedKernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
-from .closed_form import LeastSquares, products, rounding
+from ..plan.sizes import rounding
+from .closed_form import LeastSquares, products
 from .problem import take
 
 

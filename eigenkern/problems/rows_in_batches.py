@@ -8,11 +8,11 @@ import numpy as np
 from ..arrays.array import move, namespace, to_numpy
 from ..arrays.linalg import eigh
 from ..methods.direct import N_DIAGONAL, usual_size
-from ..operators.cached import cached, fit_in_memory
+from ..operators.cached import keep
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
-from .closed_form import rounding
+from ..plan.sizes import rounding
 from .kernel_parameters import make_kernel
 from .problem import (
     Problem,
@@ -148,21 +148,15 @@ class KernelProblem(Problem):
         other.operator, other._added = self.operator.plus_diagonal(penalty), penalty
         return other
 
-    def cached(self, cache_size, n_products, scores=True):
-        """Return the problem with its kernel matrices cached, if they fit and it pays.
+    def cached(self, cache_size, sizes):
+        """Return the problem with kernel matrices kept, whose bytes are `sizes`.
 
-        Parameters
-        ----------
-        cache_size : "auto" or float
-        n_products : int
-        scores : bool, default=True
-            Whether epochs are scored. Without scores, the matrix of the held-out rows
-            is not cached.
+        They are those of K(X, X) and, if epochs are scored, of the held-out rows.
         """
         other = copy(self)
-        scored = [self.validation] if scores and self.validation is not None else []
-        (other.operator, *scored), other.cache_megabytes = cached(
-            [self.operator, *scored], cache_size, n_products, self.n_features
+        matrices = [self.operator, self.validation][: len(sizes)]
+        (other.operator, *scored), other.cache_megabytes = keep(
+            matrices, sizes, cache_size
         )
         if scored:
             (other.validation,) = scored
@@ -176,11 +170,6 @@ class KernelProblem(Problem):
         X = self.to_compute(take(self._X, self._train[rows]))
         entries = self.xp.astype(self.kernel.diagonal(X), self.dtype)
         return entries if self._added is None else entries + self._added[rows]
-
-    def can_be_cached_beside(self, n_bytes):
-        """Whether free memory can hold the kernel matrices and `n_bytes` more."""
-        scored = [] if self.validation is None else [self.validation]
-        return fit_in_memory([self.operator, *scored], n_bytes)
 
     def initial_coef(self):
         """Return coefficients of zero."""

@@ -1,31 +1,14 @@
-"""Estimate the sizes, memory, flops and seconds of a fit beforehand.
-
-The sizes come from the functions that choose them in a fit, called with dummy matrices
-of the right shape. They determine the peak of memory in use, and the seconds: the work
-of each part over the rate of this machine, measured once per process.
-"""
+"""Estimate the sizes, memory, flops and seconds of a fit beforehand: its plan."""
 
 from inspect import isclass
 from typing import Any
 
-from ..estimators.doubly_stochastic import DSGClassifier, DSGRegressor
-from ..estimators.eigenpro import EigenProClassifier, EigenProRegressor
-from ..estimators.linear_eigenpro import (
-    LinearEigenProClassifier,
-    LinearEigenProRegressor,
-)
-from ..estimators.nystrom import NystromClassifier, NystromRegressor
-from ..fitting.validation import check_number, check_parameters
-from .closed import FALKON, NYTRO, estimate_centers
-from .costs import Estimate, PlannedFit
-from .iterative import estimate_dsg, estimate_eigenpro, estimate_linear
+import numpy as np
 
-_FAMILIES = {
-    (EigenProRegressor, EigenProClassifier): estimate_eigenpro,
-    (NystromRegressor, NystromClassifier, *NYTRO, *FALKON): estimate_centers,
-    (LinearEigenProRegressor, LinearEigenProClassifier): estimate_linear,
-    (DSGRegressor, DSGClassifier): estimate_dsg,
-}
+from .fitting.model import Model
+from .fitting.planning import plan_of
+from .fitting.validation import check_number, check_parameters
+from .plan.costs import Plan
 
 
 def estimate(
@@ -35,7 +18,7 @@ def estimate(
     n_outputs: int = 1,
     *,
     dtype: Any = "float64",
-) -> Estimate:
+) -> Plan:
     """Estimate what a fit of an estimator would take on this machine.
 
     Nothing is fitted. The number of centers, the batch and whether to keep a kernel
@@ -59,7 +42,7 @@ def estimate(
 
     Returns
     -------
-    estimate : Estimate
+    plan : Plan
         With attributes `method`, `n_centers`, `batch_size`, `n_epochs`, `memory` (a
         dict of MB with a "total"), `flops` and `seconds`. It prints as a table.
 
@@ -80,10 +63,7 @@ def estimate(
     >>> cost.method, cost.n_centers
     ('eigenpro2', 50000)
     """
-    family = [
-        one for classes, one in _FAMILIES.items() if isinstance(estimator, classes)
-    ]
-    if not family:
+    if not isinstance(estimator, Model):
         name = estimator.__name__ if isclass(estimator) else type(estimator).__name__
         remedy = "an instance of" if isclass(estimator) else "one of"
         raise ValueError(
@@ -101,5 +81,8 @@ def estimate(
             f"{estimator.device!r}"
         )
     check_parameters(estimator)
-    fit = PlannedFit(estimator, int(n_samples), int(n_features), int(n_outputs), dtype)
-    return family[0](fit)
+    n, d = int(n_samples), int(n_features)
+    if estimator.kernel == "precomputed" if hasattr(estimator, "kernel") else False:
+        d = n
+    X = np.broadcast_to(np.zeros((), dtype), (n, d))
+    return plan_of(estimator, X, int(n_outputs))

@@ -1,0 +1,414 @@
+"""The plan of a fit: its method and sizes, what they cost, and how it is printed.
+
+A plan is made from a `Shape`, before any number: `fit` obeys it, `estimate` shows it.
+"""
+
+import time
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ..arrays import memory
+from ..arrays.array import namespace
+from ..arrays.devices import compute_devices
+from ..arrays.linalg import large_product
+from ..arrays.machine import CPU, MEASURED_TOUCH_BYTES
+from ..arrays.threads import n_blas_threads
+from ..kernels import Kernel
+from ..operators.matrix import GivenMatrix
+from ..operators.sharded import kernel_operator
+from ..operators.tiled import TiledKernel
+from .sizes import rounding
+
+# Seconds to hash a row, and bytes/s of its content, on one thread. In single precision,
+# a row of 8 features takes 0.5 us and a row of 784 takes 5.4 us. A row in double
+# precision is hashed in single precision as well.
+_HASH_SECONDS, _HASH_BYTE_RATE = 0.5e-6, 0.65e9
+# Bytes that a fit adds to a process in addition to its arrays: code pages of NumPy,
+# SciPy and BLAS, and the panels that each BLAS thread packs. They are medians of six
+# fits on cpusmall, a9a and covtype (/proc/self/smaps): 2 to 4 MB, and 1 to 8 MB per
+# thread.
+_CODE_BYTES, _PANEL_BYTES = 3e6, 4e6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a fit before any number is computed.
+
+    Attributes
+    ----------
+    estimator : estimator
+        Its parameters.
+    X : array of shape (n, d)
+        All rows, or a stand-in of that shape, library and place.
+    n_outputs : int
+    labels : bool
+        Whether the targets are those of classes.
+    kernel : Kernel or None
+        Of any bandwidth; None for features and for a kernel matrix.
+    n_train, n_held_out : int
+        Distinct training rows, and rows that are held out.
+    kernel_dtype : data type
+        Of the kernel's values; None: that of the rows.
+    n_machines, message_seconds : int, float
+        Machines that share a batch, and the seconds that a step waits for them.
+    """
+
+    estimator: Any
+    X: Any
+    n_outputs: int
+    labels: bool
+    kernel: Kernel | None = None
+    n_train: int = 0
+    n_held_out: int = 0
+    kernel_dtype: Any = None
+    n_machines: int = 1
+    message_seconds: float = 0.0
+
+    @property
+    def n(self):
+        return self.X.shape[0]
+
+    @property
+    def d(self):
+        return self.X.shape[1]
+
+    @property
+    def precomputed(self):
+        """Whether X is a kernel matrix."""
+        return getattr(self.estimator, "kernel", None) == "precomputed"
+
+    @cached_property
+    def devices(self):
+        return compute_devices(self.estimator.device, self.X)
+
+    @property
+    def xp(self):
+        return self.devices[0][0]
+
+    @property
+    def device(self):
+        return self.devices[0][1]
+
+    @cached_property
+    def itemsize(self):
+        return namespace(self.X).finfo(self.X.dtype).bits // 8
+
+    @property
+    def in_double(self):
+        """The same fit with kernel values in double precision."""
+        return replace(self, kernel_dtype=self.xp.float64)
+
+    @cached_property
+    def kernel_itemsize(self):
+        if self.kernel_dtype is None or self.precomputed:
+            return self.itemsize
+        return self.xp.finfo(self.kernel_dtype).bits // 8
+
+    @cached_property
+    def _rows(self):
+        """A few rows that stand for all, where the fit computes."""
+        dtype = getattr(self.xp, f"float{8 * self.kernel_itemsize}")
+        rows = np.random.RandomState(0).random_sample((2 * len(self.devices), self.d))
+        return self.xp.asarray(rows, dtype=dtype, device=self.device)
+
+    def matrix(self, m, p, *, symmetric=False):
+        """Return a kernel matrix of shape (m, p), without its numbers."""
+        if self.precomputed:
+            return GivenMatrix(np.broadcast_to(np.zeros((), self.X.dtype), (m, p)))
+        made = copy(kernel_operator(self.kernel, self._rows, self.devices))
+        made.shape, made.symmetric = (m, p), symmetric
+        return made
+
+    def drowns(self, alpha, n_columns):
+        """Whether float32 rounding drowns the penalty of a fit that iterates."""
+        if self.precomputed or self.kernel_itemsize == 8:
+            return False
+        size = float(self.xp.mean(self.kernel.diagonal(self._rows)))
+        return alpha <= rounding(self.xp, self.xp.float32, n_columns) * size
+
+
+class Costs:
+    """The work and the memory of a fit, added part by part.
+
+    Parameters
+    ----------
+    shape : Shape
+    """
+
+    def __init__(self, shape):
+        self._shape, self.n_threads = shape, n_blas_threads()
+        self.flops, self._held, self._peak = 0.0, {}, 0.0
+        # Multiply-adds in float64, entries of the kernel, bytes read with the
+        # multiply-adds that hide them, bytes touched, and other seconds.
+        self._products = self._entries = self._seconds = 0.0
+        self._reads, self._touched = [], []
+        #: By how much products and entries take longer than large ones.
+        self.slowness = 1.0
+
+    # Time
+
+    def products(self, multiply_adds, itemsize=8):
+        """Add large matrix products."""
+        self.flops += 2.0 * multiply_adds
+        self._products += self.slowness * multiply_adds * itemsize / 8
+
+    def entries(self, count, n_columns=0):
+        """Add entries of a kernel matrix, and products with them."""
+        shape = self._shape
+        if shape.precomputed:
+            self.reads(count, n_columns)
+            return
+        self.flops += count * (2.0 * shape.d + 2.0)
+        self._entries += self.slowness * count
+        self.products(count * n_columns, shape.kernel_itemsize)
+
+    def reads(self, count, n_columns=0, itemsize=None):
+        """Add the reading of a matrix, or a product with it if that takes longer."""
+        itemsize = self._shape.kernel_itemsize if itemsize is None else itemsize
+        self.flops += 2.0 * count * n_columns
+        self._reads.append((count * itemsize, count * n_columns * itemsize / 8))
+
+    def touches(self, n_bytes):
+        """Add the first use of memory."""
+        self._touched.append(n_bytes)
+
+    def takes(self, seconds, flops=0.0):
+        """Add what else takes time."""
+        self._seconds += seconds
+        self.flops += flops
+
+    def keeps(self, n_bytes):
+        """Add a kernel matrix that is computed once and kept."""
+        self.holds("kernel matrix", n_bytes)
+        self.entries(n_bytes / self._shape.kernel_itemsize)
+        self.touches(n_bytes)
+
+    def finds_equal_rows(self):
+        """Add the time to find equal rows."""
+        shape = self._shape
+        if not shape.precomputed:
+            n_bytes = shape.d * (4 if shape.itemsize == 4 else 12)
+            self.takes(shape.n * (_HASH_SECONDS + n_bytes / _HASH_BYTE_RATE))
+
+    def seconds(self, product, entry):
+        """Return the time, given the seconds of a multiply-add and of an entry."""
+        total = self._seconds + self._products * product + self._entries * entry
+        for n_bytes, multiply_adds in self._reads:
+            total += max(n_bytes / CPU.read, multiply_adds * product)
+        for n_bytes in self._touched:
+            rate = CPU.touch
+            if n_bytes >= MEASURED_TOUCH_BYTES:
+                rate = memory.touch_rate(n_bytes) * self.n_threads
+            total += n_bytes / rate
+        return total
+
+    # Memory
+
+    def holds(self, name, n_bytes):
+        """Add memory that is held from here on."""
+        self._held[name] = self._held.get(name, 0.0) + n_bytes
+        self._peak = max(self._peak, sum(self._held.values()))
+
+    def uses(self, n_bytes):
+        """Add memory that is in use for a while, on top of what is held."""
+        self._peak = max(self._peak, sum(self._held.values()) + n_bytes)
+
+    def tiles(self, operator, m=None):
+        """Return the bytes that the tiles of a product take.
+
+        The operator's plan allows for more: half of it was seen in use in float32, and
+        a quarter in float64.
+        """
+        if not isinstance(operator, TiledKernel):
+            return 0
+        m = operator.shape[0] if m is None else m
+        return operator.plan(m).bytes * 2 / self._shape.kernel_itemsize
+
+    def memory(self):
+        """Return MB in use at the peak, by name, and their total."""
+        total = self._peak + _CODE_BYTES + _PANEL_BYTES * self.n_threads
+        names = "data copy", "centers", "kernel matrix", "preconditioner"
+        held = {name: self._held.get(name, 0.0) for name in names}
+        held["workspace"] = total - sum(held.values())
+        held["total"] = total
+        return {name: n_bytes / 1e6 for name, n_bytes in held.items()}
+
+    def plan(self, method, *, n_centers=None, batch_size=None, n_epochs=1, **chosen):
+        """Return the `Plan` of these costs."""
+        return Plan(
+            method=method,
+            n_centers=None if n_centers is None else int(n_centers),
+            batch_size=None if batch_size is None else int(batch_size),
+            n_epochs=int(n_epochs),
+            memory=self.memory(),
+            flops=self.flops,
+            chosen=chosen,
+            shape=self._shape,
+            costs=self,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is computed and what that takes, as `estimate` returns it.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of its class.
+    n_samples, n_features, n_outputs : int
+    dtype : str
+    method : str
+        How the model is computed: "direct", the name of an algorithm, "factor", "path",
+        "logistic" (Newton steps), "iterations".
+    n_centers : int or None
+        Centers of the model; None if it has features instead.
+    batch_size : int or None
+        Rows per step; None if there are no steps.
+    n_epochs : int
+        Epochs, iterations or Newton steps assumed: the maximum or the usual number; 1
+        for a solution in closed form.
+    memory : dict of float
+        MB in use at the peak: "data copy", "centers", "kernel matrix",
+        "preconditioner", "workspace", and their "total".
+    flops : float
+        Floating-point operations.
+    seconds : float
+        Time on this machine, whose rates are measured once per process.
+    """
+
+    method: str
+    n_centers: int | None
+    batch_size: int | None
+    n_epochs: int
+    memory: dict
+    flops: float
+    chosen: dict = field(repr=False)
+    shape: Shape = field(repr=False)
+    costs: Costs = field(repr=False)
+
+    def __getattr__(self, name):
+        if name != "chosen" and name in self.chosen:
+            return self.chosen[name]
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    @property
+    def estimator(self):
+        return type(self.shape.estimator).__name__
+
+    @property
+    def n_samples(self):
+        return self.shape.n
+
+    @property
+    def n_features(self):
+        return self.shape.d
+
+    @property
+    def n_outputs(self):
+        return self.shape.n_outputs
+
+    @property
+    def dtype(self):
+        return f"float{8 * self.shape.itemsize}"
+
+    @cached_property
+    def seconds(self):
+        return self.costs.seconds(_product_seconds(), _entry_seconds(self.shape))
+
+    @property
+    def usual_seconds(self):
+        """Time on a usual CPU: nothing is measured."""
+        shape, n_threads = self.shape, self.costs.n_threads
+        product = CPU.product_seconds(1, 8, n_threads)
+        return self.costs.seconds(
+            product, CPU.kernel_seconds(shape.d, shape.kernel_itemsize, n_threads)
+        )
+
+    def _lines(self):
+        """Return names and values, as text."""
+        seen = {k: mb for k, mb in self.memory.items() if mb >= 0.05 or k == "total"}
+        return [
+            ("method", self.method),
+            ("centers", "-" if self.n_centers is None else str(self.n_centers)),
+            ("batch size", "-" if self.batch_size is None else str(self.batch_size)),
+            ("epochs assumed", str(self.n_epochs)),
+            *((f"memory: {name}", _text(mb, "MB")) for name, mb in seen.items()),
+            ("operations", f"{self.flops:.2g} flop"),
+            ("time", _text(self.seconds, "s")),
+        ]
+
+    @property
+    def _title(self):
+        return (
+            f"{self.estimator} on {self.n_samples} x {self.n_features} {self.dtype}, "
+            f"{self.n_outputs} output{'s' if self.n_outputs > 1 else ''}"
+        )
+
+    def __repr__(self):
+        lines = [f"  {name:<24}{value:>14}" for name, value in self._lines()]
+        return "\n".join([self._title, *lines])
+
+    def _repr_html_(self):
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:right'>{escape(value)}</td></tr>"
+            for name, value in self._lines()
+        )
+        return f"<table><caption>{escape(self._title)}</caption>{rows}</table>"
+
+
+def _text(value, unit):
+    """Return a number with three digits, and its unit."""
+    digits = 2 if value < 1 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+# Rates of this machine
+
+
+@cache
+def _product_seconds():
+    """Return the seconds of a multiply-add in large float64 products."""
+    A = np.ones((1024, 1024))
+    return _best_seconds(lambda: large_product(A, A)) / 1024**3
+
+
+_measured_entry_seconds = {}
+
+
+def _entry_seconds(shape):
+    """Return the seconds per entry of a kernel matrix on all threads.
+
+    They are measured once for every kernel, number of features and data type.
+    """
+    if shape.kernel is None or shape.precomputed:
+        return 0.0
+    d, dtype = shape.d, f"float{8 * shape.kernel_itemsize}"
+    key = repr(shape.kernel), d, dtype
+    if key not in _measured_entry_seconds:
+        # A few random rows, at most 80 MB; they are not negative, as kernels of users
+        # may require.
+        n = max(min(1024 if d > 100 else 2048, 10**7 // d), 64)
+        rows = np.random.RandomState(0).random_sample((n, d)).astype(dtype)
+        kernel = shape.kernel
+        if hasattr(kernel, "bandwidth"):
+            kernel = replace(kernel, bandwidth=d**0.5)
+        K, ones = TiledKernel(kernel, rows), np.ones_like(rows[:, :1])
+        _measured_entry_seconds[key] = _best_seconds(lambda: K @ ones) / n**2
+    return _measured_entry_seconds[key]
+
+
+def _best_seconds(function):
+    """Return the least time of up to five calls, within 0.1 s."""
+    begin, seconds = time.perf_counter(), []
+    while not seconds or (len(seconds) < 5 and time.perf_counter() - begin < 0.1):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
