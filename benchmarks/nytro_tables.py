@@ -132,7 +132,7 @@ def one_standard_error(names):
 
 def iterating():
     """Return a context in which NYTRO descends step by step, whatever is faster."""
-    return patch("eigenkern.estimators.nytro.factorizes", lambda *_: False)
+    return patch("eigenkern.plan.of_closed_forms.factorizes", lambda *_: False)
 
 
 def figure2():

@@ -29,8 +29,9 @@ def estimate(
     Parameters
     ----------
     estimator : estimator
-        Of this package, on the CPU; not a transformer, `RFMRegressor` or
-        `RFMClassifier`. These two fit another estimator in each round: estimate that.
+        Of this package, on the CPU; not a transformer. `RFMRegressor` and
+        `RFMClassifier` fit another estimator in each round: four rounds of each kind of
+        metric are assumed, and the method and sizes are those of the last fit.
     n_samples : int
         Training rows.
     n_features : int
@@ -68,7 +69,7 @@ def estimate(
         remedy = "an instance of" if isclass(estimator) else "one of"
         raise ValueError(
             f"estimator must be {remedy} EigenPro*, Nystrom*, Nytro*, FalkonLike*, "
-            f"LinearEigenPro* or DSG*; got {name}"
+            f"LinearEigenPro*, DSG* or RFM*; got {name}"
         )
     check_number("n_samples", n_samples, 2, integer=True)
     check_number("n_features", n_features, 1, integer=True)

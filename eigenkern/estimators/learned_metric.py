@@ -124,10 +124,9 @@ def kinds_to_learn(metric, n_features):
     return ("diagonal", "full") if n_features <= _MAX_FULL else ("diagonal",)
 
 
-def kernels_to_compare(metric, data):
+def kernels_to_compare(metric, n_features, labels):
     """Return the kernels of the default estimator that `MetricProblem` compares."""
-    n_features = data.X.shape[1]
-    if data.groups is not None or metric == "full" or n_features > _MAX_MANHATTAN:
+    if labels or metric == "full" or n_features > _MAX_MANHATTAN:
         return ((_LEARNING_KERNEL, *_OTHER_KERNELS),)
     return (_LEARNING_KERNEL, *_OTHER_KERNELS), _MANHATTAN_KERNELS
 

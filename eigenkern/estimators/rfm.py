@@ -1,5 +1,6 @@
 """Recursive feature machines: kernel machines that learn their metric."""
 
+import math
 from dataclasses import replace
 from typing import Any, Self
 
@@ -23,7 +24,9 @@ from ..fitting.validation import (
     on_its_device,
 )
 from ..kernels import Kernel
+from ..plan.of_rounds import plan_of_rounds
 from ..plan.parameters import is_precomputed
+from ..problems.kernel_parameters import named_kernel
 from ..rows.lazy_rows import by_rows
 from ..rows.robust import cast, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
@@ -159,13 +162,40 @@ class _RecursiveFeatureMachine(
             sample_weight_val=sample_weight_val,
         )
 
+    def _plan(self, shape):
+        inner, n, n_compared = self._inner(), shape.n, 0.0
+        kernel = inner.kernel
+        if self.estimator is None:
+            kernels = kernels_to_compare(self.metric, shape.d, shape.labels)
+            kernel, _ = kernels[0][0]
+            # Each, and a softer metric; those of the Manhattan distance take longer.
+            n_compared = sum(len(some) + 1 for some in kernels) + 6 * (len(kernels) - 1)
+        shape = replace(shape, kernel=named_kernel(kernel))
+        n_metric = min(n, self.max_metric_rows)
+        held_out = math.ceil(self.validation_fraction * n_metric)
+        part, final = (
+            inner._plan(replace(shape, estimator=inner, X=shape.X[:m, :], n_train=m))
+            for m in (n_metric - held_out, n)
+        )
+        return plan_of_rounds(
+            replace(shape, n_held_out=held_out),
+            part,
+            final,
+            n_kinds=len(kinds_to_learn(self.metric, shape.d)),
+            n_rounds=self.max_rounds,
+            n_graded=min(n_metric - held_out, self.max_gradient_rows),
+            n_compared=n_compared,
+        )
+
     def _prepare(self, data):
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
         kernels = ((None,),)
         if self.estimator is None:
-            kernels = kernels_to_compare(self.metric, data)
+            kernels = kernels_to_compare(
+                self.metric, data.X.shape[1], data.groups is not None
+            )
         problem = MetricProblem(
             estimator,
             data,

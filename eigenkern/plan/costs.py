@@ -188,6 +188,16 @@ class Costs:
         self.entries(n_bytes / self._shape.kernel_itemsize)
         self.touches(n_bytes)
 
+    def includes(self, other, times=1.0):
+        """Add the costs of another fit, done several times, one after the other."""
+        self.flops += times * other.flops
+        self._products += times * other._products
+        self._entries += times * other._entries
+        self._seconds += times * other._seconds
+        self._reads += [(times * size, times * work) for size, work in other._reads]
+        self._touched += [times * size for size in other._touched]
+        self.uses(other._peak)
+
     def finds_equal_rows(self):
         """Add the time to find equal rows."""
         shape = self._shape

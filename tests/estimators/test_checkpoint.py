@@ -177,7 +177,7 @@ NYTRO = {
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NYTRO)
 def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
+    monkeypatch.setattr("eigenkern.plan.of_closed_forms.factorizes", lambda *_: False)
     X, y, labels = data
     model = clone(NYTRO[name]).set_params(max_iter=6, random_state=0)
     y = labels if name == "classes" else y
@@ -194,7 +194,7 @@ def test_early_stopping_goes_on_bit_for_bit(name, data, copies, tmp_path, monkey
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
-    monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
+    monkeypatch.setattr("eigenkern.plan.of_closed_forms.factorizes", lambda *_: False)
     X, y, _ = data
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
     given = {"X_val": X[80:], "y_val": y[80:]}
@@ -214,12 +214,12 @@ def test_early_stopping_on_given_rows(data, copies, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*after the last of its iterations")
 def test_early_stopping_goes_on_otherwise(data, copies, tmp_path, monkeypatch):
-    route = "eigenkern.estimators.nytro.factorizes"
+    route = "eigenkern.plan.of_closed_forms.factorizes"
     monkeypatch.setattr(route, lambda *_: False)
     X, y, _ = data
     model = NytroRegressor(n_centers=30, max_iter=4, random_state=0)
     expected = clone(model).fit(X, y, checkpoint=every_epoch(tmp_path / "all"))
-    auto = "eigenkern.estimators.on_centers.default_n_centers"
+    auto = "eigenkern.plan.of_closed_forms.default_n_centers"
     automatic = clone(model).set_params(n_centers="auto", selection="holdout")
     monkeypatch.setattr(auto, lambda *_, **__: 30)
     automatic.fit(X, y, checkpoint=every_epoch(tmp_path / "auto"))

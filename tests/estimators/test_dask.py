@@ -146,7 +146,7 @@ def iterated(name, X, **parameters):
 @pytest.fixture
 def iterates(monkeypatch):
     """Make NYTRO iterate; neither it nor Falkon warns at the last iteration."""
-    monkeypatch.setattr("eigenkern.estimators.nytro.factorizes", lambda *_: False)
+    monkeypatch.setattr("eigenkern.plan.of_closed_forms.factorizes", lambda *_: False)
     monkeypatch.setattr("eigenkern.estimators.nytro.warn_user", lambda *_: None)
     monkeypatch.setattr("eigenkern.estimators.falkon_like.warn_user", lambda *_: None)
 

@@ -23,6 +23,7 @@ from eigenkern import (
     NystromRegressor,
     NytroClassifier,
     NytroRegressor,
+    estimate,
 )
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
@@ -30,7 +31,6 @@ from eigenkern.arrays.machine import CPU
 from eigenkern.arrays.threads import n_blas_threads
 from eigenkern.kernels import Gaussian
 from eigenkern.methods.closed_form_plan import NystromPlan
-from eigenkern.methods.descent import factorizing_pays
 from eigenkern.methods.krylov import krylov_spectrum
 from eigenkern.methods.paths import DescentPath, RidgePath, Spectrum, iterations
 from eigenkern.methods.whitening import Whitening
@@ -66,7 +66,7 @@ def weights(rng):
     return rng.integers(0, 4, 160).astype(float)
 
 
-ROUTE = "eigenkern.estimators.nytro.factorizes"
+ROUTE = "eigenkern.plan.of_closed_forms.factorizes"
 
 
 @pytest.fixture
@@ -1034,7 +1034,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
         asked.append((kind, n_columns, options["validated"], options["n_stored"]))
         return 30
 
-    monkeypatch.setattr("eigenkern.estimators.on_centers.default_n_centers", few)
+    monkeypatch.setattr("eigenkern.plan.of_closed_forms.default_n_centers", few)
     model.set_params(n_centers="auto").fit(X, y)
     assert model.centers_.shape[0] == 30
     expected = {NytroRegressor: ("path", 1, True, 0), FalkonLikeRegressor: ("falkon",)}
@@ -1053,7 +1053,7 @@ def test_automatic_centers(cls, regression, monkeypatch):
 def test_automatic_centers_are_rows_that_are_not_held_out(regression, monkeypatch):
     X, y, *_ = regression
     monkeypatch.setattr(
-        "eigenkern.estimators.on_centers.default_n_centers", lambda *a, **k: 150
+        "eigenkern.plan.of_closed_forms.default_n_centers", lambda *a, **k: 150
     )
     model = NystromRegressor(alpha="path", selection="holdout", random_state=0)
     assert model.fit(X, y).centers_.shape[0] == 128
@@ -1280,15 +1280,16 @@ def test_filters_against_their_definition():
 
 
 def test_the_cheaper_route_is_taken():
-    def pays(n_iter, n_centers, **changed):
-        options = {"itemsize": 8, "cached": True, "n_threads": 2} | changed
-        return factorizing_pays(CPU, 20_000, n_centers, 10, 1, n_iter, **options)
+    def pays(n_iter, n_centers, cache_size=10_000):
+        model = NytroRegressor(
+            n_centers=n_centers, max_iter=n_iter, cache_size=cache_size
+        )
+        return estimate(model, 20_000, 10).method == "path"
 
     assert pays(500, 500)
     assert not pays(5, 5000)
-    assert not pays(5, None)
     # Kernel values that are recomputed make iterations more expensive.
-    assert pays(30, 1500, cached=False) and not pays(15, 1500)
+    assert pays(30, 1500, cache_size=0) and not pays(12, 1500)
 
 
 @pytest.fixture

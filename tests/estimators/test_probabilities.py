@@ -200,7 +200,7 @@ def test_falkon_holds_out_no_centers_if_others_suffice(n_centers, rng, monkeypat
 def test_nytro_takes_the_rows_it_selects_by(
     factorizes, n_centers, rng, found, monkeypatch
 ):
-    route = "eigenkern.estimators.nytro.factorizes"
+    route = "eigenkern.plan.of_closed_forms.factorizes"
     monkeypatch.setattr(route, lambda *args: factorizes)
     X, y, _ = rows(rng, 150, 3)
     options = {"n_centers": n_centers, "max_iter": 40, "random_state": 0}

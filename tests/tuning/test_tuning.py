@@ -9,15 +9,22 @@ from eigenkern.kernels import Gaussian, Laplacian
 from eigenkern.methods.closed_form_plan import NystromPlan
 from eigenkern.operators.matrix import GivenMatrix
 from eigenkern.operators.tiled import TiledKernel
-from eigenkern.plan import sizes
-from eigenkern.plan.sizes import max_batch_size
+from eigenkern.plan import sizes, step
+from eigenkern.plan.sizes import chosen_sizes, max_batch_size
 from eigenkern.plan.spectrum import HeldOutSpectrum
-from eigenkern.plan.step import Measured, tune
+from eigenkern.plan.step import Measured
 
 
 @pytest.fixture
 def operator(rng):
     return TiledKernel(Laplacian(2.0), rng.standard_normal((300, 4)))
+
+
+def tune(operator, largest, *, subsample_size="auto", batch_size="auto", **options):
+    """Tune as a fit with these parameters does."""
+    q = options.get("n_components", "auto")
+    s, q, m = chosen_sizes(operator, largest, subsample_size, q, batch_size)
+    return step.tune(operator, (s, q, m, largest), **options)
 
 
 def test_step_size_formula():
