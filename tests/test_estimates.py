@@ -1,6 +1,8 @@
 """Estimates of fits, against what fits choose and take."""
 
+import re
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -23,8 +25,10 @@ from eigenkern import (
     NystromRegressor,
     NytroRegressor,
     RandomFourierFeatures,
+    RFMRegressor,
     estimate,
 )
+from eigenkern.fitting import planning
 from eigenkern.kernels import Gaussian
 
 ITEMS = [
@@ -251,7 +255,7 @@ def test_errors(name, call, message):
 
 
 def test_measured_once(monkeypatch):
-    estimate(NystromRegressor(n_centers=10), 100, 4)
+    assert estimate(NystromRegressor(n_centers=10), 100, 4).seconds > 0
     monkeypatch.setattr(eigenkern.plan.costs, "_best_seconds", None)
     first = estimate(NystromRegressor(n_centers=10), 1000, 4)
     assert first.seconds == estimate(NystromRegressor(n_centers=10), 1000, 4).seconds
@@ -276,3 +280,36 @@ def test_single_precision_that_would_drown_the_penalty_is_double():
         for dtype in ("float32", "float64")
     )
     assert single == double
+
+
+def test_a_long_fit_warns_and_says_what_takes_less(monkeypatch, rng):
+    X, y = data(rng, 3000, 4)
+    model = NystromRegressor(n_centers=None, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.fit(X, y)
+    monkeypatch.setattr(planning, "_LONG", 0.0)
+    told = r"NystromRegressor.fit is expected to take \d+ s; n_centers=\d+ takes about "
+    with pytest.warns(UserWarning, match=told):
+        model.fit(X, y)
+    with warnings.catch_warnings():  # few rows take no time
+        warnings.simplefilter("error", UserWarning)
+        model.fit(X[:1000], y[:1000])
+
+
+def test_rounds_take_longer_than_one_fit():
+    one = estimate(EigenProRegressor("laplacian"), 6000, 8)
+    few, more = (estimate(RFMRegressor(max_rounds=k), 6000, 8) for k in (1, 4))
+    assert 3 * one.seconds < few.seconds < more.seconds
+    assert one.memory["total"] < more.memory["total"]
+    assert more.method == "direct"
+    inner = RFMRegressor(NystromRegressor(n_centers=100))
+    assert estimate(inner, 6000, 8).n_centers == 100
+
+
+def test_what_fits_is_known():
+    X = np.broadcast_to(0.0, (50_000, 20))
+    text = planning.what_fits(EigenProRegressor(), X, 1, 5e8)
+    p = int(re.match(r"n_centers=(\d+) takes about \d+ MB", text)[1])
+    assert estimate(EigenProRegressor(n_centers=p), *X.shape).memory["total"] < 500
+    assert planning.what_fits(EigenProRegressor(), X, 1, 1.0) == ""

@@ -28,6 +28,7 @@ from .outcome import (
     warn_of_far_values,
     warn_of_outcome,
 )
+from .planning import warn_of_long_fit, what_fits
 from .rules import EpochRule, ProgressLine, Report, train
 from .validation import (
     Interrupted,
@@ -109,6 +110,7 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         keeper = open_keeper(checkpoint, resume, self, data)
         data = self._examined(data if keeper is None else keeper.data)
         with replaced_parameters(self, self._replaced(data)):
+            warn_of_long_fit(self, data.X, data.targets.shape[1])
             rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
@@ -254,6 +256,10 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     def _plan(self, shape):
         """Return the `Plan` of a fit."""
         raise NotImplementedError
+
+    def _what_fits(self, X, free):
+        """Return parameters with which a fit takes at most `free` bytes, as text."""
+        return what_fits(self, X, 1, free)
 
     @property
     def _n_iterations(self):

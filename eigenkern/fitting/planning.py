@@ -1,19 +1,33 @@
-"""The plan of a fit, made before any number is computed."""
+"""The plan of a fit, made before any number is computed; what it says of long fits."""
 
 import math
+from contextlib import suppress
 
+from sklearn.base import clone
+
+from ..arrays.devices import on_gpu
 from ..plan.costs import Shape
 from ..plan.parameters import is_precomputed
 from ..problems.kernel_parameters import named_kernel
 from ..rows.lazy_rows import is_lazy
+from .validation import warn_user
+
+# Seconds of a fit above which a warning says what is faster, unless it has few rows.
+_LONG, _FEW_ROWS = 600, 2000
+# What to try instead, from the most accurate to the fastest.
+_FASTER = (
+    *({"n_centers": p} for p in (20_000, 10_000, 5000, 2000, 1000)),
+    *({"max_metric_rows": m} for m in (5000, 2000)),
+    *({"max_iter": t} for t in (10, 5, 2)),
+)
 
 
-def plan_of(model, X, n_outputs):
+def plan_of(model, X, n_outputs, labels=None):
     """Return the plan of a fit to rows, all distinct, or to a stand-in for them."""
-    labels = hasattr(model, "class_weight")
-    n = X.shape[0]
+    n, labels = X.shape[0], hasattr(model, "class_weight") if labels is None else labels
     n_held_out = math.ceil(model._part_held_out(n) * n)
-    return model._plan(_shape(model, X, n_outputs, labels, n - n_held_out, n_held_out))
+    shape = _shape(model, X, n_outputs, labels, n - n_held_out, n_held_out)
+    return model._plan(shape)
 
 
 def shape_of(model, data, n_train=None, held_out=None):
@@ -36,3 +50,65 @@ def _shape(model, X, n_outputs, labels, n_train, n_held_out):
     return Shape(
         model, X, n_outputs, labels, kernel, n_train, n_held_out, None, *machines
     )
+
+
+def _others(model, X, n_outputs):
+    """Yield other parameters of a model, and the plans of fits with them."""
+    if hasattr(model, "estimator"):  # fitted to rows of a learned metric
+        inner = clone(model._inner())
+        for text, _ in _others(inner, X, n_outputs):
+            name, value = text.split("=")
+            if name == "n_centers":
+                inner = clone(inner).set_params(n_centers=int(value))
+                other = clone(model).set_params(estimator=inner)
+                text = f"estimator={type(inner).__name__}({text})"
+                yield text, plan_of(other, X, n_outputs)
+    for parameters in _FASTER:
+        ((name, value),) = parameters.items()
+        given = getattr(model, name, 0)
+        smaller = not isinstance(given, int) or given > value
+        if hasattr(model, name) and smaller and value < X.shape[0]:
+            with suppress(ValueError):  # parameters that do not go together
+                other = clone(model).set_params(**parameters)
+                other._check_parameters()
+                yield f"{name}={value}", plan_of(other, X, n_outputs)
+
+
+def warn_of_long_fit(model, X, n_outputs):
+    """Warn of a fit of more than ten minutes, and say what takes less."""
+    if X.shape[0] <= _FEW_ROWS:
+        return
+    plan = plan_of(model, X, n_outputs)
+    on_this_cpu = not (on_gpu(plan.shape.xp, plan.shape.device) or is_lazy(X))
+    # Rates are only measured if it matters.
+    if not on_this_cpu or plan.usual_seconds < _LONG / 3 or plan.seconds <= _LONG:
+        return
+    faster = [(text, other.seconds) for text, other in _others(model, X, n_outputs)]
+    faster = [one for one in faster if one[1] < 0.5 * plan.seconds]
+    enough = [one for one in faster if one[1] <= _LONG] or faster[-1:]
+    advice = "; fewer rows take less"
+    if enough:
+        text, seconds = enough[0]
+        advice = f"; {text} takes about {_duration(seconds)}"
+    warn_user(
+        f"{type(model).__name__}.fit is expected to take {_duration(plan.seconds)}"
+        f"{advice}",
+        UserWarning,
+    )
+
+
+def what_fits(model, X, n_outputs, free):
+    """Return what takes at most `free` bytes, as text; empty if nothing is known."""
+    with suppress(ValueError, TypeError, MemoryError):
+        for text, plan in _others(model, X, n_outputs):
+            if 1e6 * plan.memory["total"] <= free:
+                return f"{text} takes about {plan.memory['total']:.0f} MB"
+    return ""
+
+
+def _duration(seconds):
+    """Return seconds as text, in a unit that suits them."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

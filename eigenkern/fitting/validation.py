@@ -405,6 +405,9 @@ def advises_on_memory(estimator, method, X=None):
             remedies = [_REMEDIES[name] for name in names] + [
                 "X in float32, fewer rows"
             ]
+            if hasattr(estimator, "_what_fits") and like_X.ndim == 2:
+                known = estimator._what_fits(like_X, free)
+                remedies += [known] if known else []
         raise MemoryError(
             f"{type(estimator).__name__}.{method.lstrip('_')} ran out of "
             f"memory ({said or type(error).__name__}); {free / 1e6:.0f} MB are free "

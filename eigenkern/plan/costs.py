@@ -116,11 +116,15 @@ class Shape:
         rows = np.random.RandomState(0).random_sample((2 * len(self.devices), self.d))
         return self.xp.asarray(rows, dtype=dtype, device=self.device)
 
+    @cached_property
+    def _operator(self):
+        return kernel_operator(self.kernel, self._rows, self.devices)
+
     def matrix(self, m, p, *, symmetric=False):
         """Return a kernel matrix of shape (m, p), without its numbers."""
         if self.precomputed:
             return GivenMatrix(np.broadcast_to(np.zeros((), self.X.dtype), (m, p)))
-        made = copy(kernel_operator(self.kernel, self._rows, self.devices))
+        made = copy(self._operator)
         made.shape, made.symmetric = (m, p), symmetric
         return made
 
