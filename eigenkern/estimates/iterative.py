@@ -4,11 +4,7 @@ import numpy as np
 
 from ..arrays.machine import CPU
 from ..centers import METHODS
-from ..estimators.doubly_stochastic import (
-    chosen_block_sizes,
-    holds_rows_out,
-    passes_of_epoch,
-)
+from ..estimators.doubly_stochastic import holds_rows_out
 from ..estimators.eigenpro_fit import (
     chosen_algorithm,
     chosen_interval,
@@ -42,7 +38,7 @@ from ..plan.sizes import (
     projection_work,
 )
 from ..plan.step import sizes_of_features
-from ..plan.stochastic_step import first_blocks
+from ..plan.stochastic_step import choose_sizes, first_blocks, passes_of_epoch
 from ..problems.centers_in_batches import keeps_rows
 from .costs import (
     FACTOR_CUBES,
@@ -272,7 +268,7 @@ def _direct_on_features(fit, X):
 def estimate_dsg(fit):
     e, d, k, size = fit.estimator, fit.d, fit.n_outputs, fit.itemsize
     n = fit.n - fit.n_held_out(holds_rows_out(e, fit.n))
-    F, m, kept = chosen_block_sizes(e, n, k, cache_budget(e.cache_size, fit))
+    F, m, kept = choose_sizes(e, n, k, cache_budget(e.cache_size, fit))
     fit.holds("data copy", n * d * size)
     fit.holds("targets", (8 + 3 * size) * n * k)
     rows = n_sampled(n)
