@@ -113,7 +113,7 @@ def longest_safe_step(
 
 
 def make_steps(step_size, longest, decay):
-    """Return the `Steps` for the parameter `step_size`; a number is `longest` itself."""
+    """Return the `Steps` for the parameter `step_size`; a number is the longest."""
     if not isinstance(step_size, tuple | list):
         return Steps(lambda t: longest / (1.0 + decay * t), longest)
     constant = float(step_size[1])
