@@ -120,6 +120,56 @@ class _DoublyStochastic(Streaming, Model):
                     f"the model by step_size alpha; got {step!r}"
                 )
 
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Fit the model anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32, which is faster.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label per row for a classifier.
+        sample_weight : float or array of shape (n_samples,), default=None
+            Nonnegative weights of the losses.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
+        resume : bool, default=False
+            Continue bit for bit from what is in that folder; start anew if it is empty.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
+        MemoryError
+            If memory runs out; the message says what needs less.
+        OSError
+            If the checkpoint folder cannot be written at the start; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch, the best model so far is kept.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded, or theta and alpha of a
+            schedule violate the condition of the paper.
+        """
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
+
     @property
     def _alpha(self):
         return ALPHA if is_auto(self.alpha) else float(self.alpha)
@@ -266,11 +316,9 @@ class _DoublyStochastic(Streaming, Model):
         cache = _FREQUENCY_BYTES if n_sent < n else 0.0
         features, coef = self._fitted_features(location, cache)
         n_blocks, _, n_columns = coef.shape
-        coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
-        for tile in slices(n, n_sent):
-            piece = cast(rows[tile, :], coef.dtype)
-            values.append(features.product(piece, range(n_blocks), coefs, n_columns))
-        return xp.concat(values)
+        terms = range(n_blocks), [coef[k, :, :] for k in range(n_blocks)], n_columns
+        pieces = (cast(rows[tile, :], coef.dtype) for tile in slices(n, n_sent))
+        return xp.concat([features.product(piece, *terms) for piece in pieces])
 
 
 class DSGRegressor(RegressionTargets, _DoublyStochastic):
@@ -530,56 +578,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        checkpoint: Checkpoint | str | PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Fit the model anew.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32, which is faster.
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : float or array of shape (n_samples,), default=None
-            Nonnegative weights of the losses.
-        checkpoint : str, path or Checkpoint, default=None
-            Folder to write the state of the fit to, once a minute or as often as a
-            `Checkpoint` says.
-        resume : bool, default=False
-            Continue bit for bit from what is in that folder; start anew if it is empty.
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If the data, a parameter or the folder is wrong; a model fitted before stays
-            usable.
-        MemoryError
-            If memory runs out; the message says what needs less.
-        OSError
-            If the checkpoint folder cannot be written at the start; later that is a
-            RuntimeWarning.
-        KeyboardInterrupt
-            If interrupted; after the first epoch, the best model so far is kept.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule violate the condition of the paper.
-        """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -923,56 +921,6 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         if self.loss == "hinge" and F.shape[1] > 1:
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        checkpoint: Checkpoint | str | PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Fit the model anew.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32, which is faster.
-        y : array of shape (n_samples,)
-            Labels.
-        sample_weight : float or array of shape (n_samples,), default=None
-            Nonnegative weights of the losses.
-        checkpoint : str, path or Checkpoint, default=None
-            Folder to write the state of the fit to, once a minute or as often as a
-            `Checkpoint` says.
-        resume : bool, default=False
-            Continue bit for bit from what is in that folder; start anew if it is empty.
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If the data, a parameter or the folder is wrong; a model fitted before stays
-            usable.
-        MemoryError
-            If memory runs out; the message says what needs less.
-        OSError
-            If the checkpoint folder cannot be written at the start; later that is a
-            RuntimeWarning.
-        KeyboardInterrupt
-            If interrupted; after the first epoch, the best model so far is kept.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule violate the condition of the paper.
-        """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(
         self,

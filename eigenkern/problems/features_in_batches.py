@@ -125,11 +125,8 @@ class LinearProblem(Problem):
         total, n = w.sum(), len(w)
         mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
         if levels is not None:
-            if is_lazy(rows):
-                sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
-                mean = sums[:, 0]
-            else:
-                mean = self.array(w / total) @ rows
+            sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
+            mean = sums[:, 0]
             mean = self.xp.where(self.xp.isnan(levels), mean, levels)
             target_mean = mean_of_targets(Y, w)
         if seen is None:
