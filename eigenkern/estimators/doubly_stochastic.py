@@ -1,7 +1,8 @@
 """Doubly stochastic gradients: kernel models of any convex loss by random features."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from numbers import Real
 from os import PathLike
 from typing import Any, Self
 
@@ -38,18 +39,18 @@ from ..operators.waves import FourierBlocks
 from ..plan.of_epochs import plan_of_random_features
 from ..plan.parameters import chooses_penalty, is_auto, stops_early
 from ..plan.penalty import n_sampled
-from ..plan.stochastic_step import ALPHA, choose_sizes, first_blocks, make_steps
+from ..plan.stochastic_step import (
+    ALPHA,
+    choose_sizes,
+    first_blocks,
+    make_steps,
+    passes_of_epoch,
+)
 from ..problems.kernel_parameters import check_spectral_law
 from ..problems.random_waves import FourierProblem, Start
 from ..rows.robust import cast
 from ..rows.transfer import StreamedRows
 
-# Minimum number of steps in an epoch: fewer measure the loss too poorly. On 800 rows of
-# eight data sets the errors (1 - R2, log loss) with 4, 8 and 16 are 0.96 to 1.02 times
-# those with 32, in 0.36 to 0.90 times as many steps. But with max_features=2048, on
-# thirteen data sets, the mean error is 0.93 times as large with 8, and 1.06 times with
-# 128.
-_MIN_STEPS = 32
 # Maximum number of bytes of frequencies to keep.
 _FREQUENCY_BYTES = 256e6
 # Rows sent to another device at a time.
@@ -66,19 +67,6 @@ def holds_rows_out(model, n):
     quantiles = np.ravel(model.quantile)
     rarest = np.minimum(quantiles, 1.0 - quantiles).min()
     return model.validation_fraction * n * rarest > 1.0 - 1e-9
-
-
-def chosen_block_sizes(model, n, n_columns=1, cache=0.0):
-    """Return F and B for n rows, and the bytes of the running values of f, or 0."""
-    needed = 8.0 * n * n_columns  # in float64, at most
-    kept = needed if needed <= cache else 0.0
-    given = model.block_size, model.batch_size, model.max_features
-    return *choose_sizes(n, *given, keep_values=kept > 0), kept
-
-
-def passes_of_epoch(n, batch_size):
-    """Return how often an epoch passes over n rows."""
-    return -(-_MIN_STEPS // -(-n // batch_size))
 
 
 class _DoublyStochastic(Streaming, Model):
@@ -102,23 +90,23 @@ class _DoublyStochastic(Streaming, Model):
             names = ", ".join(repr(name) for name in self._losses)
             raise ValueError(f"loss must be one of {names}; got {self.loss!r}")
         check_number("alpha", self.alpha, 0, or_auto=True)
-        for name, low in {"block_size": 1, "batch_size": 2}.items():
+        check_number("n_new", self.n_new, 1, integer=True)
+        for name, low in {"block_size": 1, "batch_size": 2, "n_old": 0}.items():
             if not is_auto(getattr(self, name)):
                 check_number(name, getattr(self, name), low, integer=True)
-        check_number("n_new", self.n_new, 1, integer=True)
-        if not is_auto(self.n_old):
-            check_number("n_old", self.n_old, 0, integer=True)
-        self._check_step_size()
         if self.max_features is not None:
             low = 1 if is_auto(self.block_size) else self.block_size
             check_number("max_features", self.max_features, low, integer=True)
         check_epochs(self)
-
-    def _check_step_size(self):
         step = self.step_size
-        if is_auto(step):
-            return
-        if not isinstance(step, tuple | list):
+        if isinstance(step, tuple | list):
+            if len(step) != 2 or step[0] not in ("theta/t", "1/(1+ct)"):
+                raise ValueError(
+                    "step_size must be 'auto', a number, ('theta/t', theta) or "
+                    f"('1/(1+ct)', c); got {step!r}"
+                )
+            check_number(f"step_size[1] of {step[0]!r}", step[1], 0, open_ends=True)
+        elif not is_auto(step):
             check_number("step_size", step, 0, open_ends=True)
             limit = np.inf if self._alpha == 0 else 1.0 / self._alpha
             if step >= limit:
@@ -126,13 +114,56 @@ class _DoublyStochastic(Streaming, Model):
                     f"step_size must be below 1 / alpha = {limit:.3g}: a step shrinks "
                     f"the model by step_size alpha; got {step!r}"
                 )
-            return
-        if len(step) != 2 or step[0] not in ("theta/t", "1/(1+ct)"):
-            raise ValueError(
-                "step_size must be 'auto', a number, ('theta/t', theta) or "
-                f"('1/(1+ct)', c); got {step!r}"
-            )
-        check_number(f"step_size[1] of {step[0]!r}", step[1], 0, open_ends=True)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: Checkpoint | str | PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Fit the model anew.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Training rows; float32 is computed in float32, which is faster.
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+            Targets; one label per row for a classifier.
+        sample_weight : float or array of shape (n_samples,), default=None
+            Nonnegative weights of the losses.
+        checkpoint : str, path or Checkpoint, default=None
+            Folder to write the state of the fit to, once a minute or as often as a
+            `Checkpoint` says.
+        resume : bool, default=False
+            Continue bit for bit from what is in that folder; start anew if it is empty.
+
+        Returns
+        -------
+        self : object
+
+        Raises
+        ------
+        ValueError
+            If the data, a parameter or the folder is wrong; a model fitted before stays
+            usable.
+        MemoryError
+            If memory runs out; the message says what needs less.
+        OSError
+            If the checkpoint folder cannot be written at the start; later that is a
+            RuntimeWarning.
+        KeyboardInterrupt
+            If interrupted; after the first epoch, the best model so far is kept.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If no step size keeps the iteration bounded, or theta and alpha of a
+            schedule violate the condition of the paper.
+        """
+        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     @property
     def _alpha(self):
@@ -143,7 +174,7 @@ class _DoublyStochastic(Streaming, Model):
 
     def _plan(self, shape):
         n, cache = shape.n_train, cache_budget(self.cache_size, shape)
-        F, m, kept = chosen_block_sizes(self, n, shape.n_outputs, cache)
+        F, m, kept = choose_sizes(self, n, shape.n_outputs, cache)
         n_passes, rows = passes_of_epoch(n, m), n_sampled(n)
         first = first_blocks(F)
         return plan_of_random_features(shape, F, m, n_passes, first, kept > 0, rows)
@@ -154,11 +185,11 @@ class _DoublyStochastic(Streaming, Model):
         data, train = data.without_copies(train)
         n, n_columns = len(train), data.targets.shape[1]
         cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        block_size, batch_size, kept = chosen_block_sizes(self, n, n_columns, cache)
+        block_size, batch_size, kept = choose_sizes(self, n, n_columns, cache)
         problem = self._problem(data, train, held_out, block_size, cache - kept)
         alpha = self._alpha
         if is_auto(self.alpha) and held_out is None:
-            alpha = problem.auto_alpha()
+            alpha = problem.auto_alpha(data, train)
         chosen = self._chosen(problem, batch_size, n, alpha)
         chosen["cache_size_"] = kept / 1e6
         solver = self._solver(
@@ -176,14 +207,7 @@ class _DoublyStochastic(Streaming, Model):
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):
-        """Return the loss, with those of the parameters that it has."""
-        known = {
-            "n_columns": n_columns,
-            "epsilon": getattr(self, "epsilon", None),
-            "quantiles": tuple(np.ravel(getattr(self, "quantile", None))),
-        }
-        loss = self._losses[self.loss]
-        return loss(**{field.name: known[field.name] for field in fields(loss)})
+        return self._losses[self.loss](self, n_columns)
 
     def _problem(self, data, train, held_out, block_size, room, start=None):
         """Return the problem; `room` bytes are available for frequencies."""
@@ -204,36 +228,28 @@ class _DoublyStochastic(Streaming, Model):
     def _chosen(self, problem, batch_size, n, alpha):
         """Return the fitted attributes that were chosen: sizes, lambda and the step.
 
-        `n` is the number of rows that are visited in turn; None if rows are never
-        visited again.
+        `n` rows are visited in turn; None: none is visited again.
         """
-        step, decay = self.step_size, 0.0
-        if is_auto(step):
+        step = longest = self.step_size
+        decay = 0.0
+        if not isinstance(step, Real):
             longest, decay = problem.longest_step(batch_size, n, alpha)
-        elif isinstance(step, tuple | list):
-            longest, _ = problem.longest_step(batch_size, n, alpha)
-            if step[0] == "theta/t":
-                self._check_theta(step[1])
-        else:
-            longest = float(step)
+        if isinstance(step, tuple | list):
+            decay, product = 0.0, step[1] * self._alpha
+            whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
+            if step[0] == "theta/t" and not (1.0 < product < 2.0 or whole):
+                warn_user(  # the condition of theorem 3
+                    f"step_size=('theta/t', {step[1]}) with alpha={self._alpha} has "
+                    f"theta alpha = {product:.3g}: the error falls as 1 / t where it "
+                    "is between 1 and 2 or a positive integer"
+                )
         return {
             "alpha_": alpha,
             "block_size_": problem.features.block_size,
             "batch_size_": batch_size,
-            "step_size_": longest,
+            "step_size_": float(longest),
             "step_decay_": decay,
         }
-
-    def _check_theta(self, theta):
-        """Warn if the condition of theorem 3 does not hold."""
-        product = theta * self._alpha
-        whole = round(product) >= 1 and abs(product - round(product)) < 1e-9
-        if not (1.0 < product < 2.0 or whole):
-            warn_user(
-                f"step_size=('theta/t', {theta}) with alpha={self._alpha} has theta "
-                f"alpha = {product:.3g}: the error falls as 1 / t where it is between "
-                "1 and 2 or a positive integer"
-            )
 
     def _solver(
         self, problem, expansion, chosen, *, n_first=1.0, auto_n_old=1, **options
@@ -257,26 +273,26 @@ class _DoublyStochastic(Streaming, Model):
         )
 
     def _prepare_piece(self, data, anew):
-        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
-        rows = data.rows_with_weight()
-        if anew:
-            if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
-                block_size, batch_size = self.block_size_, self.batch_size_
-            else:
-                block_size, batch_size, _ = chosen_block_sizes(self, len(rows))
-            problem = self._problem(data, rows, None, block_size, cache)
-            chosen = self._chosen(problem, batch_size, None, self._alpha)
-            expansion, halvings = problem.initial_coef(), 0
-        else:
+        rows, start, halvings = data.rows_with_weight(), None, 0
+        if not anew:
             if self.max_features is not None:
                 check_number("max_features", self.max_features, self.block_size_)
             # Seeded by the steps so far, or every call would draw the same old blocks.
             data = replace(data, rng=np.random.RandomState([self.seed_, self.t_]))
-            start = Start.of(vars(self))
-            problem = self._problem(data, rows, None, self.block_size_, cache, start)
+            start, halvings = Start.of(vars(self)), self.n_step_halvings_
+        if hasattr(self, "coef_"):  # keep the sizes of the earlier pieces
+            block_size, batch_size = self.block_size_, self.batch_size_
+        else:
+            block_size, batch_size, _ = choose_sizes(self, len(rows))
+        cache = cache_budget(self.cache_size, compute_device(self.device, data.X))
+        problem = self._problem(data, rows, None, block_size, cache, start)
+        if anew:
+            chosen = self._chosen(problem, batch_size, None, self._alpha)
+            expansion = problem.initial_coef()
+        else:
             names = "alpha_", "batch_size_", "step_size_", "step_decay_"
             chosen = {name: getattr(self, name) for name in names}
-            expansion, halvings = problem.coef_of(vars(self)), self.n_step_halvings_
+            expansion = problem.coef_of(vars(self))
         options = {"keep_values": False, "shuffle": False, "n_halvings": halvings}
         return problem, self._solver(problem, expansion, chosen, **options), chosen
 
@@ -305,11 +321,9 @@ class _DoublyStochastic(Streaming, Model):
         cache = _FREQUENCY_BYTES if n_sent < n else 0.0
         features, coef = self._fitted_features(location, cache)
         n_blocks, _, n_columns = coef.shape
-        coefs, values = [coef[k, :, :] for k in range(n_blocks)], []
-        for tile in slices(n, n_sent):
-            piece = cast(rows[tile, :], coef.dtype)
-            values.append(features.product(piece, range(n_blocks), coefs, n_columns))
-        return xp.concat(values)
+        terms = range(n_blocks), [coef[k, :, :] for k in range(n_blocks)], n_columns
+        pieces = (cast(rows[tile, :], coef.dtype) for tile in slices(n, n_sent))
+        return xp.concat([features.product(piece, *terms) for piece in pieces])
 
 
 class DSGRegressor(RegressionTargets, _DoublyStochastic):
@@ -515,10 +529,10 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
     """
 
     _losses = {
-        "squared_error": SquaredError,
-        "huber": Huber,
-        "epsilon_insensitive": EpsilonInsensitive,
-        "pinball": Pinball,
+        "squared_error": lambda model, _: SquaredError(),
+        "huber": lambda model, _: Huber(model.epsilon),
+        "epsilon_insensitive": lambda model, _: EpsilonInsensitive(model.epsilon),
+        "pinball": lambda model, _: Pinball(tuple(np.ravel(model.quantile))),
     }
 
     def __init__(
@@ -569,56 +583,6 @@ class DSGRegressor(RegressionTargets, _DoublyStochastic):
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        checkpoint: Checkpoint | str | PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Fit the model anew.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32, which is faster.
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
-        sample_weight : float or array of shape (n_samples,), default=None
-            Nonnegative weights of the losses.
-        checkpoint : str, path or Checkpoint, default=None
-            Folder to write the state of the fit to, once a minute or as often as a
-            `Checkpoint` says.
-        resume : bool, default=False
-            Continue bit for bit from what is in that folder; start anew if it is empty.
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If the data, a parameter or the folder is wrong; a model fitted before stays
-            usable.
-        MemoryError
-            If memory runs out; the message says what needs less.
-        OSError
-            If the checkpoint folder cannot be written at the start; later that is a
-            RuntimeWarning.
-        KeyboardInterrupt
-            If interrupted; after the first epoch, the best model so far is kept.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule violate the condition of the paper.
-        """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -904,7 +868,11 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
     (297, 10)
     """
 
-    _losses = {"log_loss": LogLoss, "hinge": Hinge, "squared_error": SquaredError}
+    _losses = {
+        "log_loss": lambda model, n_columns: LogLoss(n_columns),
+        "hinge": lambda model, _: Hinge(),
+        "squared_error": lambda model, _: SquaredError(),
+    }
 
     def __init__(
         self,
@@ -958,56 +926,6 @@ class DSGClassifier(ClassificationTargets, _DoublyStochastic):
         if self.loss == "hinge" and F.shape[1] > 1:
             return 0.5 + 0.5 * F
         return super()._as_indicators(F)
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        checkpoint: Checkpoint | str | PathLike[str] | None = None,
-        resume: bool = False,
-    ) -> Self:
-        """Fit the model anew.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_features)
-            Training rows; float32 is computed in float32, which is faster.
-        y : array of shape (n_samples,)
-            Labels.
-        sample_weight : float or array of shape (n_samples,), default=None
-            Nonnegative weights of the losses.
-        checkpoint : str, path or Checkpoint, default=None
-            Folder to write the state of the fit to, once a minute or as often as a
-            `Checkpoint` says.
-        resume : bool, default=False
-            Continue bit for bit from what is in that folder; start anew if it is empty.
-
-        Returns
-        -------
-        self : object
-
-        Raises
-        ------
-        ValueError
-            If the data, a parameter or the folder is wrong; a model fitted before stays
-            usable.
-        MemoryError
-            If memory runs out; the message says what needs less.
-        OSError
-            If the checkpoint folder cannot be written at the start; later that is a
-            RuntimeWarning.
-        KeyboardInterrupt
-            If interrupted; after the first epoch, the best model so far is kept.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If no step size keeps the iteration bounded, or theta and alpha of a
-            schedule violate the condition of the paper.
-        """
-        return self._fit(X, y, sample_weight, checkpoint=checkpoint, resume=resume)
 
     def partial_fit(
         self,

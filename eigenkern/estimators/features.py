@@ -64,9 +64,8 @@ class FeatureMap(
 ):
     """Features phi(x) whose products approximate a kernel.
 
-    A subclass defines ``_check_parameters()``, ``_fitted(X, rng)``, which returns a
-    dict of fitted attributes, and ``_features(X)``, which returns phi of the rows of X,
-    on the device of X.
+    A subclass has ``_check_parameters()``, ``_fitted(X, rng)``, a dict of attributes,
+    and ``_features(X)``, phi of the rows of X, on the device of X.
     """
 
     _accept_sparse = False
@@ -91,6 +90,7 @@ class FeatureMap(
     def _get_doc_link(self):
         return link_to_documentation(self)
 
+    @all_or_nothing
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
         """Choose the features.
 
@@ -112,10 +112,6 @@ class FeatureMap(
         MemoryError
             If memory runs out; the message says what needs less.
         """
-        return self._fit(X)
-
-    @all_or_nothing
-    def _fit(self, X):
         check_bandwidth(self.bandwidth, targets=False)
         check_number(self._size, getattr(self, self._size), 1, integer=True)
         self._check_parameters()
@@ -142,20 +138,17 @@ class FeatureMap(
         X = in_memory(check_rows(self, X))
         source, compute = location_of(X), compute_device(self.device, X)
         check_same_location(self, source, "transform")
-        with np.errstate(over="ignore", invalid="ignore"):
-            here = compute == source
-            phi = self._features(X) if here else self._in_slabs(X, compute)
-        check_values(phi, X)
-        return phi
-
-    def _in_slabs(self, X, compute):
-        """Return the features of rows, computed on another device."""
-        xp, device = source = location_of(X)
         n, width = X.shape[0], self._n_features_out
-        phi = xp.empty((n, width), dtype=X.dtype, device=device)
-        streamed = StreamedRows(X, *compute)
-        for rows in slices(n, max(int(_SLAB_BYTES // (8 * width)), 1)):
-            phi[rows, :] = move(self._features(streamed[rows, :]), *source)
+        n_at_once = max(int(_SLAB_BYTES // (8 * width)), 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if compute == source:
+                phi = self._features(X)
+            else:
+                (xp, device), streamed = source, StreamedRows(X, *compute)
+                phi = xp.empty((n, width), dtype=X.dtype, device=device)
+                for rows in slices(n, n_at_once):
+                    phi[rows, :] = move(self._features(streamed[rows, :]), *source)
+        check_values(phi, X)
         return phi
 
     def __sklearn_tags__(self):
@@ -284,14 +277,13 @@ class RandomFourierFeatures(FeatureMap):
                 f"frequencies up to {largest:.3g}: pass float64 data, scale them or "
                 "pass a larger bandwidth"
             )
-        W = xp.asarray(W, device=device_of(X))
         offset, limits = frame_of_phases(X, kernel.bandwidth)
         return {
             "kernel_": kernel,
             "bandwidth_": kernel.bandwidth,
             "offset_": offset,
             "limits_": limits,
-            "frequencies_": xp.astype(W, X.dtype, copy=False),
+            "frequencies_": _like(X, W),
             "n_components_": self.n_components,
         }
 
@@ -300,8 +292,8 @@ class RandomFourierFeatures(FeatureMap):
 
     def _features(self, X):
         attributes = self.frequencies_, self.offset_, self.limits_
-        given = (_like(X, values) for values in attributes)
-        return fourier_features(X, *given, self.n_components_)
+        frame = (_like(X, values) for values in attributes)
+        return fourier_features(X, *frame, self.n_components_)
 
     @property
     def _n_features_out(self):

@@ -164,15 +164,7 @@ def average_gradient_outer_product(
 
 
 def mean_outer_product(gradients, kind, weights, rng):
-    """Return the mean of G G' over rows, summed over outputs, or its diagonal.
-
-    Parameters
-    ----------
-    gradients : KernelGradient, FourierGradient or MappedGradient
-    kind : {"full", "diagonal"}
-    weights : ndarray of shape (n,) or None
-    rng : numpy.random.RandomState
-    """
+    """Return the mean of G G' over rows, summed over outputs, or its diagonal."""
     xp, (n, d, n_outputs) = gradients.xp, gradients.shape
     n_mixed = min(n_outputs, _MAX_OUTPUTS)
     total, size = 0.0, max(int(GRADIENT_BYTES // (8 * d * n_mixed)), 1)
@@ -184,23 +176,18 @@ def mean_outer_product(gradients, kind, weights, rng):
             mix = rng.choice([-1.0, 1.0], (n_outputs, n_mixed)) / n_mixed**0.5
         G = gradients.block(rows.start, rows.stop, mix)
         if weights is not None:
-            root = xp.asarray(
-                (weights[rows] / weights.mean()) ** 0.5, device=device_of(G)
-            )
-            G = G * xp.astype(root, G.dtype)[:, None, None]
+            w = xp.asarray(weights[rows] / weights.mean(), device=device_of(G))
+            G = G * xp.astype(w**0.5, G.dtype)[:, None, None]
         # In units of the largest entry, so that no square overflows or underflows.
         unit = float(xp.max(xp.abs(G))) or 1.0
-        products = _outer_products(xp, G / unit, kind)
+        G = G / unit
+        if kind == "diagonal":
+            products = xp.sum(xp.sum(G * G, axis=2), axis=0)
+        else:
+            G = xp.reshape(xp.permute_dims(G, (1, 0, 2)), (d, -1))
+            products = large_product(G, G.T)
         total = total + xp.astype(products, xp.float64) * (unit * unit)
     return total / n
-
-
-def _outer_products(xp, G, kind):
-    """Return the sum of the outer products of gradients of shape (m, d, l)."""
-    if kind == "diagonal":
-        return xp.sum(xp.sum(G * G, axis=2), axis=0)
-    G = xp.reshape(xp.permute_dims(G, (1, 0, 2)), (G.shape[1], -1))
-    return large_product(G, G.T)
 
 
 def is_on_kernels(model):

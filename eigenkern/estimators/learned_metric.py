@@ -1,6 +1,6 @@
 """The metric of a recursive feature machine, learned in rounds."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,9 @@ from sklearn.base import clone
 from ..arrays.array import device_of, namespace, to_numpy
 from ..arrays.linalg import large_product
 from ..fitting.outcome import no_warning_of_columns
-from ..fitting.rules import Rule
+from ..fitting.rules import Plateau, Rule
 from ..fitting.validation import warn_user
+from ..methods.state import State
 from ..operators.gradient import MappedGradient
 from ..problems.data import draw, hold_out
 from ..problems.kernel_parameters import make_kernel
@@ -29,42 +30,32 @@ _MAX_FULL = 1000
 # grows with them. With the 123 of a9a a fit took twice as long.
 _MAX_MANHATTAN = 50
 # Rounds without a better model after which a kind of metric is given up. With 1, 2, 3
-# and no limit the same metric was found on nine of ten data sets (1000 rows of four
-# functions, 1200 of six tables), in 70, 82, 94 and 110 rounds in total; on coil2000 a
-# limit of 3 chose another metric, with 1 % more errors.
+# and no limit the same metric was found on nine of ten data sets.
 _PATIENCE = 2
 # With fewer distinct rows a metric need not be learned.
 _FEW_ROWS = 20
 # Share of the plain metric in the learned one, so that features that matter little to
-# one model are not lost to the next ones. With 0 and 0.02, width 2, bike_hour has
-# errors of 0.256 and 0.249 (5000 rows), california_housing of 0.439 and 0.441 (8000
-# rows); with 0.02 and 0.05, width 4, the latter has 0.440 and 0.445.
+# one model are not lost to the next ones. Errors with 0 and 0.02: bike_hour 0.256,
+# 0.249; california_housing 0.439, 0.441, and with 0.02 and 0.05, width 4, 0.440, 0.445.
 _FLOOR = 0.02
 # Kernel to learn a metric with in the default estimator, and its width: the bandwidth
-# over the median distance. With a width of 4 the laplacian decays slowly, so that not
-# only its neighbors predict a row: after one full round cpusmall has errors of 0.199,
-# 0.165 and 0.155 with widths 1, 2 and 4 (5000 rows). Of the other tables only ijcnn1 is
-# better with 1 (1.6 and 1.8 %, 3000 rows).
+# over the median distance. After one full round cpusmall has errors of 0.199, 0.165 and
+# 0.155 with widths 1, 2 and 4; of the other tables only ijcnn1 is better with 1.
 _LEARNING_KERNEL = ("laplacian", 4.0)
 # Kernels to try with the chosen metric, and the power of R to try with the best of
 # them. Errors on new rows of the laplacian, the best kernel, and the best kernel with
-# that power, 4000 rows, two seeds: kin8nm 0.265 0.257 0.252, 0.257 0.248 0.245; ijcnn1
-# 2.05 1.97 1.87, 1.59 1.59 1.48 %; bike_hour 0.246 0.238 0.272, 0.247 0.242 0.250. None
-# helps california_housing.
+# that power, 4000 rows: kin8nm 0.265 0.257 0.252, ijcnn1 2.05 1.97 1.87 %, bike_hour
+# 0.246 0.238 0.272. None helps california_housing.
 _OTHER_KERNELS = (("matern32", 1.0), ("matern32", 2.0), ("matern32", 4.0))
 _SOFTER_POWER = 0.7
 # Kernels are compared by models of half of the rows, but of at least this many: results
-# hardly depend on it. With 2000 and 4000 rows of four tables, three seeds, the errors
-# are on average 1.00 times those with half of the rows (0.96 to 1.07), and a fit takes
-# 1.2 times as long. With 4000 rows, and all of them instead of half, the errors are
-# 0.99 times as large (0.96 to 1.03), and a fit takes 1.5 times as long.
+# hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
+# as large (four tables, three seeds), and a fit takes 1.5 times as long.
 _N_COMPARED = 2000
 # Kernels of the Manhattan distance to try in regression. Errors with the best kernel
-# above, and the best of these, 8000 rows, three seeds: california_housing 0.430 0.418,
-# 0.425 0.405, 0.446 0.428; bike_hour 0.224 0.214, 0.226 0.213, 0.231 0.225; cpusmall
-# 0.156 0.151, 0.160 0.156, 0.131 0.132. In classification no table gains (a9a,
-# coil2000, covtype), and on ijcnn1 the held-out rows would choose it, with 2.0 %
-# instead of 1.3 % errors on the test part.
+# above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
+# 0.224 0.214, cpusmall 0.156 0.151. In classification no table gains (a9a, coil2000,
+# covtype), and on ijcnn1 it would be chosen, with 2.0 instead of 1.3 % errors.
 _MANHATTAN_KERNELS = (("manhattan", 0.5), ("manhattan", 1.0), ("manhattan", 2.0))
 # An alternative's error must be below this many times the present one's.
 _CLEARLY = 0.99
@@ -82,22 +73,10 @@ _FAILURES = (ValueError, ArithmeticError, MemoryError)
 class Round:
     """A metric and the model that was fitted with it.
 
-    Attributes
-    ----------
-    kind : {"diagonal", "full"} or None
-        Kind of the metric; None: the plain kernel.
-    number : int
-        How often the metric was learned.
-    root : array of shape (d,) or (d, d)
-        R.
-    kernel : (str, float) or None
-        Kernel of the model, and its width: bandwidth over the median distance. None:
-        the kernel of the estimator.
-    model : estimator
-    error : float
-        Error on the held-out rows, over that of a constant.
-    is_last : bool
-        Whether this round was chosen at the end.
+    The kind is None for the plain kernel; `number` counts how often the metric was
+    learned. `kernel` is a name and a width, the bandwidth over the median distance;
+    None: that of the estimator. `error` is that on the held-out rows, over that of a
+    constant.
     """
 
     kind: str | None
@@ -106,32 +85,9 @@ class Round:
     kernel: tuple | None
     model: Any
     error: float
-    is_last: bool = False
-    counts: dict = field(default_factory=dict)
-
-    @property
-    def coef(self):
-        """The model, under the name that it has in states of solvers."""
-        return self
 
 
-def kinds_to_learn(metric, n_features):
-    """Return the kinds of metric to learn, in turn."""
-    if n_features == 1:  # the metric is only a bandwidth
-        return ()
-    if metric != "auto":
-        return (metric,)
-    return ("diagonal", "full") if n_features <= _MAX_FULL else ("diagonal",)
-
-
-def kernels_to_compare(metric, n_features, labels):
-    """Return the kernels of the default estimator that `MetricProblem` compares."""
-    if labels or metric == "full" or n_features > _MAX_MANHATTAN:
-        return ((_LEARNING_KERNEL, *_OTHER_KERNELS),)
-    return (_LEARNING_KERNEL, *_OTHER_KERNELS), _MANHATTAN_KERNELS
-
-
-def learned_metrics(problem, kinds, max_rounds):
+def learned_metrics(problem, max_rounds):
     """Learn metrics from models, and models with these metrics, in turn.
 
     One round, for a model f fitted to X R::
@@ -140,41 +96,48 @@ def learned_metrics(problem, kinds, max_rounds):
         R <- M^1/2
 
     The second kind of metric starts from the best one of the first, and each is given
-    up after two rounds without improvement.
+    up after two rounds without improvement. Yields a `State` of each `Round` as it is
+    made; at the end the chosen one, converged.
 
-    Parameters
-    ----------
-    problem : MetricProblem
-    kinds : sequence of {"diagonal", "full"}
-    max_rounds : int
-
-    Yields
-    ------
-    Round
-        Each round as it is made; at the end the chosen one, with `is_last`.
-
-    References
-    ----------
     Radhakrishnan, Beaglehole, Pandit and Belkin, "Mechanism for feature learning in
     neural networks and backpropagation-free machine learning models", Science 2024.
     """
-    best = diagonal = problem.fitted(None, 0, problem.plain_root)
-    yield best
-    for kind in kinds if problem.learns else ():
-        now, least, n_waited = best, best.error, 0
+    best = diagonal = problem.first_round()
+    yield State(best)
+    for kind in problem.kinds:
+        now, plateau = best, Plateau(0.0, _PATIENCE)
+        plateau.update(best.error, 1.0)
         for _ in range(max_rounds):
             now = problem.next_round(now, kind)
             if now is None:
                 break
-            yield now
+            yield State(now)
             best = min(best, now, key=lambda one: one.error)
-            if kind == "diagonal":
-                diagonal = best
-            n_waited = 0 if now.error < least else n_waited + 1
-            least = min(least, now.error)
-            if n_waited == _PATIENCE:
+            if plateau.update(now.error, 1.0):
                 break
-    yield replace(problem.refined(best, diagonal), is_last=True)
+        if kind == "diagonal":
+            diagonal = best
+    yield State(problem.refined(best, diagonal), converged=True)
+
+
+def kinds_to_learn(model, n_features):
+    """Return the kinds of metric to learn, in turn: none of a single feature."""
+    if n_features == 1 or model.metric != "auto":
+        return () if n_features == 1 else (model.metric,)
+    return ("diagonal", "full") if n_features <= _MAX_FULL else ("diagonal",)
+
+
+def kernels_to_try(model, n_features, regression):
+    """Return kernels, the first of which is to learn with, and Manhattan kernels.
+
+    None stands for the kernel of the model's estimator.
+    """
+    if model.estimator is not None:
+        return (None,), ()
+    kernels, manhattan = (_LEARNING_KERNEL, *_OTHER_KERNELS), ()
+    if regression and model.metric != "full" and n_features <= _MAX_MANHATTAN:
+        manhattan = _MANHATTAN_KERNELS
+    return kernels, manhattan
 
 
 class MetricProblem:
@@ -182,55 +145,47 @@ class MetricProblem:
 
     Parameters
     ----------
+    model : RFMRegressor or RFMClassifier
     estimator : estimator
         To clone and fit.
     data : Data
         The estimator is fitted to its labels.
-    n_rows, n_gradient_rows : int
-        Maximum numbers of rows to learn a metric on and to average gradients over.
-    fraction : float
-        Fraction of these rows to hold out.
-    kernels : tuple of tuples
-        Kernels of the default estimator, with their widths. The first entry: the kernel
-        to learn metrics with, and others to choose from at the end. The second, if any:
-        those of the Manhattan distance. ((None,),): the kernel of the estimator.
+
+    Attributes
+    ----------
+    kinds : tuple
+        Kinds of metric to learn, in turn.
     """
 
-    #: Whether rows are held out, or given, to tell which metric is better.
-    learns = True
-
-    def __init__(self, estimator, data, n_rows, n_gradient_rows, fraction, kernels):
-        self._estimator, self._kernels = estimator, kernels
+    def __init__(self, model, estimator, data):
+        self._estimator = estimator
         regression = data.groups is None
         self._error_of = _squared_error if regression else _brier_score_of_best_scale
-        rows = np.arange(len(data.targets))
         if not data.constant:
             data, rows = data.without_copies(_trained_rows(data))
             data = data.take(np.sort(rows))
         # A metric adds columns up: a fill value would cost all of them their digits.
         self._frame = frame_of_distances(data.X)
         self._everything = replace(data, X=without_far_values(data.X, *self._frame))
-        self._train, self._validation = draw(self._everything, n_rows), data.validation
-        split = None if data.constant else self._split(fraction)
-        self.learns = split is not None or not (
-            data.validation is None or data.constant
-        )
-        if not self.learns:  # no rows to hold out
+        self._train = draw(self._everything, model.max_metric_rows)
+        # Whether rows tell which metric is better; else all rows give some error.
+        self._compares = not data.constant
+        if self._compares and data.validation is None:
+            self._compares = self._hold_out(model.validation_fraction)
+        elif self._compares:
+            X, *others = data.validation
+            X = without_far_values(cast(X, self._train.X.dtype), *self._frame)
+            self._validation = X, *others
+        if not self._compares:
             self._validation = data.X, data.targets, data.weights
-        elif split is not None:
-            self._train, scored = (self._train.take(part) for part in split)
-            self._validation = scored.X, scored.targets, scored.weights
-        else:
-            X, *others = self._validation
-            X = cast(X, self._everything.X.dtype)
-            self._validation = without_far_values(X, *self._frame), *others
-        self._graded = draw(self._train, n_gradient_rows)
+        self._graded = draw(self._train, model.max_gradient_rows)
         self._seed = data.rng.randint(2**31 - 1)
+        d = data.X.shape[1]
+        self._kernels, self._manhattan_kernels = kernels_to_try(model, d, regression)
+        self.kinds = kinds_to_learn(model, d) if self._compares else ()
 
-    def _split(self, fraction):
-        """Return rows to train with and to hold out, or None if there are too few."""
-        if self._validation is not None:
-            return None
+    def _hold_out(self, fraction):
+        """Hold out rows, unless there are too few; return whether there are enough."""
         n = len(self._train.targets)
         try:
             train, held_out = hold_out(self._train, np.arange(n), fraction)
@@ -243,13 +198,10 @@ class MetricProblem:
         except ValueError:
             if n >= _FEW_ROWS:
                 raise
-            return None
-        return train, held_out
-
-    @property
-    def plain_root(self):
-        """R of the features as they are."""
-        return self._as_features(np.ones(self._train.X.shape[1]))
+            return False
+        scored, self._train = self._train.take(held_out), self._train.take(train)
+        self._validation = scored.X, scored.targets, scored.weights
+        return True
 
     def _fit(self, root, kernel, data):
         """Return a model fitted to the rows of X R."""
@@ -265,12 +217,6 @@ class MetricProblem:
         del model._tells_outcome
         return model
 
-    def fitted(self, kind, number, root):
-        """Return the round of a metric, with its model and the error of the model."""
-        kernel = self._kernels[0][0]
-        model = self._fit(root, kernel, self._train)
-        return Round(kind, number, root, kernel, model, self._error(model, root))
-
     def _error(self, model, root):
         """Return the error of a model on the held-out rows."""
         X, Y, weights = self._validation
@@ -280,17 +226,33 @@ class MetricProblem:
             raise ArithmeticError(f"the validation error is {error}")
         return error
 
+    def _round(self, kind, number, root):
+        """Return the round of a metric, with its model and the error of the model."""
+        model = self._fit(root, self._kernels[0], self._train)
+        error = self._error(model, root)
+        return Round(kind, number, root, self._kernels[0], model, error)
+
+    def first_round(self):
+        """Return the round of the features as they are."""
+        plain = self._as_features(np.ones(self._train.X.shape[1]))
+        return self._round(None, 0, plain)
+
     def next_round(self, before, kind):
         """Return the round after this one, or None if it fails or learns nothing."""
+        number = before.number + 1
         try:
-            root = self._next_root(before, kind)
-            if root is None:
+            M = to_numpy(self._outer_product(before.model, before.root, kind))
+            trace = M.sum() if kind == "diagonal" else np.trace(M)
+            if not 0 < trace < np.inf:
                 return None
-            return self.fitted(kind, before.number + 1, root)
+            root = _of_eigenvalues(
+                M * (len(M) / trace), lambda x: ((1.0 - _FLOOR) * x + _FLOOR) ** 0.5
+            )
+            return self._round(kind, number, self._as_features(root))
         except _FAILURES as error:
             warn_user(
-                f"round {before.number + 1} with metric={kind!r} failed, and the best "
-                f"metric so far is kept: {error}"
+                f"round {number} with metric={kind!r} failed, and the best metric so "
+                f"far is kept: {error}"
             )
             return None
 
@@ -301,22 +263,20 @@ class MetricProblem:
         with the best diagonal metric, has an error near or below that of the best
         kernel, both are compared again by models of all rows.
         """
-        kernels, *manhattan = self._kernels
-        if len(kernels) == 1 or not self.learns:
+        if len(self._kernels) == 1 or not self._compares:
             return best
         rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
-        chosen, error = self._suited(best, kernels, rows)
-        for kernels in manhattan:
-            other, its_error = self._suited(diagonal, kernels, rows)
-            if its_error < _NEARLY * error:
-                error, its_error = (
-                    one.error
-                    if one is best
-                    else self._error_of_part(one.root, one.kernel, self._train)
-                    for one in (chosen, other)
-                )
-                if its_error < _CLEARLY * error:
-                    chosen = other
+        chosen, error = self._suited(best, self._kernels, rows)
+        if not self._manhattan_kernels:
+            return chosen
+        other, its_error = self._suited(diagonal, self._manhattan_kernels, rows)
+        if its_error < _NEARLY * error:
+            error = best.error
+            if chosen is not best:
+                error = self._error_of_part(chosen.root, chosen.kernel, self._train)
+            its_error = self._error_of_part(other.root, other.kernel, self._train)
+            if its_error < _CLEARLY * error:
+                return other
         return chosen
 
     def _suited(self, one, kernels, rows):
@@ -331,11 +291,14 @@ class MetricProblem:
         kernel, error = kernels[place], errors[place]
         if one.kernel != kernel:
             one = replace(one, kernel=kernel)
-        if one.kind is not None:
-            softer = self._softer(one.root)
-            of_softer = self._error_of_part(softer, kernel, rows)
-            if of_softer < _CLEARLY * error:
-                return replace(one, root=softer), of_softer
+        if one.kind is None:
+            return one, error
+        R = to_numpy(one.root).astype(np.float64)
+        softer = _of_eigenvalues(R, lambda values: values**_SOFTER_POWER)
+        softer = self._as_features(softer * (len(R) / np.sum(softer**2)) ** 0.5)
+        of_softer = self._error_of_part(softer, kernel, rows)
+        if of_softer < _CLEARLY * error:
+            return replace(one, root=softer), of_softer
         return one, error
 
     def _error_of_part(self, root, kernel, rows):
@@ -344,28 +307,6 @@ class MetricProblem:
             return self._error(self._fit(root, kernel, rows), root)
         except _FAILURES:
             return np.inf
-
-    def _softer(self, root):
-        """Return a power of R below 1."""
-
-        def softer(values):
-            values = values**_SOFTER_POWER
-            return values / np.mean(values**2) ** 0.5
-
-        R = to_numpy(root).astype(np.float64)
-        return self._as_features(_of_eigenvalues(R, softer))
-
-    def _next_root(self, before, kind):
-        """Return R from the gradients of a model, or None if they are all zero."""
-        M = to_numpy(self._outer_product(before.model, before.root, kind))
-        trace = M.sum() if kind == "diagonal" else np.trace(M)
-        if not 0 < trace < np.inf:
-            return None
-
-        def root(values):
-            return ((1.0 - _FLOOR) * values + _FLOOR) ** 0.5
-
-        return self._as_features(_of_eigenvalues(M * (len(M) / trace), root))
 
     def _as_features(self, values):
         """Return a NumPy array as an array of the library, device and type of X."""
@@ -399,36 +340,33 @@ class MetricProblem:
 class RoundRule(Rule):
     """The chosen round is the model, or the best one if a callback ends the training.
 
-    Parameters
-    ----------
-    problem : MetricProblem
-    max_iter : int
-        Maximum number of rounds.
-    say : callable
-        ``say(state)`` shows a round.
+    ``say(state)`` shows a round.
     """
 
     def __init__(self, problem, max_iter, say):
         self._problem, self.max_iter, self._say = problem, max_iter, say
-        self._rounds = []
+        self._rounds, self._chosen = [], None
 
     def update(self, state):
         """Record a round; return whether it is the last."""
         self._say(state)
-        self._rounds.append(replace(state, model=None))  # models hold copies of X
-        return state.is_last
+        one = replace(state.coef, model=None)  # models hold copies of X
+        if state.converged:
+            self._chosen = one
+        else:
+            self._rounds.append(one)
+        return state.converged
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the rounds."""
         rounds = self._rounds
-        tried = [one for one in rounds if not one.is_last]
+        chosen = self._chosen or min(rounds, key=lambda one: one.error)
         scores = {
-            "metric": [one.kind for one in tried],
-            "round": [one.number for one in tried],
-            "score": [1.0 - one.error for one in tried],
+            "metric": [one.kind for one in rounds],
+            "round": [one.number for one in rounds],
+            "score": [1.0 - one.error for one in rounds],
         }
-        best = min(rounds, key=lambda one: (not one.is_last, one.error))
-        return self._problem.fitted_attributes(best) | {"validation_scores_": scores}
+        return self._problem.fitted_attributes(chosen) | {"validation_scores_": scores}
 
 
 def mapped(X, root):
@@ -465,16 +403,10 @@ def _squared_error(F, Y, weights):
 def _brier_score_of_best_scale(F, Y, weights):
     """Return the Brier score of softmax(c F) at the best scale c, over a constant's.
 
-    Other losses rank models differently than their error rates. On MNIST the squared
-    error of the values falls by a quarter with a full metric, while the error rate
-    rises from 4.3 to 4.7 %; the log loss prefers penalties with more errors (covtype).
-
-    Parameters
-    ----------
-    F, Y : ndarray of shape (m, l)
-        Values, and targets of the classes: -1 and +1 in one column, or one column of 0
-        and 1 per class.
-    weights : ndarray of shape (m,) or None
+    Targets Y are -1 and +1 in one column, or one column of 0 and 1 per class. Other
+    losses rank models differently than their error rates. On MNIST the squared error of
+    the values falls by a quarter with a full metric, while the error rate rises from
+    4.3 to 4.7 %; the log loss prefers penalties with more errors (covtype).
     """
     if Y.shape[1] == 1:
         F, Y = np.hstack([-F, F]), np.hstack([Y < 0, Y > 0])

@@ -54,23 +54,15 @@ from .eigenpro_fit import (
     tuned_attributes,
 )
 
-_LEFT_OUT = "its row was left out"
 # So many rows, or this part of them, may be fill values.
 _FEW_FAR_ROWS, _FEW_FAR = 3, 0.01
-# Fitted attributes that are counts or means of rows.
-_ROW_STATISTICS = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
 
 
 def is_solved_directly(model, features):
-    """Whether a model is solved directly, on these features.
-
-    If it chooses alpha=0 for rows that are not in memory, it is not.
-    """
-    if not (has_penalty(model) or features.in_core):
-        return False
-    if not may_be_direct(model, damping=0.25):
-        return False
-    return direct_pays_on_features(features, model.max_iter)
+    """Whether a model is solved directly; not if it chooses alpha=0 for a file."""
+    may_be = has_penalty(model) or features.in_core
+    may_be = may_be and may_be_direct(model, damping=0.25)
+    return may_be and direct_pays_on_features(features, model.max_iter)
 
 
 class _LinearEigenPro(Streaming, Model):
@@ -185,18 +177,16 @@ class _LinearEigenPro(Streaming, Model):
         return plan_on_features(shape, features, direct, sizes)
 
     def _prepare(self, data):
-        """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         data, train = _without_leverage(data, train)
         fewest = max(largest_size(self), data.X.shape[1])
         merged = data.merged(train, fewest=fewest)
         data, train = merged.data, merged.rows
         spared = spare(self, merged)
-        predicted = held_out if spared is None else spared.rows
         problem = self._problem(
             data,
             train,
-            predicted,
+            held_out if spared is None else spared.rows,
             self.fit_intercept,
             needs_normal=partial(is_solved_directly, self),
         )
@@ -216,14 +206,8 @@ class _LinearEigenPro(Streaming, Model):
         begun = problem.normal = None  # free d x d numbers
         tuning = self._tune(problem, alpha)
         start = self._first_coef(problem)
-        make_solver = partial(
-            self._solver,
-            problem,
-            tuning.preconditioner,
-            batch_size=tuning.batch_size,
-            step_size=tuning.step_size,
-            alpha=alpha,
-        )
+        chosen = self._chosen(problem, alpha, tuning)
+        make_solver = partial(self._solver, problem, tuning.preconditioner, chosen)
         solver = make_solver(
             coef=start,
             try_steps=is_auto(self.step_size),
@@ -232,7 +216,6 @@ class _LinearEigenPro(Streaming, Model):
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
         rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
-        chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 
     def _prepare_direct(self, problem, alpha, begun, merged):
@@ -251,20 +234,14 @@ class _LinearEigenPro(Streaming, Model):
             begun=begun,
             normal=problem.normal,
         )
-        if found is None:
-            return None
-        if not found.loss <= weighted_mean_square(problem.targets, problem.weights):
+        of_mean = weighted_mean_square(problem.targets, problem.weights)
+        if found is None or not found.loss <= of_mean:
             return None
         problem.normal = None
-        chosen = {
-            "alpha_": alpha,
-            "components_": None,
-            "damping_": float(self.damping),
-            "fit_intercept_": bool(self.fit_intercept),
-        }
         places = np.arange(found.kept.shape[0])
         residual, kept = to_numpy(found.residual), to_numpy(found.kept)
         out_of_sample = merged.left_out(places, residual, kept)
+        chosen = self._chosen(problem, alpha)
         return prepared_solution(problem, found.coef, found.loss, chosen, out_of_sample)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
@@ -279,12 +256,15 @@ class _LinearEigenPro(Streaming, Model):
             **options,
         )
 
-    def _solver(self, problem, preconditioner, **options):
+    def _solver(self, problem, preconditioner, chosen, **options):
         return eigenpro(
             problem.operator,
             problem.targets,
             preconditioner,
             weights=problem.weights,
+            batch_size=chosen["batch_size_"],
+            step_size=chosen["step_size_"],
+            alpha=chosen["alpha_"],
             rng=problem.rng,
             step=step_on_features,
             **options,
@@ -311,15 +291,19 @@ class _LinearEigenPro(Streaming, Model):
             damping=self.damping,
         )
 
-    def _chosen(self, tuning, problem):
-        """Return the fitted attributes of what was chosen."""
-        vectors = tuning.preconditioner.vectors
-        return tuned_attributes(tuning, problem) | {
-            "algorithm_": "eigenpro",
-            "components_": problem.to_source(problem.xp.asarray(vectors.T, copy=True)),
+    def _chosen(self, problem, alpha, tuning=None):
+        """Return the fitted attributes of what was chosen, without epochs or with."""
+        chosen = {
+            "alpha_": alpha,
+            "components_": None,
             "damping_": float(self.damping),
             "fit_intercept_": bool(self.fit_intercept),
         }
+        if tuning is None:
+            return chosen
+        vectors = problem.xp.asarray(tuning.preconditioner.vectors.T, copy=True)
+        chosen |= {"algorithm_": "eigenpro", "components_": problem.to_source(vectors)}
+        return chosen | tuned_attributes(tuning, problem)
 
     def _first_coef(self, problem):
         """Return zero, or the coefficients that ``warm_start=True`` continues from."""
@@ -350,7 +334,8 @@ class _LinearEigenPro(Streaming, Model):
 
     def _take_model(self, attributes):
         # The means, and so the intercept, are those of all rows seen.
-        of_rows = {name: getattr(self, name) for name in _ROW_STATISTICS}
+        names = "mean_", "target_mean_", "n_samples_seen_", "weight_seen_"
+        of_rows = {name: getattr(self, name) for name in names}
         super()._take_model(attributes | of_rows)
         if not self.fit_intercept_:
             return
@@ -365,20 +350,26 @@ class _LinearEigenPro(Streaming, Model):
         if hasattr(self, "n_samples_seen_"):
             center, seen = self.fit_intercept_, self._seen
             problem = self._problem(data, rows, None, center, seen, counts=False)
-            coef, halvings = problem.coef_of(self.coef_), self.n_step_halvings_
+            coef = problem.coef_of(self.coef_)
             m = self.batch_size_  # None after a direct solution: chosen anew
         else:
             problem = self._problem(data, rows, None, self.fit_intercept)
-            coef, halvings, m = problem.initial_coef(), 0, self.batch_size
+            coef, m = problem.initial_coef(), self.batch_size
+        alpha, halvings = given_penalty(self), 0
         if anew:
             tuning = self._tune(problem, batch_size=m)
             preconditioner = tuning.preconditioner
-            chosen, halvings = self._chosen(tuning, problem), 0
+            chosen = self._chosen(problem, alpha, tuning)
         else:
-            preconditioner = self._previous_preconditioner(problem)
-            names = "batch_size_", "step_size_"
-            chosen = {name: getattr(self, name) for name in names}
-        chosen["alpha_"] = given_penalty(self)
+            halvings, xp = self.n_step_halvings_, problem.xp
+            vectors, values = (
+                xp.astype(move(array, xp, problem.device), problem.dtype, copy=False)
+                for array in (self.components_, self.eigenvalues_)
+            )
+            preconditioner = LinearSpectral(vectors.T, values, self.damping_)
+            preconditioner = preconditioner.truncate(self.n_components_)
+            sizes = {"batch_size_": m, "step_size_": self.step_size_}
+            chosen = sizes | {"alpha_": alpha}
         # The few steps on a piece may end badly unnoticed if all its targets are near
         # the mean. Its loss may exceed that before or that of zero, but not both.
         loss = problem.loss(coef)
@@ -386,10 +377,8 @@ class _LinearEigenPro(Streaming, Model):
         solver = self._solver(
             problem,
             preconditioner,
+            chosen,
             coef=coef,
-            batch_size=chosen["batch_size_"],
-            step_size=chosen["step_size_"],
-            alpha=chosen["alpha_"],
             try_steps=False,
             zero_loss=max(loss, problem.rounding) * problem.targets.shape[1],
             n_halvings=halvings,
@@ -398,23 +387,17 @@ class _LinearEigenPro(Streaming, Model):
         )
         return problem, solver, chosen
 
-    def _previous_preconditioner(self, problem):
-        xp, dtype = problem.xp, problem.operator.dtype
-        vectors, values = (
-            xp.astype(move(array, xp, problem.device), dtype, copy=False)
-            for array in (self.components_, self.eigenvalues_)
-        )
-        made = LinearSpectral(vectors.T, values, self.damping_)
-        return made.truncate(self.n_components_)
-
     def _warn_of_far_values(self, X):
         if not is_lazy(X) and self.coef_.dtype != X.dtype:  # see _without_leverage
             X = _in_double(X)
-        warn_of_leverage(self, X, _squared_norms, _LEFT_OUT)
+        self._rows_with_leverage(X)
+
+    def _rows_with_leverage(self, X):
+        return warn_of_leverage(self, X, _squared_norms, "its row was left out")
 
     def _without_leverage(self, piece):
         # A few steps on a piece can't fit such rows, which would only move the means.
-        found = warn_of_leverage(self, piece.X, _squared_norms, _LEFT_OUT)
+        found = self._rows_with_leverage(piece.X)
         return piece if found is None else piece.take(np.flatnonzero(~found))
 
     def _expand(self, X):
@@ -442,12 +425,17 @@ def _without_leverage(data, rows):
     More than a few such rows are no fill values: the data become float64, if they are
     not. Rows in files are as given.
     """
-    if is_lazy(data.X):
+    X = data.X
+    if is_lazy(X):
         return data, rows
-    norms = _norms_in_double(data.X)[rows]
-    far = have_leverage(norms, data.X.dtype)
+    with np.errstate(over="ignore"):
+        norms = to_numpy(_squared_norms(X)).astype(np.float64)
+        if not np.isfinite(norms).all():  # in float32
+            norms = to_numpy(_squared_norms(_in_double(X)))
+    norms = norms[rows]
+    far = have_leverage(norms, X.dtype)
     if far.sum() > max(_FEW_FAR_ROWS, _FEW_FAR * len(rows)):
-        data = replace(data, X=_in_double(data.X))
+        data = replace(data, X=_in_double(X))
         far = have_leverage(norms, data.X.dtype)
     return data, rows if far.all() else rows[~far]
 
@@ -457,15 +445,6 @@ def _in_double(X):
     if scipy.sparse.issparse(X):
         return X.astype(np.float64)
     return namespace(X).astype(X, namespace(X).float64, copy=False)
-
-
-def _norms_in_double(X):
-    """Return |x|^2 of every row; where squares overflow in float32 too."""
-    with np.errstate(over="ignore"):
-        norms = to_numpy(_squared_norms(X)).astype(np.float64)
-        if not np.isfinite(norms).all():
-            norms = to_numpy(_squared_norms(_in_double(X)))
-    return norms
 
 
 def _squared_norms(X):

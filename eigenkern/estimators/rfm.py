@@ -34,7 +34,7 @@ from .gradients import is_on_kernels
 from .learned_metric import (
     MetricProblem,
     RoundRule,
-    kernels_to_compare,
+    kernels_to_try,
     kinds_to_learn,
     learned_metrics,
     mapped,
@@ -81,7 +81,6 @@ class _RecursiveFeatureMachine(
         self.verbose = verbose
 
     def _inner(self):
-        """Return the estimator that is fitted with a metric."""
         return self._default() if self.estimator is None else self.estimator
 
     @property
@@ -99,7 +98,15 @@ class _RecursiveFeatureMachine(
                 f"estimator must be {kind} on kernels of eigenkern, such as "
                 f"{self._default.__name__}(); got {estimator!r}"
             )
-        _check_differentiable(estimator)
+        kernel = estimator.kernel
+        if is_precomputed(estimator) or not isinstance(kernel, str | Kernel):
+            raise ValueError(
+                "estimator must have a kernel by name or from eigenkern.kernels, "
+                "because a metric is learned from its gradients; got "
+                f"kernel={kernel!r}"
+            )
+        if isinstance(kernel, Kernel):
+            kernel.slope()  # raises an error if there is none
         kinds = ("auto", "diagonal", "full")
         if not isinstance(self.metric, str) or self.metric not in kinds:
             raise ValueError(
@@ -163,13 +170,11 @@ class _RecursiveFeatureMachine(
         )
 
     def _plan(self, shape):
-        inner, n, n_compared = self._inner(), shape.n, 0.0
-        kernel = inner.kernel
-        if self.estimator is None:
-            kernels = kernels_to_compare(self.metric, shape.d, shape.labels)
-            kernel, _ = kernels[0][0]
-            # Each, and a softer metric; those of the Manhattan distance take longer.
-            n_compared = sum(len(some) + 1 for some in kernels) + 6 * (len(kernels) - 1)
+        inner, n, n_compared = self._inner(), shape.n, 0
+        (first, *others), manhattan = kernels_to_try(self, shape.d, not shape.labels)
+        kernel = inner.kernel if first is None else first[0]
+        if others:  # and a softer metric; those of the Manhattan distance take longer
+            n_compared = 2 + len(others) + 3 * len(manhattan)
         shape = replace(shape, kernel=named_kernel(kernel))
         n_metric = min(n, self.max_metric_rows)
         held_out = math.ceil(self.validation_fraction * n_metric)
@@ -181,7 +186,7 @@ class _RecursiveFeatureMachine(
             replace(shape, n_held_out=held_out),
             part,
             final,
-            n_kinds=len(kinds_to_learn(self.metric, shape.d)),
+            n_kinds=len(kinds_to_learn(self, shape.d)),
             n_rounds=self.max_rounds,
             n_graded=min(n_metric - held_out, self.max_gradient_rows),
             n_compared=n_compared,
@@ -191,36 +196,22 @@ class _RecursiveFeatureMachine(
         estimator = clone(self._inner())
         if getattr(estimator, "random_state", 0) is None:
             estimator.set_params(random_state=data.rng.randint(2**31 - 1))
-        kernels = ((None,),)
-        if self.estimator is None:
-            kernels = kernels_to_compare(
-                self.metric, data.X.shape[1], data.groups is not None
-            )
-        problem = MetricProblem(
-            estimator,
-            data,
-            self.max_metric_rows,
-            self.max_gradient_rows,
-            self.validation_fraction,
-            kernels,
-        )
-        kinds = kinds_to_learn(self.metric, data.X.shape[1])
-        solver = learned_metrics(problem, kinds, self.max_rounds)
-        rule = RoundRule(problem, self._n_iterations, self._say_round)
-        return problem, solver, {}, rule
+        problem = MetricProblem(self, estimator, data)
+        solver = learned_metrics(problem, self.max_rounds)
+        return problem, solver, {}, RoundRule(problem, self._n_iterations, self._tell)
 
     @property
     def _n_iterations(self):
         return 2 * self.max_rounds + 2
 
     def _progress(self):
-        return None  # `_say_round` shows the rounds
+        return None  # `_tell` shows the rounds
 
-    def _say_round(self, one):
-        name = "plain kernel"
+    def _tell(self, state):
+        one, name = state.coef, "plain kernel"
         if one.kind is not None:
             name = f"{one.kind} metric, round {one.number}"
-        if not one.is_last:
+        if not state.converged:
             self._say(f"{name}: validation error {one.error:.4g}")
         elif one.kernel is not None:
             kernel, width = one.kernel
@@ -283,18 +274,6 @@ class _RecursiveFeatureMachine(
         X_R : array of shape (n_samples, n_features)
         """
         return self._of_mapped(X, "transform", lambda X_R: X_R)
-
-
-def _check_differentiable(estimator):
-    """Raise a ValueError unless the estimator's kernel has a gradient."""
-    kernel = estimator.kernel
-    if is_precomputed(estimator) or not isinstance(kernel, str | Kernel):
-        raise ValueError(
-            "estimator must have a kernel by name or from eigenkern.kernels, because a "
-            f"metric is learned from its gradients; got kernel={kernel!r}"
-        )
-    if isinstance(kernel, Kernel):
-        kernel.slope()
 
 
 class RFMRegressor(RegressionTargets, _RecursiveFeatureMachine):

@@ -9,8 +9,6 @@ from .step import SAFETY
 
 # lambda if it is not chosen, and the smallest one that is chosen.
 ALPHA = 1e-6
-# Standard deviations at which residuals are clipped to choose lambda.
-OUTLIER = 3.0
 # Rows and features of a step that evaluates every block again, as in the paper.
 _BATCH_SIZE, _BLOCK_SIZE = 4096, 256
 # Rows times features of a step with running values: with fewer, the overhead of NumPy's
@@ -24,38 +22,42 @@ _STEP_WORK = 2e6
 _FIRST_FREQUENCIES = 8192
 # Bytes that the features of a batch may take.
 _BATCH_BYTES = 128e6
+# Minimum number of steps in an epoch: fewer measure the loss too poorly. Errors on 800
+# rows of eight data sets with 4, 8 and 16 are 0.96 to 1.02 times those with 32; with
+# max_features=2048 the mean error is 0.93 times as large with 8, 1.06 times with 128.
+_MIN_STEPS = 32
 # Rows on which the largest eigenvalue of the kernel is measured. Its standard deviation
 # over six draws is at most 3 % (with 500 rows at most 7 %; five data sets, gaussian and
 # laplacian), much less than the margin of `SAFETY`.
 N_SAMPLED = 2000
 
 
-def choose_sizes(n, block_size, batch_size, max_features, *, keep_values):
-    """Return F and B for n rows.
+def choose_sizes(model, n, n_columns=1, cache=0.0):
+    """Return F and B for n rows, and the bytes of the running values of f, or 0.
 
-    If values are kept, the blocks since the last visit of a batch cost n F per step,
-    whatever B is, so a batch of all rows has the least noise. F is so large that the
-    work of a step outweighs its overhead.
-
-    Parameters
-    ----------
-    n : int
-    block_size, batch_size : int or "auto"
-    max_features : int or None
-    keep_values : bool
-        Whether the values of f on all rows are kept.
+    If they fit in the cache, in float64, the blocks since the last visit of a batch
+    cost n F per step, whatever B is, so a batch of all rows has the least noise. F is
+    so large that the work of a step outweighs its overhead.
     """
+    kept = 8.0 * n * n_columns
+    kept = kept if kept <= cache else 0.0
+    block_size, batch_size = model.block_size, model.batch_size
     if block_size == "auto":
         block_size = _BLOCK_SIZE
-        if keep_values:
+        if kept:
             power = round(np.log2(_STEP_WORK / n))
             block_size = int(np.clip(2.0**power, 32, 128))
-        block_size = min(block_size, max_features or block_size)
+        block_size = min(block_size, model.max_features or block_size)
     if batch_size == "auto":
         batch_size = _BATCH_SIZE
-        if keep_values:
+        if kept:
             batch_size = max(int(_BATCH_BYTES // (16 * block_size)), 2)
-    return block_size, min(batch_size, n)
+    return block_size, min(batch_size, n), kept
+
+
+def passes_of_epoch(n, batch_size):
+    """Return how often an epoch passes over n rows."""
+    return -(-_MIN_STEPS // -(-n // batch_size))
 
 
 def first_blocks(block_size):
@@ -77,22 +79,10 @@ def longest_safe_step(
 
     On rows outside the batch, F features stand for the kernel. This adds noise of
     variance gamma^2 / (2 F B) times the residual; in trials it grew within n / B steps
-    if ``gamma L n / B > 6 F beta``.
+    if ``gamma L n / B > 6 F beta``. A step shrinks f by gamma lambda, at most a half.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    rows : array of shape (m, d)
-        A random sample of `N_SAMPLED` rows, or all.
-    weights : array of shape (m,)
-    curvature : float
-        L.
-    block_size, batch_size : int
-        F and B.
-    n : int or None
-        Number of rows that are visited in turn; None: every batch has new rows.
-    alpha : float
-        lambda: a step shrinks f by the fraction gamma lambda, at most a half.
+    The rows are a random sample of `N_SAMPLED`, or all; n is the number of rows that
+    are visited in turn, or None if every batch has new rows.
     """
     operator, m = TiledKernel(kernel, rows), rows.shape[0]
     xp = operator.xp
@@ -123,14 +113,7 @@ def longest_safe_step(
 
 
 def make_steps(step_size, longest, decay):
-    """Return the `Steps` for the parameter `step_size`.
-
-    Parameters
-    ----------
-    step_size : float, "auto" or tuple
-    longest, decay : float
-        From `longest_safe_step`; a step given as a number is `longest`, with no decay.
-    """
+    """Return the `Steps` for the parameter `step_size`; a number is the longest."""
     if not isinstance(step_size, tuple | list):
         return Steps(lambda t: longest / (1.0 + decay * t), longest)
     constant = float(step_size[1])

@@ -17,17 +17,10 @@ from .problem import Problem, mean_of_targets, take, weighted_mean_square
 
 
 class Seen(NamedTuple):
-    """Rows seen before, which count in the means.
+    """Rows seen before, which count in the means: their number and total weight.
 
-    Attributes
-    ----------
-    n_rows : int
-    weight : float
-        Their total weight.
-    mean : array of shape (d,)
-        Mean of their features, where X lives.
-    target_mean : ndarray of shape (l,)
-        In float64, on the host.
+    The means are that of their features, (d,), where X lives, and that of their
+    targets, (l,), in float64 on the host.
     """
 
     n_rows: int
@@ -39,24 +32,10 @@ class Seen(NamedTuple):
 class LinearProblem(Problem):
     """Least squares with f = (x - mean) w + intercept.
 
-    Parameters
-    ----------
-    data : Data
-        Its X may be sparse, in CSR.
-    train, held_out : ndarray of int
-        Rows to train with, in the solver's order; rows to score (or None).
-    device : str
-        The parameter of the estimator.
-    center : bool
-        Whether there is an intercept.
-    one_dimensional : bool
-        Whether the fitted coefficients have the shape (d,), of one output.
-    seen : Seen, default=None
-        Rows of earlier pieces.
-    counts : bool, default=True
-        Whether the training rows count in the means.
-    needs_normal : callable, default=None
-        ``needs_normal(operator)`` returns whether `normal` is needed. None: it is not.
+    X may be sparse, in CSR. `center`: there is an intercept. `one_dimensional`: fitted
+    coefficients have the shape (d,), of one output. `seen`: rows of earlier pieces;
+    unless `counts`, the training rows do not count in the means.
+    ``needs_normal(operator)``, if given, returns whether `normal` is needed.
 
     Attributes
     ----------
@@ -98,68 +77,56 @@ class LinearProblem(Problem):
         self.dtype, self.rng = X.dtype, data.rng
         self._one_dimensional = one_dimensional
         rows = X.in_order(train) if is_lazy(X) else rows_of(train)
-        w = np.ones(len(train)) if data.weights is None else data.weights[train]
-        self._seen, Y = seen, data.targets[train]
-        if isinstance(X, StoredRows):
-            levels, sums = self._read_once(
-                rows, Y, data.weights, w, center, needs_normal
+        w, Y, sums, levels = data.weights_of(train), data.targets[train], None, None
+        if isinstance(X, StoredRows):  # read once; a file has no earlier pieces
+            zeros = np.zeros(X.shape[1], dtype=self.dtype)
+            with_gram = needs_normal is not None
+            with_gram = with_gram and needs_normal(features_of(rows, zeros))
+            target_mean = mean_of_targets(Y, w) if center else np.zeros(Y.shape[1])
+            sums = sums_of_features(
+                rows,
+                Y,
+                None if data.weights is None else w,
+                target_mean,
+                center=center,
+                with_gram=with_gram,
             )
+            check_extremes(*sums.extremes, self.xp, self.dtype)
+            mean, levels = (sums.mean, sums.levels) if center else (zeros, None)
+            seen = Seen(len(w), w.sum(), self.array(mean), target_mean)
         else:
             values = rows.data if scipy.sparse.issparse(rows) else rows
             check_largest(values, self.xp, self.dtype)
-            zeros, sums = self.array(np.zeros(X.shape[1])), None
-            levels = levels_of(rows, zeros) if center else None
+            if center:
+                levels = levels_of(rows, self.array(np.zeros(X.shape[1])))
             if counts:
-                self._seen = self._sum_up(rows, Y, w, levels, seen)
-        self._mean = self._on_device(self._seen.mean)
-        self.weights, relative = None, self._seen.n_rows / self._seen.weight
+                seen = self._sum_up(rows, Y, w, levels, seen)
+        self._seen, self._mean = seen, self._on_device(seen.mean)
+        self.weights, relative = None, seen.n_rows / seen.weight
         if data.weights is not None or relative != 1.0:
             self.weights = self.array(w * relative)
-        self.targets = self.array(Y - self._seen.target_mean)
-        varies = self._varying(levels)
-        self.operator = features_of(rows, self._mean, varies)
-        self.normal = self._normal_equations(sums, varies, relative)
+        self.targets = self.array(Y - seen.target_mean)
+        varies = None  # all columns do
+        if levels is not None:
+            constant = near(levels, self._mean)
+            if bool(self.xp.any(constant)):
+                varies = self.xp.astype(~constant, self.dtype)
+        self.operator, self.normal = features_of(rows, self._mean, varies), None
+        if sums is not None and sums.gram is not None:
+            G, b = sums.normal_equations(self._mean)
+            varies = np.ones_like(self._mean) if varies is None else varies
+            G *= varies
+            G *= relative * varies[:, None]
+            self.normal = G, relative * varies[:, None] * b
         self._held_out = None if held_out is None else rows_of(held_out)
-
-    def _read_once(self, rows, Y, weights, w, center, needs_normal):
-        """Return the levels of a file's columns, or None, and all sums over the file.
-
-        Pieces of a stream are in memory, so a file has no earlier pieces.
-        """
-        zeros = np.zeros(rows.shape[1], dtype=self.dtype)
-        with_gram = needs_normal is not None and needs_normal(features_of(rows, zeros))
-        mean, target_mean = zeros, np.zeros(Y.shape[1])
-        if center:
-            target_mean = mean_of_targets(Y, w)
-        weights = None if weights is None else w
-        sums = sums_of_features(
-            rows, Y, weights, target_mean, center=center, with_gram=with_gram
-        )
-        check_extremes(*sums.extremes, self.xp, self.dtype)
-        mean = self.array(sums.mean) if center else zeros
-        self._seen = Seen(len(w), w.sum(), mean, target_mean)
-        return sums.levels if center else None, sums
-
-    def _normal_equations(self, sums, varies, relative):
-        """Return `normal`, from sums over a file."""
-        if sums is None or sums.gram is None:
-            return None
-        G, b = sums.normal_equations(self._mean)
-        varies = np.ones_like(self._mean) if varies is None else varies
-        G *= varies
-        G *= relative * varies[:, None]
-        return G, relative * varies[:, None] * b
 
     def _sum_up(self, rows, Y, w, levels, seen):
         """Return the `Seen` of these rows and those seen before."""
         total, n = w.sum(), len(w)
         mean, target_mean = self.array(np.zeros(rows.shape[1])), np.zeros(Y.shape[1])
         if levels is not None:
-            if is_lazy(rows):
-                sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
-                mean = sums[:, 0]
-            else:
-                mean = self.array(w / total) @ rows
+            sums = features_of(rows, mean).adjoint(self.array(w / total)[:, None])
+            mean = sums[:, 0]
             mean = self.xp.where(self.xp.isnan(levels), mean, levels)
             target_mean = mean_of_targets(Y, w)
         if seen is None:
@@ -169,15 +136,6 @@ class LinearProblem(Problem):
         old = self._on_device(seen.mean)
         target_mean = seen.target_mean + part * (target_mean - seen.target_mean)
         return Seen(seen.n_rows + n, weight, old + part * (mean - old), target_mean)
-
-    def _varying(self, levels):
-        """Return 1 for columns that vary and 0 for constant ones; None if all count."""
-        if levels is None:
-            return None
-        varies = ~near(levels, self._mean)
-        if bool(self.xp.all(varies)):
-            return None
-        return self.xp.astype(varies, self.dtype)
 
     def _on_device(self, mean):
         mean = move(mean, self.xp, self.device)

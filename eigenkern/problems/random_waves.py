@@ -5,32 +5,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.array import device_of, move, namespace, to_numpy
+from ..arrays.array import move, to_numpy
 from ..losses import SquaredError, weighted_median
 from ..methods.stochastic import Expansion, TrainingRows
 from ..operators.waves import FourierBlocks, frame_of_phases
-from ..plan.stochastic_step import ALPHA, N_SAMPLED, OUTLIER, longest_safe_step
+from ..plan.stochastic_step import ALPHA, N_SAMPLED, longest_safe_step
 from ..rows.robust import cast
 from ..rows.transfer import move_what_fits
 from .closed_form import auto_alpha
 from .kernel_parameters import make_kernel
 from .problem import Problem, take
 
+# Standard deviations at which residuals are clipped to choose lambda.
+_OUTLIER = 3.0
+
 
 class Start(NamedTuple):
     """What is chosen on the first rows and kept for later rows.
 
-    Attributes
-    ----------
-    kernel : Kernel
-    seed : int
-        Seed of the frequencies.
-    offset : array of shape (d,)
-        Subtracted from all rows.
-    limits : array of shape (d,)
-        How far from the offset entries are cut off.
-    target_scale, constant : ndarray of shape (l,)
-        The unit of the targets, and the constant to start from, in units of y.
+    `seed` is that of the frequencies; `offset` is subtracted from all rows, whose
+    entries are cut off at the `limits`, (d,) each. `target_scale` (l,) is the unit of
+    the targets, `constant` (l,) the one to start from, in units of y.
     """
 
     kernel: Any
@@ -42,7 +37,7 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, fitted):
-        """Return the `Start` of a fitted model, from its attributes."""
+        """Return that of a fitted model, from its attributes."""
         names = "target_scale_", "intercept_", "feature_mean_"
         scale, *parts = (to_numpy(fitted[name]).astype(np.float64) for name in names)
         rest = fitted["kernel_"], fitted["seed_"], fitted["offset_"], fitted["limits_"]
@@ -52,22 +47,8 @@ class Start(NamedTuple):
 class FourierProblem(Problem):
     """Any convex loss of f = b + sum_k (phi_k - mu_k)' A_k, phi_k random features.
 
-    Parameters
-    ----------
-    data : Data
-    train, held_out : ndarray of int
-        Rows to train with, in the solver's order; rows to score (or None).
-    loss : Loss
-    numbers : bool
-        Whether targets are numbers, which are centered and scaled, not labels.
-    kernel, bandwidth, device
-        Parameters of the estimator.
-    block_size : int
-        F.
-    frequency_bytes : float
-        Memory for caching frequencies.
-    start : Start, default=None
-        That of a fitted model, to continue with it. None: chosen on the training rows.
+    With `numbers`, targets are numbers, which are centered and scaled, not labels. With
+    a `start`, that of a fitted model, it continues with this model.
 
     Attributes
     ----------
@@ -94,21 +75,20 @@ class FourierProblem(Problem):
         start=None,
     ):
         super().__init__(device, data.X, several=False)
-        self._data, self._train = data, train
         all_rows = move_what_fits(data.X, self.xp, self.device)
         self.rng, self.loss_function = data.rng, loss
-        X, Y = take(all_rows, train), data.targets[train]
-        w = np.ones(len(train)) if data.weights is None else data.weights[train]
+        X, Y, w = take(all_rows, train), data.targets[train], data.weights_of(train)
         w = w / w.mean()
         if start is None:
             kernel = make_kernel(kernel, bandwidth, X, self.rng, Y, w, data)
             start = self._choose(kernel, X, Y, w, numbers)
-        self._offset = move(start.offset, self.xp, self.device)
-        self._limits = move(start.limits, self.xp, self.device)
+        self.kernel, self._target_scale = start.kernel, start.target_scale
+        self._offset, self._limits = (
+            move(values, self.xp, self.device)
+            for values in (start.offset, start.limits)
+        )
         X = cast(X, self._offset.dtype)
-        self.dtype, self.kernel = X.dtype, start.kernel
-        self.weights = self.array(w)
-        self._target_scale, constant = start.target_scale, start.constant
+        self.dtype, constant = X.dtype, start.constant
         # A loss of numeric targets depends only on y - f: shift the targets by the
         # constant, and scale them so that a threshold of the loss means the same in
         # every unit.
@@ -116,8 +96,10 @@ class FourierProblem(Problem):
         if numbers:
             Y, self._shift = (Y - constant) / self._target_scale, constant
             constant = np.zeros_like(constant)
-        self.targets, self._constant = self.array(Y), self.array(constant)
-        self.rows = TrainingRows(X, _by_columns(self.targets), self.weights)
+        # Contiguous columns make losses of few columns faster.
+        self.targets = self.array(Y.T.copy()).T
+        self.weights, self._constant = self.array(w), self.array(constant)
+        self.rows = TrainingRows(X, self.targets, self.weights)
         if held_out is not None:
             self._held_out = take(all_rows, held_out)
             w = None if data.weights is None else data.weights[held_out]
@@ -139,9 +121,8 @@ class FourierProblem(Problem):
             rounding = 1e-12 * np.abs(Y).max(axis=0)
             scale = np.where(deviation > rounding, deviation, 1.0)
         seed = int(self.rng.randint(2**31 - 1))
-        return Start(
-            kernel, seed, *frame_of_phases(X, kernel.bandwidth), scale, constant
-        )
+        frame = frame_of_phases(X, kernel.bandwidth)
+        return Start(kernel, seed, *frame, scale, constant)
 
     def initial_coef(self):
         """Return the constant model."""
@@ -159,19 +140,18 @@ class FourierProblem(Problem):
             n_steps=fitted["t_"],
         )
 
-    def auto_alpha(self):
-        """Return the lambda that ``alpha="auto"`` means.
+    def auto_alpha(self, data, train):
+        """Return the lambda with which kernel ridge regression predicts new rows best.
 
-        Kernel ridge regression with it predicts new rows best, see `plan.penalty`.
         Near the constant model a loss of curvature L is the squared loss times L, and
         so is its lambda. A loss that tolerates outliers does not see them.
         """
-        Y = (self._data.targets - self._shift) / self._target_scale
+        Y = (data.targets - self._shift) / self._target_scale
         if not isinstance(self.loss_function, SquaredError):
-            Y = np.clip(Y, -OUTLIER, OUTLIER)
-        data = replace(self._data, targets=Y)
+            Y = np.clip(Y, -_OUTLIER, _OUTLIER)
+        data = replace(data, targets=Y)
         curvature = self.loss_function.curvature_at(self._constant)
-        return max(curvature * auto_alpha(self, data, self._train, self.dtype), ALPHA)
+        return max(curvature * auto_alpha(self, data, train, self.dtype), ALPHA)
 
     def longest_step(self, batch_size, n, alpha):
         """Return the `longest_safe_step` for a random sample of the rows."""
@@ -182,14 +162,10 @@ class FourierProblem(Problem):
             self.kernel, rows, weights, curvature, F, batch_size, n, alpha
         )
 
-    def _values(self, X, expansion):
-        """Return f on some rows."""
-        return expansion.values(expansion.product(self.features, X))
-
     def validation_values(self, coef):
         """Return f on the held-out rows in units of y, on the host, shape (m, l)."""
-        F = to_numpy(self._values(self._held_out, coef))
-        return F * self._target_scale + self._shift
+        F = coef.values(coef.product(self.features, self._held_out))
+        return to_numpy(F) * self._target_scale + self._shift
 
     def with_held_out_constant(self, coef):
         """Return `coef` plus the best constant for its residuals on held-out rows."""
@@ -202,7 +178,7 @@ class FourierProblem(Problem):
         """Return the weighted mean loss of the first rows, or of all."""
         n = self.rows.X.shape[0]
         rows = slice(0, min(n_rows or n, n))
-        F = self._values(self.rows.X[rows, :], coef)
+        F = coef.values(coef.product(self.features, self.rows.X[rows, :]))
         losses = self.loss_function.value(self.targets[rows, :], F)
         return float(self.xp.mean(losses * self.weights[rows]))
 
@@ -233,11 +209,3 @@ class FourierProblem(Problem):
             "n_features_used_": n_blocks * self.features.block_size,
             "t_": coef.n_steps,
         }
-
-
-def _by_columns(Y):
-    """Return `Y` with contiguous columns, which make losses of few columns faster."""
-    xp = namespace(Y)
-    out = xp.empty(Y.shape[::-1], dtype=Y.dtype, device=device_of(Y)).T
-    out[:, :] = Y
-    return out

@@ -200,14 +200,12 @@ def test_a_softer_metric(metric, two_of_ten, monkeypatch):
 class Told:
     """A problem whose rounds have given errors."""
 
-    plain_root, learns = None, True
-
     def __init__(self, plain, **errors):
-        self._plain = plain
+        self._plain, self.kinds = plain, tuple(errors)
         self._errors = {kind: iter(values) for kind, values in errors.items()}
 
-    def fitted(self, kind, number, root):
-        return Round(kind, number, root, None, None, self._plain)
+    def first_round(self):
+        return Round(None, 0, None, None, None, self._plain)
 
     def next_round(self, before, kind):
         error = next(self._errors[kind])
@@ -219,11 +217,12 @@ class Told:
 
 def test_a_kind_stops_when_it_has_got_worse_twice():
     problem = Told(1.0, diagonal=[0.9, 9.0, 0.8, 0.8, 0.8, 0.1], full=[2.0, 2.0, 0.1])
-    rounds = list(learned_metrics(problem, ["diagonal", "full"], 9))
+    states = list(learned_metrics(problem, 9))
+    rounds = [state.coef for state in states]
     errors = [one.error for one in rounds]
     assert errors == [1.0, 0.9, 9.0, 0.8, 0.8, 0.8, 2.0, 2.0, 0.8]
     assert [one.number for one in rounds] == [0, 1, 2, 3, 4, 5, 4, 5, 3]
-    assert [one.is_last for one in rounds] == [False] * 8 + [True]
+    assert [state.converged for state in states] == [False] * 8 + [True]
 
 
 @pytest.mark.filterwarnings("ignore:.* learned nothing")  # targets are noise
