@@ -51,7 +51,7 @@ _SOFTER_POWER = 0.7
 # Kernels are compared by models of half of the rows, but of at least this many: results
 # hardly depend on it. With all rows instead of half of 4000 the errors are 0.99 times
 # as large (four tables, three seeds), and a fit takes 1.5 times as long.
-_N_COMPARED = 2000
+N_COMPARED = 2000
 # Kernels of the Manhattan distance to try in regression. Errors with the best kernel
 # above, and the best of these, 8000 rows: california_housing 0.430 0.418, bike_hour
 # 0.224 0.214, cpusmall 0.156 0.151. In classification no table gains (a9a, coil2000,
@@ -265,7 +265,7 @@ class MetricProblem:
         """
         if len(self._kernels) == 1 or not self._compares:
             return best
-        rows = draw(self._train, max(len(self._train.targets) // 2, _N_COMPARED))
+        rows = draw(self._train, max(len(self._train.targets) // 2, N_COMPARED))
         chosen, error = self._suited(best, self._kernels, rows)
         if not self._manhattan_kernels:
             return chosen

@@ -32,6 +32,7 @@ from ..rows.robust import cast, without_far_values
 from .eigenpro import EigenProClassifier, EigenProRegressor
 from .gradients import is_on_kernels
 from .learned_metric import (
+    N_COMPARED,
     MetricProblem,
     RoundRule,
     kernels_to_try,
@@ -178,17 +179,19 @@ class _RecursiveFeatureMachine(
         shape = replace(shape, kernel=named_kernel(kernel))
         n_metric = min(n, self.max_metric_rows)
         held_out = math.ceil(self.validation_fraction * n_metric)
-        part, final = (
+        n_part = n_metric - held_out
+        part, compared, final = (
             inner._plan(replace(shape, estimator=inner, X=shape.X[:m, :], n_train=m))
-            for m in (n_metric - held_out, n)
+            for m in (n_part, min(n_part, max(n_part // 2, N_COMPARED)), n)
         )
         return plan_of_rounds(
             replace(shape, n_held_out=held_out),
             part,
+            compared,
             final,
             n_kinds=len(kinds_to_learn(self, shape.d)),
             n_rounds=self.max_rounds,
-            n_graded=min(n_metric - held_out, self.max_gradient_rows),
+            n_graded=min(n_part, self.max_gradient_rows),
             n_compared=n_compared,
         )
 
