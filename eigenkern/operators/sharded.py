@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from copy import copy
 
 from ..arrays.array import equal_slices, is_cupy, move
 from ..arrays.machine import SENT_BYTES
@@ -17,16 +16,7 @@ def kernel_operator(kernel, centers, devices, rows=None):
     """Return K(X, Z), computed on one device, on several, or where the rows are.
 
     The parameters are those of `ShardedKernel`, but a single device is allowed, and so
-    are lazy rows.
-
-    Returns
-    -------
-    TiledKernel, ShardedKernel or DaskMatrix
-
-    Raises
-    ------
-    MemoryError
-        If a GPU cannot hold its centers.
+    are lazy rows. Raises a MemoryError if a GPU cannot hold its centers.
     """
     devices = devices[: max(centers.shape[0], 1)]
     if isinstance(rows, DaskRows):
@@ -94,24 +84,18 @@ class ShardedKernel(Matrix):
         self.symmetric, self.shape = rows is None, (p, p)
         self.encoded_rows = self._encoded_centers
         if rows is not None:
-            self._set_rows(rows)
-
-    def _set_rows(self, rows):
-        self.shape = rows.shape[0], self.shape[1]
-        self.encoded_rows = self._shards[0].encoder(rows)
+            vars(self).update(vars(self.rows(rows)))
 
     def rows(self, X):
         """Return K(X, Z), with the centers where they are."""
-        other = copy(self)
-        other.symmetric = False
-        other._set_rows(X)
-        return other
+        encoded_rows, shape = self._shards[0].encoder(X), (X.shape[0], self.shape[1])
+        return self._changed(encoded_rows=encoded_rows, shape=shape, symmetric=False)
 
     def plus_diagonal(self, values):
         """Return K(X, X) + diag(values), of rows that are the centers."""
-        other, parts = copy(self), self._split(values)
-        other._shards = self._run_all(lambda k: self._shards[k].plus_diagonal(parts[k]))
-        return other
+        parts = self._split(values)
+        shards = self._run_all(lambda k: self._shards[k].plus_diagonal(parts[k]))
+        return self._changed(_shards=shards)
 
     def _encoded_centers(self, start, stop):
         """Return a range of the centers, encoded, on the first device."""
