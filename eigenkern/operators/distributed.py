@@ -25,58 +25,50 @@ from .matrix import KERNEL_ATTRIBUTES, GivenMatrix, Matrix
 _MAX_GATHERED = 2e6
 
 
-class OnWorkers:
-    """What matrices of rows in a Dask array share.
+class OnWorkers(Matrix):
+    """A matrix of rows in a Dask array, ``local.rows(X)`` of the rows X on a worker.
 
-    Attributes
-    ----------
-    lazy_rows : DaskRows
-        X, not fetched.
+    `lazy_rows` is X, not fetched; `sent` has handles of what workers hold besides.
     """
 
     can_be_cached = in_core = False
 
-    def _describe_on_workers(self, local, rows):
-        """Take the attributes of a local operator, and set the rows."""
+    def __init__(self, local, rows, sent=None):
         self._describe_as(local, *KERNEL_ATTRIBUTES)
         self.shape = rows.shape[0], local.shape[1]
-        self._local, self.lazy_rows = local, rows
+        self._local, self.lazy_rows, self._rows = local, rows, rows
+        self._cluster, self._handles = rows.cluster, [] if sent is None else sent
 
-    @property
-    def _cluster(self):
-        return self.lazy_rows.cluster
-
-
-class DaskMatrix(OnWorkers, Matrix):
-    """K(X, Z), or features, of rows X in a Dask array.
-
-    Each worker creates an operator for its own rows and computes with it. The parts of
-    a product are joined; sums over rows are added, in a tree if they are large. A
-    product sends p l numbers to the workers, and gets n l or p l back.
-
-    Parameters
-    ----------
-    local : TiledKernel or CenteredFeatures
-        ``local.rows(X)`` is the operator of rows X.
-    rows : DaskRows
-    remote : list, default=None
-        The handle of `local`, if it has already been sent.
-    """
-
-    def __init__(self, local, rows, remote=None):
-        self._describe_on_workers(local, rows)
-        self._rows = rows
-        self._remote = [] if remote is None else remote
+    def _of(self, rows):
+        return type(self)(self._local, rows, self._handles)
 
     def part(self, start, stop):
         """Return the matrix of a range of the rows."""
         return self._of(self._rows.part(start, stop))
 
+    def _attempt(self, step, rows):
+        """Return ``step()``, with everything sent again if something was lost."""
+
+        def forget():
+            self._handles.clear()
+            rows.forget()
+
+        return self._cluster.attempt(step, forget)
+
+
+class DaskMatrix(OnWorkers):
+    """K(X, Z), or features, of rows X in a Dask array.
+
+    Each worker creates an operator for its own rows and computes with it. The parts of
+    a product are joined; sums over rows are added, in a tree if they are large. A
+    product sends p l numbers to the workers, and gets n l or p l back.
+    """
+
     def _operator(self):
         """Return the handle of the operator without rows."""
-        if not self._remote:
-            self._remote.append(self._cluster.send(self._local.without_rows()))
-        return self._remote[0]
+        if not self._handles:
+            self._handles.append(self._cluster.send(self._local.without_rows()))
+        return self._handles[0]
 
     def bytes_at(self):
         """Return the bytes of the matrix on each worker."""
@@ -89,24 +81,14 @@ class DaskMatrix(OnWorkers, Matrix):
         """Return the matrix of other rows, on the workers or here."""
         return self._of(X) if isinstance(X, DaskRows) else self._local.rows(X)
 
-    def _of(self, rows):
-        return DaskMatrix(self._local, rows, self._remote)
-
     def _run(self, finish, rows, function, *values, by_row=()):
-        """Return ``finish(handles)`` of the values of a function on each worker.
-
-        If something that was sent is lost, it sends everything again and starts over.
-        """
+        """Return ``finish(handles)`` of the values of a function on each worker."""
 
         def step():
             sent = map(self._cluster.send, values)
             return finish(rows.run(function, self._operator(), *sent, by_row=by_row))
 
-        def forget():
-            self._remote.clear()
-            rows.forget()
-
-        return self._cluster.attempt(step, forget)
+        return self._attempt(step, rows)
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
@@ -184,17 +166,14 @@ class DaskMatrix(OnWorkers, Matrix):
 class CachedDaskMatrix(DaskMatrix):
     """K(X, Z) of rows X in a Dask array, computed once and cached where the rows are.
 
-    Parameters
-    ----------
-    source : DaskMatrix
-        Computes the matrix, and computes again what is lost with a worker.
+    The `source`, a `DaskMatrix`, computes again what is lost with a worker.
     """
 
     def __init__(self, source):
         block = partial(_block, first=0, last=None, dtype=source.dtype)
 
         def make():
-            source._remote.clear()  # it may have been lost
+            source._handles.clear()  # it may have been lost
             return [
                 source._cluster.submit(block, source._operator(), [index], chunk)
                 for group in source._rows.groups
@@ -206,19 +185,16 @@ class CachedDaskMatrix(DaskMatrix):
         super().__init__(GivenRows(source._local), rows)
         self.lazy_rows = source.lazy_rows
 
+    def _of(self, rows):
+        return DaskMatrix(self._local, rows, self._handles)
+
     def rows(self, X):
         """Return the matrix of other rows, which is not cached."""
         return self._source.rows(X)
 
 
 class GivenRows(Matrix):
-    """Creates operators of rows of a kernel matrix that are already computed.
-
-    Parameters
-    ----------
-    source : TiledKernel
-        The operator that computed them.
-    """
+    """Creates operators of rows of a kernel matrix that `source` has computed."""
 
     def __init__(self, source):
         self._describe_as(source, "shape", "factored")
@@ -235,21 +211,8 @@ class GivenRows(Matrix):
 def cached_on_workers(matrices, cache_size, n_products, n_features):
     """Return matrices, cached where their rows are if they fit there and that pays.
 
-    Each worker may use half of its memory limit, counting all that it holds.
-
-    Parameters
-    ----------
-    matrices : list of DaskMatrix
-        Those used more often first.
-    cache_size : "auto" or float
-        MB for all of them, on all workers.
-    n_products, n_features : int
-
-    Returns
-    -------
-    matrices : list of DaskMatrix
-    megabytes : float
-        MB of those that were computed.
+    As `cached`, with the MB of those that were computed; ``cache_size`` is for all
+    workers. Each may use half of its memory limit, counting all that it holds.
     """
     cluster, auto = matrices[0]._cluster, cache_size == "auto"
     room = cluster.room() if auto or cache_size > 0 else {}
@@ -259,18 +222,15 @@ def cached_on_workers(matrices, cache_size, n_products, n_features):
         needed = matrix.bytes_at()
         size, free = sum(needed.values()), budget - total
         fits = all(needed[place] <= room.get(place, 0) for place in needed)
-        if fits and size <= free and _pays(matrix, auto, n_products, n_features):
-            matrix = cluster.attempt(partial(CachedDaskMatrix, matrix))
-            room |= {place: room[place] - needed[place] for place in needed}
-            total += size
+        # Else products are cheap, or the memory is not that of the workers.
+        can = not matrix.factored and not on_gpu(matrix.xp, matrix.device)
+        if fits and size <= free and can:
+            if not auto or cache_pays(n_products, n_features, matrix):
+                matrix = cluster.attempt(partial(CachedDaskMatrix, matrix))
+                room |= {place: room[place] - needed[place] for place in needed}
+                total += size
         found.append(matrix)
     return found, total / 1e6
-
-
-def _pays(matrix, auto, n_products, n_features):
-    if matrix.factored or on_gpu(matrix.xp, matrix.device):
-        return False  # products are cheap, or the memory is not that of the workers
-    return not auto or cache_pays(n_products, n_features, matrix)
 
 
 # Functions that run on a worker. Their arguments are an operator without rows, values
@@ -336,15 +296,6 @@ def matrix_on_workers(local, rows):
     Each computes the rows that it has; or, if one worker cannot hold all centers, the
     columns of its own centers. (Each GPU holds all centers, because Dask does not know
     its memory.)
-
-    Parameters
-    ----------
-    local : TiledKernel
-    rows : DaskRows
-
-    Returns
-    -------
-    DaskMatrix or DaskShards
     """
     n_bytes = local.shape[1] * local.row_width * local.itemsize
     if not on_gpu(local.xp, local.device) and rows.cluster.is_too_large(n_bytes):
@@ -353,24 +304,14 @@ def matrix_on_workers(local, rows):
 
 
 class Shard(NamedTuple):
-    """Centers on a worker.
-
-    Attributes
-    ----------
-    place : str
-        The worker.
-    part : slice
-        Which centers.
-    operator : object
-        Handle of K of these centers, without rows.
-    """
+    """A range of centers on a worker, and the handle of their K without rows."""
 
     place: str
     part: slice
     operator: Any
 
 
-class DaskShards(OnWorkers, Matrix):
+class DaskShards(OnWorkers):
     """K(X, Z) of rows X in a Dask array, with the centers split over the workers.
 
     Like `ShardedKernel`: each worker multiplies its columns of K by its part of A, and
@@ -380,27 +321,11 @@ class DaskShards(OnWorkers, Matrix):
     ends it holds ::
 
         (p / S) (d + m) + m d numbers
-
-    Parameters
-    ----------
-    local : TiledKernel
-        ``local.of_centers(part)`` is sent to a worker.
-    rows : DaskRows
-    shards : list of Shard, default=None
-        The centers, if they have already been sent.
     """
-
-    def __init__(self, local, rows, shards=None):
-        self._describe_on_workers(local, rows)
-        self._shards = [] if shards is None else shards
 
     def rows(self, X):
         """Return the matrix of other rows, on the workers or here."""
         return self._local.rows(X)
-
-    def part(self, start, stop):
-        """Return the matrix of a range of the rows."""
-        return DaskShards(self._local, self.lazy_rows.part(start, stop), self._shards)
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
@@ -455,7 +380,7 @@ class DaskShards(OnWorkers, Matrix):
 
     def _sent(self):
         """Return the shards: one for each thread of the workers."""
-        if not self._shards:
+        if not self._handles:
             local = self._local
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
@@ -467,8 +392,8 @@ class DaskShards(OnWorkers, Matrix):
             # it.
             if not set(places) <= set(self._cluster.threads()):
                 raise CancelledError("a worker was lost while centers were sent")
-            self._shards += sent
-        return self._shards
+            self._handles += sent
+        return self._handles
 
     def _run(self, function, rows, A=None):
         """Return handles of ``function(operator, A_k, *chunks)`` of every shard k.
@@ -481,15 +406,6 @@ class DaskShards(OnWorkers, Matrix):
             own = A if A is None else cluster.send_to(place, A[part, :])
             handles.append(cluster.submit_to(place, function, operator, own, *chunks))
         return handles
-
-    def _attempt(self, step, rows):
-        """Return ``step()``, with everything sent again if something was lost."""
-
-        def forget():
-            self._shards.clear()
-            rows.forget()
-
-        return self._cluster.attempt(step, forget)
 
 
 # Functions that run on a worker. Their arguments are an operator without rows, the part
