@@ -4,7 +4,6 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from functools import partial, reduce
 from operator import add, itemgetter
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,14 +131,12 @@ class DaskMatrix(OnWorkers):
 
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows of features with themselves."""
-        return self._fetched(start, stop).row_kernel(0, stop - start)
+        fetched = self._local.rows(self._rows[start:stop, :])
+        return fetched.row_kernel(0, stop - start)
 
     def row_gram(self, stop, last):
         """Return the inner products of rows i < stop and j < last of features."""
-        return self._fetched(0, stop).row_gram(stop, last)
-
-    def _fetched(self, start, stop):
-        return self._local.rows(self._rows[start:stop, :])
+        return self._local.rows(self._rows[:stop, :]).row_gram(stop, last)
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
@@ -237,55 +234,51 @@ def cached_on_workers(matrices, cache_size, n_products, n_features):
 # for all rows, values per row, and the rows.
 
 
-def _operators(local, by_row, indices, chunks):
-    """Yield operators of the rows of a group, and the values of these rows."""
-    reuse_freed_memory()
-    by_row = [on_device_of(local, values) for values in by_row]
-    for rows, X in pieces(indices, chunks):
-        yield local.rows(X), [v if v is None else v[rows, ...] for v in by_row]
-
-
 def on_device_of(local, values):
     """Return values, perhaps from the host, on the device of an operator."""
     return None if values is None else move(values, local.xp, local.device)
 
 
-def _block(local, indices, *chunks, first, last, dtype):
-    operators = _operators(local, (), indices, chunks)
-    return joined(K.block(first=first, last=last, dtype=dtype) for K, _ in operators)
+def _results(method, local, values, by_row, indices, chunks, **options):
+    """Yield what a method returns of the operators of the pieces of a group's rows."""
+    reuse_freed_memory()
+    values, by_row = (
+        [on_device_of(local, one) for one in some] for some in (values, by_row)
+    )
+    for rows, X in pieces(indices, chunks):
+        own = [v if v is None else v[rows, ...] for v in by_row]
+        yield getattr(local.rows(X), method)(*values, *own, **options)
 
 
-def _product(local, A, indices, *chunks, n_columns):
-    A = on_device_of(local, A)
-    operators = _operators(local, (), indices, chunks)
-    found = [K.product_and_columns(A, n_columns=n_columns) for K, _ in operators]
-    F, leading = zip(*found, strict=True)
-    return joined(F), joined(leading)
+def _block(local, indices, *chunks, **options):
+    return joined(_results("block", local, (), (), indices, chunks, **options))
+
+
+def _product(local, A, indices, *chunks, **options):
+    name = "product_and_columns"
+    found = _results(name, local, (A,), (), indices, chunks, **options)
+    return tuple(map(joined, zip(*found, strict=True)))
 
 
 def _adjoint(local, G, indices, *chunks):
-    return reduce(
-        add, (K.adjoint(*own) for K, own in _operators(local, (G,), indices, chunks))
-    )
+    return reduce(add, _results("adjoint", local, (), (G,), indices, chunks))
 
 
 def _gram(local, transform, T, weights, indices, *chunks):
     transform = on_device_of(local, transform)
-    operators = _operators(local, (T, weights), indices, chunks)
-    found = [K.gram(*own, transform=transform) for K, own in operators]
+    by_row = T, weights
+    found = _results("gram", local, (), by_row, indices, chunks, transform=transform)
     return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
 
 
 def _normal_product(local, V, targets, weights, indices, *chunks):
-    V = on_device_of(local, V)
-    operators = _operators(local, (targets, weights), indices, chunks)
-    return reduce(add, (K.normal_product(V, *own) for K, own in operators))
+    by_row = targets, weights
+    return reduce(add, _results("normal_product", local, (V,), by_row, indices, chunks))
 
 
 def _gradient(local, A, rates, targets, weights, indices, *chunks):
-    A, rates = on_device_of(local, A), on_device_of(local, rates)
-    operators = _operators(local, (targets, weights), indices, chunks)
-    found = [K.gradient(A, *own, rates) for K, own in operators]
+    by_row, rates = (targets, weights), on_device_of(local, rates)
+    found = _results("gradient", local, (A,), by_row, indices, chunks, rates=rates)
     errors, images = zip(*found, strict=True)
     return joined(errors), reduce(add, images)
 
@@ -301,14 +294,6 @@ def matrix_on_workers(local, rows):
     if not on_gpu(local.xp, local.device) and rows.cluster.is_too_large(n_bytes):
         return DaskShards(local, rows)
     return DaskMatrix(local, rows)
-
-
-class Shard(NamedTuple):
-    """A range of centers on a worker, and the handle of their K without rows."""
-
-    place: str
-    part: slice
-    operator: Any
 
 
 class DaskShards(OnWorkers):
@@ -337,7 +322,7 @@ class DaskShards(OnWorkers):
             rows = self.lazy_rows.part(start + part.start, start + part.stop)
 
             def product(rows=rows):
-                return rows.total(self._run(_shard_product, rows, A))
+                return rows.total(self._run("product", rows, A))
 
             found.append(rows.arranged([self._attempt(product, rows)]))
         return joined(found), self.block(start, stop, 0, n_columns)
@@ -350,12 +335,11 @@ class DaskShards(OnWorkers):
             return out
 
         def block():
-            return self._cluster.gather(
-                self._run(partial(_shard_block, dtype=dtype), rows)
-            )
+            return self._cluster.gather(self._run("block", rows))
 
         K = rows.arranged([self.xp.concat(self._attempt(block, rows), axis=1)])
-        out[...] = K[:, first:last]  # simple, because solvers don't need blocks
+        # Simple, because solvers don't need blocks.
+        out[...] = self.xp.astype(K[:, first:last], out.dtype, copy=False)
         return out
 
     def gradient(self, A, targets, weights, rates):
@@ -363,9 +347,9 @@ class DaskShards(OnWorkers):
         rows, cluster = self.lazy_rows, self._cluster
 
         def step():
-            evaluated = self._run(_evaluated, rows, A)  # K A, and K, which stays there
-            places = [shard.place for shard in self._sent()]
-            pairs = list(zip(places, evaluated, strict=True))
+            found = self._run("evaluated", rows, A)  # K A, and K, which stays there
+            places = [place for place, *_ in self._sent()]
+            pairs = list(zip(places, found, strict=True))
             F = [cluster.submit_to(at, itemgetter(0), pair) for at, pair in pairs]
             with np.errstate(over="ignore", invalid="ignore"):  # if it diverges
                 error = rows.arranged([rows.total(F)]) - targets
@@ -379,13 +363,16 @@ class DaskShards(OnWorkers):
         return self._attempt(step, rows)
 
     def _sent(self):
-        """Return the shards: one for each thread of the workers."""
+        """Return the shards: one for each thread of the workers.
+
+        A shard is a worker, a range of the centers, and the handle of their K.
+        """
         if not self._handles:
             local = self._local
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
             sent = [
-                Shard(place, part, self._cluster.send_to(place, local.of_centers(part)))
+                (place, part, self._cluster.send_to(place, local.of_centers(part)))
                 for place, part in zip(places, parts, strict=True)
             ]
             # The centers of a lost worker went elsewhere, and its tasks would wait for
@@ -395,35 +382,21 @@ class DaskShards(OnWorkers):
             self._handles += sent
         return self._handles
 
-    def _run(self, function, rows, A=None):
-        """Return handles of ``function(operator, A_k, *chunks)`` of every shard k.
-
-        The chunks are the rows, group by group.
-        """
+    def _run(self, method, rows, A=None):
+        """Return handles of what a method returns of K of the rows, for every shard."""
         chunks, cluster = rows.run(rows_of_chunks), self._cluster
-        handles = []
+        function, handles = partial(_of_shard, method=method), []
         for place, part, operator in self._sent():
             own = A if A is None else cluster.send_to(place, A[part, :])
             handles.append(cluster.submit_to(place, function, operator, own, *chunks))
         return handles
 
 
-# Functions that run on a worker. Their arguments are an operator without rows, the part
-# of the coefficients that belongs to its centers, and the rows.
-
-
-def _shard_product(local, A, *chunks):
+def _of_shard(local, A, *chunks, method):
+    """On a worker: return what a method returns of K of the rows and its centers."""
     reuse_freed_memory()
-    return local.rows(joined(chunks)) @ on_device_of(local, A)
-
-
-def _shard_block(local, _, *chunks, dtype):
-    return local.rows(joined(chunks)).block(dtype=dtype)
-
-
-def _evaluated(local, A, *chunks):
-    reuse_freed_memory()
-    return local.rows(joined(chunks)).evaluated(on_device_of(local, A))
+    own = () if A is None else (on_device_of(local, A),)
+    return getattr(local.rows(joined(chunks)), method)(*own)
 
 
 def _shard_adjoint(evaluated, G):
