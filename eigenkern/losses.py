@@ -37,27 +37,18 @@ def weighted_median(Y, weights):
 class Loss:
     """Base class of the losses.
 
-    Attributes
-    ----------
-    curvature : float
-        Bound on the second derivative in F, which limits the step. Losses with kinks
-        have no bound: theirs is the change of the slope over a distance that matters,
-        1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
-    moves_constant : bool
-        Whether the best constant changes as f grows, in a way that `second_derivative`
-        determines.
+    Each defines ``value(Y, F)``, the loss of every row, summed over columns, (m,), and
+    ``gradient(Y, F)``, its derivative in F, (m, l).
+
+    `curvature` bounds the second derivative in F, which limits the step. Losses with
+    kinks have no bound: theirs is the change of the slope over a distance that matters,
+    1 for the margin of the hinge, the width of the tube of `EpsilonInsensitive`.
+    `moves_constant`: whether the best constant changes as f grows, in a way that
+    `second_derivative` determines.
     """
 
     curvature = 1.0
     moves_constant = False
-
-    def value(self, Y, F):
-        """Return the loss of every row, summed over columns, shape (m,)."""
-        raise NotImplementedError
-
-    def gradient(self, Y, F):
-        """Return the derivative of `value` in F, shape (m, l)."""
-        raise NotImplementedError
 
     def value_and_gradient(self, Y, F):
         """Return both, which may share much of the work."""
@@ -69,7 +60,7 @@ class Loss:
 
     def baseline(self, Y, weights):
         """Return the constant to start from, shape (l,), for targets on the host."""
-        raise NotImplementedError
+        return weighted_median(Y, weights)
 
     def curvature_at(self, constant):
         """Return the mean second derivative at one value of f, shape (l,).
@@ -112,9 +103,6 @@ class Huber(Loss):
     def gradient(self, Y, F):
         return namespace(F).clip(F - Y, min=-self.epsilon, max=self.epsilon)
 
-    def baseline(self, Y, weights):
-        return weighted_median(Y, weights)
-
 
 @dataclass(frozen=True)
 class EpsilonInsensitive(Loss):
@@ -137,9 +125,6 @@ class EpsilonInsensitive(Loss):
         residual = F - Y
         outside = xp.astype(xp.abs(residual) > self.epsilon, F.dtype)
         return xp.sign(residual) * outside
-
-    def baseline(self, Y, weights):
-        return weighted_median(Y, weights)
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,7 @@ _ROWS = 1024
 class Slope(NamedTuple):
     """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * direction``.
 
-    Attributes
-    ----------
-    kernel : Kernel
-        w, evaluated like a kernel.
-    factor : float
-    direction : {"z - x", "z", "sign(z - x)"}, default="z - x"
+    `kernel` is w, evaluated like a kernel; directions are "z - x", "z", "sign(z - x)".
     """
 
     kernel: Any

@@ -30,14 +30,9 @@ _ROWS_OF_SHIFT = 8000
 class CenteredFeatures(Matrix):
     """Rows of features minus their mean: the matrix of a linear model.
 
-    Parameters
-    ----------
-    X : array, sparse array or StoredRows of shape (n, d)
-        Sparse arrays in CSR.
-    mean : array of shape (d,)
-        Subtracted from every row; X is not copied and stays sparse.
-    varies : array of shape (d,), default=None
-        1, or 0 in constant columns, which become exactly zero. None: ones.
+    X (n, d) is an array, a sparse array in CSR or StoredRows. The mean (d,) is
+    subtracted from every row; X is not copied and stays sparse. `varies` (d,) is 1, or
+    0 in constant columns, which become exactly zero; None: ones.
     """
 
     can_be_cached = False
@@ -232,28 +227,14 @@ class FeatureSums(NamedTuple):
     A shift c, the mean of some rows, is subtracted from all rows. The mean of all rows
     is no farther from c than rows vary, so little cancels when it is subtracted later.
 
-    Attributes
-    ----------
-    extremes : tuple of float
-        The least and the largest number.
-    levels : ndarray of shape (d,)
-        The value of each constant column, and NaN for the others, as `levels_of`.
-    shift : ndarray of shape (d,)
-        c. All sums are in float64.
-    totals : ndarray of shape (1 + l,)
-        Sums of w and w y.
-    cross : ndarray of shape (d, 1 + l)
-        Sums of w (x - c) and w (x - c) y'.
-    gram : ndarray of shape (d, d) or None
-        Sum of w (x - c) (x - c)'. None: l is 0 above.
     """
 
-    extremes: tuple
-    levels: np.ndarray
-    shift: np.ndarray
-    totals: np.ndarray
-    cross: np.ndarray
-    gram: Any
+    extremes: tuple  # the least and the largest number
+    levels: np.ndarray  # (d,) as `levels_of`
+    shift: np.ndarray  # (d,) c; all sums are in float64
+    totals: np.ndarray  # (1 + l,) sums of w and w y
+    cross: np.ndarray  # (d, 1 + l) sums of w (x - c) and w (x - c) y'
+    gram: Any  # (d, d) sum of w (x - c) (x - c)', or None: l is 0 above
 
     @property
     def mean(self):

@@ -31,29 +31,21 @@ class Matrix:
     - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` also its
       entries; `DaskShards` has its centers split over them, too.
 
-    Each constructor calls `_describe` or `_describe_as` and sets `shape`. All define
+    Each constructor sets `shape` and, by `_describe` or `_describe_as`, the namespace
+    `xp`, `device`, `dtype` and its bytes, `itemsize`. All define
     `product_and_columns` and `block`; kernel matrices also `rows`; those that a kernel
     machine starts from, ``plus_diagonal(values)``, which returns K(X, X) +
     diag(values) and leaves what `rows` returns unchanged; those with a pool,
     ``write_rows(K, start)``, which computes rows from `start` on in this thread.
 
-    Attributes
-    ----------
-    shape : tuple (m, p)
-    xp, device, dtype, itemsize
-        Namespace, device, data type and its bytes.
-    symmetric : bool
-        Whether K is the kernel matrix of some rows with themselves.
-    n_workers : int
-        Number of threads that a product runs on.
-    pool : Team or None
-        None: the array library has its own threads, if any.
-    kernel : Kernel or None
-        None if K is cached, given or a matrix of features.
     """
 
+    #: Whether K is the kernel matrix of some rows with themselves.
     symmetric = False
-    n_workers, pool, kernel = 1, None, None
+    #: Number of threads of a product; a Team, unless the library has its own threads.
+    n_workers, pool = 1, None
+    #: None if K is cached, given or a matrix of features.
+    kernel = None
     #: Whether `block` returns a view, and needs no memory.
     in_memory = False
     #: Whether its rows are in this machine's memory, and whether they are dense.

@@ -56,15 +56,8 @@ class ShardedKernel(Matrix):
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centers over GPUs in this way.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z, on any device.
-    devices : list of (namespace, device)
-        At least two; a device may be repeated.
-    rows : array of shape (m, d), default=None
-        X, on any device. None: X = Z.
+    The centers Z (p, d) and rows X (m, d) may be on any device; without rows X = Z.
+    There are at least two `devices` (namespace, device), which may be repeated.
     """
 
     can_be_cached = False
@@ -77,7 +70,9 @@ class ShardedKernel(Matrix):
         self._shards = []
         for location, part in zip(devices, self._parts, strict=True):
             with _on(location):
-                own = _moved(frame, location)
+                own = {
+                    k: v if v is None else move(v, *location) for k, v in frame.items()
+                }
                 Z = move_what_fits(centers[part, :], *location)
                 self._shards.append(TiledKernel(kernel, Z, frame=own))
         self._describe_as(self._shards[0], *KERNEL_ATTRIBUTES)
@@ -158,7 +153,6 @@ class ShardedKernel(Matrix):
 
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
-        xp = self.xp
         V_parts, sums = self._split(V), [0.0] * len(self._devices)
         widest = max(part.stop - part.start for part in self._parts)
         n_rows = max(int(self.budget / 2 // (8 * widest)), 16)
@@ -177,7 +171,7 @@ class ShardedKernel(Matrix):
 
             self._run_all(accumulate)
         with _on(self._devices[0]):
-            return xp.concat(self._gathered(sums))
+            return self.xp.concat(self._gathered(sums))
 
     def _chunks(self, start, stop, size=None):
         """Return slices of the rows, at least one, that are small enough to be sent."""
@@ -253,11 +247,3 @@ class _HeldShards(ShardedKernel):
         )
         with _on(self._devices[0]):
             return self.xp.concat(self._gathered(sums))
-
-
-def _moved(frame, location):
-    """Return a kernel's frame of the centers, on another device."""
-    return {
-        name: None if value is None else move(value, *location)
-        for name, value in frame.items()
-    }

@@ -28,18 +28,10 @@ _WRITTEN_COLUMNS = 1024
 class TiledKernel(Matrix):
     """The kernel matrix K(X, Z), computed tile by tile in every product.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z.
-    rows : array or StoredRows of shape (m, d), default=None
-        X, on any device: rows are moved when they are used. None: X = Z, with an exact
-        diagonal.
-    tile_memory : float, default=None
-        MB that the tiles of one thread, or of a GPU, may take.
-    frame : dict, default=None
-        As returned by ``kernel.frame``; None: that of the centers.
+    Rows X (m, d), an array or StoredRows on any device, are moved when they are used;
+    without them X = Z, the centers (p, d), with an exact diagonal. The tiles of one
+    thread, or of a GPU, may take `tile_memory` MB. The frame is that of the centers,
+    unless it is given as returned by ``kernel.frame``.
     """
 
     def __init__(self, kernel, centers, rows=None, *, tile_memory=None, frame=None):

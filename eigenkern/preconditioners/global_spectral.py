@@ -23,11 +23,8 @@ class GlobalSpectral(TopEigenvectors):
     over K of n^2 (d + q) multiply-adds: this makes the preconditioner positive
     definite, however inexact they are. With weights W of the rows they belong to
     W^1/2 K W^1/2. `eigenvalues` has L_j / n; the last one is that of the subsample.
-
-    Attributes
-    ----------
-    images : array of shape (n, q)
-        K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
+    The rows of the `images` K V (n, q) are p(x_i): a step then costs no more than n q l
+    multiply-adds.
 
     References
     ----------
