@@ -1,5 +1,6 @@
 """Plots of fitted models, in scikit-learn's Display convention."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,12 @@ def _axes(ax):
     return ax.figure, ax
 
 
+# The convention: parameters by keyword, stored as attributes; no other comparison than
+# by identity.
+_display = dataclass(kw_only=True, eq=False, repr=False)
+
+
+@_display
 class SpectrumDisplay:
     """Eigenvalues by which the preconditioner was chosen.
 
@@ -73,20 +80,11 @@ class SpectrumDisplay:
     >>> display = SpectrumDisplay.from_estimator(model.fit(X, y))
     """
 
-    def __init__(
-        self,
-        *,
-        n_components: Any,
-        in_sample: Any,
-        held_out: Any,
-        chosen: Any,
-        name: str | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.in_sample = in_sample
-        self.held_out = held_out
-        self.chosen = chosen
-        self.name = name
+    n_components: Any
+    in_sample: Any
+    held_out: Any
+    chosen: Any
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -152,6 +150,7 @@ class SpectrumDisplay:
         return self
 
 
+@_display
 class ConvergenceDisplay:
     """Training loss of every epoch, and validation score if there is one.
 
@@ -185,12 +184,9 @@ class ConvergenceDisplay:
     >>> display = ConvergenceDisplay.from_estimator(model.fit(X, y))
     """
 
-    def __init__(
-        self, *, loss_curve: Any, validation_scores: Any = None, name: str | None = None
-    ) -> None:
-        self.loss_curve = loss_curve
-        self.validation_scores = validation_scores
-        self.name = name
+    loss_curve: Any
+    validation_scores: Any = None
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -266,6 +262,7 @@ class ConvergenceDisplay:
         return self
 
 
+@_display
 class RegularizationPathDisplay:
     """Validation error along a path of models, and the one that was chosen.
 
@@ -305,24 +302,13 @@ class RegularizationPathDisplay:
     >>> display = RegularizationPathDisplay.from_estimator(model)
     """
 
-    def __init__(
-        self,
-        *,
-        values: ArrayLike,
-        errors: Any,
-        chosen: Any,
-        parameter: Any,
-        criterion: Any = "holdout",
-        name: str | None = None,
-        measure: Any = "mean squared error",
-    ) -> None:
-        self.values = values
-        self.errors = errors
-        self.chosen = chosen
-        self.parameter = parameter
-        self.criterion = criterion
-        self.name = name
-        self.measure = measure
+    values: ArrayLike
+    errors: Any
+    chosen: Any
+    parameter: Any
+    criterion: Any = "holdout"
+    name: str | None = None
+    measure: Any = "mean squared error"
 
     @classmethod
     def from_estimator(
@@ -412,6 +398,7 @@ class RegularizationPathDisplay:
         return self
 
 
+@_display
 class MetricDisplay:
     """What a kernel model looks at: the features that matter, or a learned metric.
 
@@ -450,20 +437,11 @@ class MetricDisplay:
     >>> display = MetricDisplay.from_estimator(model)
     """
 
-    def __init__(
-        self,
-        *,
-        values: ArrayLike,
-        kind: str = "importances",
-        shape: tuple[int, ...] | None = None,
-        feature_names: ArrayLike | None = None,
-        name: str | None = None,
-    ) -> None:
-        self.values = values
-        self.kind = kind
-        self.shape = shape
-        self.feature_names = feature_names
-        self.name = name
+    values: ArrayLike
+    kind: str = "importances"
+    shape: tuple[int, ...] | None = None
+    feature_names: ArrayLike | None = None
+    name: str | None = None
 
     @classmethod
     def from_estimator(
@@ -532,44 +510,33 @@ class MetricDisplay:
             If kind or shape is wrong.
         """
         _check_metric_kind(self.kind)
-        values = np.asarray(self.values)
+        values, d, names = np.asarray(self.values), len(self.values), self.feature_names
+        names = [f"x{j}" for j in range(d)] if names is None else names
         if self.kind == "image":
             values = _image(values, self.shape)
         self.figure_, self.ax_ = _axes(ax)
+        ax = self.ax_
         if self.kind == "importances":
-            self._plot_bars(values)
+            largest = np.argsort(-values, kind="stable")[:_MAX_FEATURES]
+            bars = np.arange(len(largest))
+            ax.barh(bars, values[largest])
+            ax.set_yticks(bars, np.asarray(names)[largest])
+            ax.invert_yaxis()
+            part = f", the largest {_MAX_FEATURES} of {d}" if d > _MAX_FEATURES else ""
+            ax.set_xlabel("importance" + part)
         elif self.kind == "matrix":
-            self._plot_matrix(values)
+            largest = np.abs(values).max()
+            image = ax.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest)
+            if d <= _MAX_FEATURES:
+                ax.set_xticks(range(d), names, rotation=90)
+                ax.set_yticks(range(d), names)
+            self.figure_.colorbar(image, ax=ax, label="metric")
         else:
-            image = self.ax_.imshow(values)
-            self.ax_.set(xticks=[], yticks=[])
-            self.figure_.colorbar(image, ax=self.ax_, label="weight")
-        self.ax_.set_title(self.name)
+            image = ax.imshow(values)
+            ax.set(xticks=[], yticks=[])
+            self.figure_.colorbar(image, ax=ax, label="weight")
+        ax.set_title(self.name)
         return self
-
-    def _names(self, n_features):
-        if self.feature_names is None:
-            return np.array([f"x{j}" for j in range(n_features)])
-        return np.asarray(self.feature_names)
-
-    def _plot_bars(self, values):
-        d = len(values)
-        largest = np.argsort(-values, kind="stable")[:_MAX_FEATURES]
-        bars = np.arange(len(largest))
-        self.ax_.barh(bars, values[largest])
-        self.ax_.set_yticks(bars, self._names(d)[largest])
-        self.ax_.invert_yaxis()
-        part = f", the largest {_MAX_FEATURES} of {d}" if d > _MAX_FEATURES else ""
-        self.ax_.set_xlabel("importance" + part)
-
-    def _plot_matrix(self, values):
-        largest = np.abs(values).max()
-        image = self.ax_.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest)
-        if len(values) <= _MAX_FEATURES:
-            features, names = np.arange(len(values)), self._names(len(values))
-            self.ax_.set_xticks(features, names, rotation=90)
-            self.ax_.set_yticks(features, names)
-        self.figure_.colorbar(image, ax=self.ax_, label="metric")
 
 
 def _check_metric_kind(kind):

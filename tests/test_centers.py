@@ -19,7 +19,7 @@ from eigenkern.centers import (
     rows_among,
     uniform_indices,
 )
-from eigenkern.centers.sampling import (
+from eigenkern.centers.choice import (
     leverage_indices,
     pivot_indices,
     ridge_leverage_scores,

@@ -23,11 +23,11 @@ from ..arrays.array import (
 from ..kernels import Kernel
 from .choice import METHODS as METHODS
 from .choice import choose
-from .clusters import cluster_means as cluster_means
-from .clusters import masses as masses
+from .choice import cluster_means as cluster_means
+from .choice import masses as masses
+from .choice import uniform_indices as uniform_indices
 from .distinct import distinct_rows
 from .distinct import rows_among as rows_among
-from .sampling import uniform_indices as uniform_indices
 
 
 def uniform(

@@ -1,6 +1,7 @@
 """Which rows are distinct, by hashes of their content."""
 
 from hashlib import blake2b
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse
@@ -15,16 +16,10 @@ _KEYS_BLOCK = 2**20
 def distinct_rows(X):
     """Return the first of every set of equal rows, in an order of their content.
 
-    Copies of rows, another order, and float32 in place of float64 change only the
-    indices: a given seed draws the same rows from the distinct ones. X may be an array
-    or LazyRows.
-
-    Returns
-    -------
-    first : ndarray of shape (k,)
-        Indices of the distinct rows.
-    which : ndarray of shape (n,)
-        For each row, the index in `first` of the row that equals it.
+    `first` (k,) has their indices, and `which` (n,) for each row the index in `first`
+    of the row that equals it. Copies of rows, another order, and float32 in place of
+    float64 change only the indices: a given seed draws the same rows from the distinct
+    ones. X may be an array or LazyRows.
     """
     return _distinct(X.by_rows(_all_keys) if is_lazy(X) else _all_keys(X))
 
@@ -48,36 +43,32 @@ def _distinct(keys):
 
 def _all_keys(X):
     """Return keys of the rows in single precision and as they are, shape (n, 2)."""
-    if scipy.sparse.issparse(X):
-        return _keys_of_sparse(X)
+    if scipy.sparse.issparse(X):  # of the places and values of entries
+        X = X.tocsr(copy=True)
+        X.sum_duplicates()
+        X.eliminate_zeros()
+        rows = [slice(*ends) for ends in pairwise(X.indptr)]
+        places = [X.indices[row].tobytes() for row in rows]
+        with np.errstate(over="ignore"):
+            kinds = X.data.astype(np.float32), X.data
+        keys = [
+            _keys(at + values[row].tobytes() for at, row in zip(places, rows))
+            for values in kinds
+        ]
+        return np.stack(keys, axis=1)
     X = to_numpy(X)
     keys = np.empty((X.shape[0], 2), dtype=np.uint64)
     for rows in slices(X.shape[0], max(_KEYS_BLOCK // max(X.shape[1], 1), 1)):
         block = X[rows]
         with np.errstate(over="ignore"):
-            keys[rows, 0] = _keys(block.astype(np.float32))
-        keys[rows, 1] = keys[rows, 0] if X.dtype == np.float32 else _keys(block)
+            keys[rows, 0] = _keys(block.astype(np.float32, order="C") + 0.0)
+        keys[rows, 1] = keys[rows, 0]
+        if X.dtype != np.float32:
+            keys[rows, 1] = _keys(np.ascontiguousarray(block) + 0.0)
     return keys
 
 
-def _keys_of_sparse(X):
-    """Return the same of a sparse array: of the places and values of its entries."""
-    X = X.tocsr(copy=True)
-    X.sum_duplicates()
-    X.eliminate_zeros()
-    with np.errstate(over="ignore"):
-        kinds = X.data.astype(np.float32), X.data
-    keys = np.empty((X.shape[0], 2), dtype=np.uint64)
-    for i, values in enumerate(kinds):
-        for row, (start, stop) in enumerate(zip(X.indptr, X.indptr[1:])):
-            content = X.indices[start:stop].tobytes() + values[start:stop].tobytes()
-            digest = blake2b(content, digest_size=8).digest()
-            keys[row, i] = np.frombuffer(digest, dtype=np.uint64)[0]
-    return keys
-
-
-def _keys(rows):
-    """Return 64 bits for the content of every row."""
-    rows = np.ascontiguousarray(rows + 0.0)  # -0.0 becomes 0.0
-    digests = (blake2b(row, digest_size=8).digest() for row in rows)
+def _keys(contents):
+    """Return 64 bits for the content of every row; -0.0 must be 0.0 there."""
+    digests = (blake2b(content, digest_size=8).digest() for content in contents)
     return np.frombuffer(b"".join(digests), dtype=np.uint64)

@@ -24,8 +24,7 @@ from ..rows.robust import medians, sampled, usual_size
 # Distances by name, and what SciPy calls them.
 _METRICS = {"euclidean": "euclidean", "manhattan": "cityblock"}
 # Rows whose median distance is taken. Over ten draws from each of five data sets its
-# standard deviation is at most 1.8 % (with 200 rows at most 5.3 %): a bandwidth need
-# not be more accurate.
+# standard deviation is at most 1.8 % (with 200 rows at most 5.3 %).
 MEDIAN_ROWS = 600
 # Usual sizes at which entries are cut off: sums of their squares are finite.
 _MOST_SIZES = 1e150
@@ -57,8 +56,8 @@ def is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
 
 
-def check_numbers(kernel):
-    """Raise a ValueError unless all parameters of a kernel are numbers.
+def check_parameters(kernel):
+    """Raise a ValueError unless a kernel's parameters are numbers, its bandwidth valid.
 
     NumPy scalars become numbers of Python: the square of a small one would be wrong.
     """
@@ -67,6 +66,7 @@ def check_numbers(kernel):
         if not is_number(value):
             raise ValueError(f"{field.name} must be a number; got {value!r}")
         object.__setattr__(kernel, field.name, plain(value))  # kernels are frozen
+    check_positive_bandwidth(kernel.bandwidth)
 
 
 def median_distance(
@@ -135,8 +135,8 @@ def scale_gamma(X, like=None):
     """Return scikit-learn's gamma="scale": 1 / (d var), or 1 if X is constant.
 
     ``var`` is the variance of all n d numbers, except fill values: those more than 1000
-    usual sizes away from the median of their column. X may be an array or StreamedRows;
-    both are measured on rows of the array `like`, or of X.
+    usual sizes away from the median of their column, both measured on rows of the array
+    `like`, or of X. X may be an array or StreamedRows.
     """
     n, d = X.shape
     some = sampled(X if like is None else like)

@@ -29,12 +29,7 @@ _ROWS = 1024
 class Slope(NamedTuple):
     """The gradient of a kernel k(x, z) in x: ``factor * w(x, z) * direction``.
 
-    Attributes
-    ----------
-    kernel : Kernel
-        w, evaluated like a kernel.
-    factor : float
-    direction : {"z - x", "z", "sign(z - x)"}, default="z - x"
+    `kernel` is w, evaluated like a kernel; directions are "z - x", "z", "sign(z - x)".
     """
 
     kernel: Any
@@ -60,8 +55,7 @@ class Kernel:
 
     def __init_subclass__(cls, **options):
         # A subclass that overrides `finish` needs its own line of CUDA and its own
-        # slope: without them array functions finish its tiles, and it has no gradient.
-        # One that overrides a method before `finish` needs its own slope, too.
+        # slope; one that overrides a method before `finish` needs its own slope.
         super().__init_subclass__(**options)
 
         def defined(*names):
@@ -127,12 +121,12 @@ class Kernel:
         return {}
 
     def encode(self, X, **frame):
-        """Return the encoded rows E of shape (m, e)."""
-        raise NotImplementedError
+        """Return the encoded rows E of shape (m, e): usually other numbers than X."""
+        return X
 
     def left(self, E):
         """Return L such that ``L @ E_z.T`` is the argument of the kernel's function."""
-        raise NotImplementedError
+        return E
 
     def finish(self, xp, T):
         """Turn the matrix product `T` into kernel values, in place where possible."""
@@ -198,12 +192,6 @@ class CallableKernel(Kernel):
     function: Callable
 
     fused = False
-
-    def encode(self, X):
-        return X
-
-    def left(self, E):
-        return E
 
     def evaluate(self, xp, left, right, out=None):
         found, expected = self.function(left, right), (left.shape[0], right.shape[0])

@@ -5,11 +5,11 @@ from typing import Self
 
 from ..arrays.array import device_of, in_place, is_numpy, matmul, namespace, slices
 from ..rows.robust import cut, cutoffs, medians, sampled
-from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
+from .bandwidth import check_parameters, checked_gamma
 from .kernel import Kernel, Slope, exp_of_minus
 
 # Numbers of a tile in which the differences of all features are added up: few enough
-# for the cache, enough that threads seldom wait for each other between calls of NumPy.
+# for the cache, enough that threads seldom wait between calls of NumPy.
 _SUMMED_TILE = 2**18
 
 
@@ -45,8 +45,7 @@ class Manhattan(Kernel):
     feature_work = 12
 
     def __post_init__(self):
-        check_numbers(self)
-        check_positive_bandwidth(self.bandwidth)
+        check_parameters(self)
 
     @classmethod
     def from_gamma(cls, gamma: float) -> Self:

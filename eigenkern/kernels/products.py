@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from ..arrays.array import device_of, namespace
-from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
+from .bandwidth import check_parameters, checked_gamma
 from .kernel import Kernel, Slope
 
 
@@ -37,8 +37,7 @@ class Polynomial(Kernel):
     coef0: float = 1.0
 
     def __post_init__(self):
-        check_numbers(self)
-        check_positive_bandwidth(self.bandwidth)
+        check_parameters(self)
         if not self.degree >= 1 or int(self.degree) != self.degree:
             raise ValueError(f"degree must be an integer >= 1; got {self.degree!r}")
         if not self.coef0 >= 0:
@@ -115,12 +114,6 @@ class Linear(Kernel):
     """
 
     factored = True
-
-    def encode(self, X):
-        return X
-
-    def left(self, E):
-        return E
 
     def finish(self, xp, T):
         return T

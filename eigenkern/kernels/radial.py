@@ -15,7 +15,7 @@ from ..arrays.array import (
     slices,
 )
 from ..rows.robust import cut, frame_of_distances
-from .bandwidth import check_numbers, check_positive_bandwidth, checked_gamma
+from .bandwidth import check_parameters, checked_gamma
 from .kernel import LOG2_E, Kernel, Slope, exp_of_minus
 
 
@@ -35,8 +35,7 @@ class _Radial(Kernel):
     _rounding_of_far = 0.0
 
     def __post_init__(self):
-        check_numbers(self)
-        check_positive_bandwidth(self.bandwidth)
+        check_parameters(self)
 
     @property
     def shift_invariant(self):
@@ -50,9 +49,9 @@ class _Radial(Kernel):
     def frame(self, centers):
         xp = namespace(centers)
         varies = xp.max(centers, axis=0) > xp.min(centers, axis=0)
-        # Distances do not depend on the offset; the median makes the norms small,
-        # except those of a few rows, which are cut off. Columns in which the centers
-        # are constant count only in the norms of other rows.
+        # The median as the offset makes norms small, except those of a few rows, which
+        # are cut off. Columns in which the centers are constant count only in the norms
+        # of other rows.
         unit = ((1.0 + self._norms_lowered) * abs(self._scale)) ** -0.5
         # Rows that share a fill value are compared by their other columns.
         rounding = max(float(xp.finfo(centers.dtype).eps) ** 0.5, self._rounding_of_far)
@@ -68,13 +67,17 @@ class _Radial(Kernel):
         # In NumPy the norms, needed anyway, tell whether any entry may be too large.
         always = not is_numpy(xp)
         least = 0.0 if always else float(xp.min(limits)) ** 2
+
+        def squared_norms(X):
+            return xp.sum(xp.astype(X, xp.float64) ** 2, axis=1)
+
         for rows in slices(m):  # temporaries of one slab, not of all of X
             slab = X[rows, :] - offset
             if always:
                 slab = cut(xp, slab, limits)
-            squares = _squared_norms(slab)
+            squares = squared_norms(slab)
             if not always and not xp.max(squares) <= least:
-                squares = _squared_norms(cut(xp, slab, limits))
+                squares = squared_norms(cut(xp, slab, limits))
             E[rows, :d] = slab if features is None else xp.take(slab, features, axis=1)
             E[rows, d] = 1.0
             E[rows, d + 1] = xp.astype(squares, X.dtype)
@@ -128,12 +131,6 @@ class _Radial(Kernel):
         raise NotImplementedError
 
 
-def _squared_norms(X):
-    """Return |x|^2 of every row, in float64."""
-    xp = namespace(X)
-    return xp.sum(xp.astype(X, xp.float64) ** 2, axis=1)
-
-
 @dataclass(frozen=True)
 class Gaussian(_Radial):
     """Gaussian kernel, exp(-r^2 / (2 sigma^2)).
@@ -181,7 +178,7 @@ class Gaussian(_Radial):
         return -0.5 / self.bandwidth**2
 
     def left(self, E):
-        L = _Radial.left(self, E)
+        L = super().left(E)
         if has_vector_math(namespace(E)):
             L *= LOG2_E
         return L
@@ -204,15 +201,13 @@ class Gaussian(_Radial):
 
 
 @dataclass(frozen=True)
-class _ClippedGaussian(_Radial):
+class _ClippedGaussian(Gaussian):
     """The Gaussian, for arguments that rounding may have made positive."""
 
     cuda = "k = exp(-fabs(t))"
-    _scale, left = Gaussian._scale, Gaussian.left
 
     def finish(self, xp, T):
-        T = in_place(xp, "negative", in_place(xp, "abs", T))
-        return Gaussian.finish(self, xp, T)
+        return super().finish(xp, in_place(xp, "negative", in_place(xp, "abs", T)))
 
 
 @dataclass(frozen=True)
@@ -236,9 +231,9 @@ class Laplacian(_Radial):
            [0.3679, 1.    ]])
     """
 
-    # The root turns a rounding error eps of c r^2 into sqrt(eps) of k: equal rows would
-    # have k = 0.999 in float32. So c r^2 is lowered by what rounding was seen to add
-    # (at most 10 eps |x|^2, up to d = 2000) and cut off at zero: equal rows have k = 1.
+    # The root turns a rounding error eps of c r^2 into sqrt(eps) of k. So c r^2 is
+    # lowered by what rounding was seen to add (at most 10 eps |x|^2, up to d = 2000)
+    # and cut off at zero: equal rows have k = 1.
     _norms_lowered = 8.0
     cuda = "k = exp(-sqrt(t < T(0) ? T(0) : t))"
 
@@ -326,14 +321,13 @@ class Cauchy(_Radial):
 
 
 @dataclass(frozen=True)
-class _SquaredCauchy(_Radial):
+class _SquaredCauchy(Cauchy):
     """1 / (1 + r^2 / sigma^2)^2."""
 
-    _rounding_of_far = 1e-2
     cuda = "T v = T(1) + fabs(t); k = T(1) / (v * v)"
 
     def finish(self, xp, T):
-        T = Cauchy.finish(self, xp, T)
+        T = super().finish(xp, T)
         T *= T
         return T
 

@@ -233,7 +233,7 @@ def eigenpro_steps(
         g = rates * (weighted if factors is None else factors * weighted)
         step(A, P, a, b, K_bs, g)  # 3, 5
         if alpha > 0:
-            a[...] = P.shrunk(a, alpha * (b.stop - b.start) * rates)
+            a[...] = P.shrunk(a, a, alpha * (b.stop - b.start) * rates)
         if watch.n_late > 0:  # `watch.add` has counted this batch
             mean += (a - mean) / watch.n_late
     return mean

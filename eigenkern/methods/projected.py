@@ -235,7 +235,7 @@ def projected_steps(
     the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line 1. In place of
     lines 1 and 2 there is `CenterSpectral.of`; the C of line 3 is never formed.
     """
-    xp, c, batches = namespace(iterate.coef), P.n_centers, iter(batches)
+    xp, c, batches = namespace(iterate.coef), P.vectors.shape[0], iter(batches)
     rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
     while True:  # 4
         # The iterate changes only in projections, so it is always a model. `a` is a

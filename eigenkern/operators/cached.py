@@ -17,26 +17,10 @@ def cached(operators, cache_size, n_products, n_features):
     flops, half the memory. A GPU stores the whole matrix: a product is then one call
     instead of one per block.
 
-    Parameters
-    ----------
-    operators : list of Matrix
-        Those used more often first.
-    cache_size : "auto" or float
-        MB for all of them.
-    n_products : int
-        Products to come.
-    n_features : int
-
-    Returns
-    -------
-    operators : list of Matrix
-    megabytes : float
-        MB of the matrices that were computed.
-
-    Raises
-    ------
-    ValueError
-        If `cache_size` allows a matrix that the free memory does not hold.
+    Operators that are used more often come first; `n_products` are to come, and
+    `cache_size` ("auto" or MB) is for all of them. Also returns the MB of the matrices
+    that were computed. Raises a ValueError if `cache_size` allows a matrix that the
+    free memory does not hold.
     """
     if isinstance(operators[0], DaskMatrix):
         return cached_on_workers(operators, cache_size, n_products, n_features)
@@ -107,20 +91,12 @@ def _is_halved(operator):
     return operator.symmetric and not on_gpu(operator.xp, operator.device)
 
 
-# Tried: values in [0, 1] as 16-bit fixed point, converted to float32 in a thread's
-# cache. On 20000 rows of MNIST, losses and test errors were the same. Filling fresh
-# memory took 0.8 s less, but an epoch 1.15 times as long as in float32 (0.43 to 0.38 s;
-# computed anew 3.2 s). Only fits of few epochs would be faster, or those with n up to
-# 1.4 times what memory holds in float32.
+# Tried: 16-bit fixed point filled memory 0.8 s faster (20000 rows of MNIST), but an
+# epoch took 0.43 s instead of 0.38 (computed anew 3.2 s).
 class CachedTriangle(Matrix):
-    """The lower triangle of a symmetric kernel matrix, computed in blocks of rows.
+    """The lower triangle of a symmetric kernel matrix, in blocks of `size` rows.
 
-    Parameters
-    ----------
-    source : TiledKernel
-        Computes the entries.
-    size : int, default=TRIANGLE_ROWS
-        Rows of a block.
+    The source, a `TiledKernel`, computes the entries.
     """
 
     symmetric = True
@@ -197,12 +173,9 @@ class CachedTriangle(Matrix):
     def _parts(self, start, stop):
         """Return the parts of the lower triangle that make rows [start:stop] of K.
 
-        Row r is row r of its block, followed by column r of the later blocks.
-
-        Returns
-        -------
-        list of tuples (rows, columns, K, transposed)
-            Rows from `start` on, columns, and the entries, or their transpose.
+        Row r is row r of its block, followed by column r of the later blocks. The parts
+        are tuples of rows from `start` on, columns, the entries, and whether these are
+        transposed.
         """
         blocks, size, parts = self._blocks, self._size, []
         for i in range(start // size, -(-stop // size)):

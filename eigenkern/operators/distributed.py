@@ -4,7 +4,6 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from functools import partial, reduce
 from operator import add, itemgetter
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,58 +24,50 @@ from .matrix import KERNEL_ATTRIBUTES, GivenMatrix, Matrix
 _MAX_GATHERED = 2e6
 
 
-class OnWorkers:
-    """What matrices of rows in a Dask array share.
+class OnWorkers(Matrix):
+    """A matrix of rows in a Dask array, ``local.rows(X)`` of the rows X on a worker.
 
-    Attributes
-    ----------
-    lazy_rows : DaskRows
-        X, not fetched.
+    `lazy_rows` is X, not fetched; `sent` has handles of what workers hold besides.
     """
 
     can_be_cached = in_core = False
 
-    def _describe_on_workers(self, local, rows):
-        """Take the attributes of a local operator, and set the rows."""
+    def __init__(self, local, rows, sent=None):
         self._describe_as(local, *KERNEL_ATTRIBUTES)
         self.shape = rows.shape[0], local.shape[1]
-        self._local, self.lazy_rows = local, rows
+        self._local, self.lazy_rows, self._rows = local, rows, rows
+        self._cluster, self._handles = rows.cluster, [] if sent is None else sent
 
-    @property
-    def _cluster(self):
-        return self.lazy_rows.cluster
-
-
-class DaskMatrix(OnWorkers, Matrix):
-    """K(X, Z), or features, of rows X in a Dask array.
-
-    Each worker creates an operator for its own rows and computes with it. The parts of
-    a product are joined; sums over rows are added, in a tree if they are large. A
-    product sends p l numbers to the workers, and gets n l or p l back.
-
-    Parameters
-    ----------
-    local : TiledKernel or CenteredFeatures
-        ``local.rows(X)`` is the operator of rows X.
-    rows : DaskRows
-    remote : list, default=None
-        The handle of `local`, if it has already been sent.
-    """
-
-    def __init__(self, local, rows, remote=None):
-        self._describe_on_workers(local, rows)
-        self._rows = rows
-        self._remote = [] if remote is None else remote
+    def _of(self, rows):
+        return type(self)(self._local, rows, self._handles)
 
     def part(self, start, stop):
         """Return the matrix of a range of the rows."""
         return self._of(self._rows.part(start, stop))
 
+    def _attempt(self, step, rows):
+        """Return ``step()``, with everything sent again if something was lost."""
+
+        def forget():
+            self._handles.clear()
+            rows.forget()
+
+        return self._cluster.attempt(step, forget)
+
+
+class DaskMatrix(OnWorkers):
+    """K(X, Z), or features, of rows X in a Dask array.
+
+    Each worker creates an operator for its own rows and computes with it. The parts of
+    a product are joined; sums over rows are added, in a tree if they are large. A
+    product sends p l numbers to the workers, and gets n l or p l back.
+    """
+
     def _operator(self):
         """Return the handle of the operator without rows."""
-        if not self._remote:
-            self._remote.append(self._cluster.send(self._local.without_rows()))
-        return self._remote[0]
+        if not self._handles:
+            self._handles.append(self._cluster.send(self._local.without_rows()))
+        return self._handles[0]
 
     def bytes_at(self):
         """Return the bytes of the matrix on each worker."""
@@ -89,24 +80,14 @@ class DaskMatrix(OnWorkers, Matrix):
         """Return the matrix of other rows, on the workers or here."""
         return self._of(X) if isinstance(X, DaskRows) else self._local.rows(X)
 
-    def _of(self, rows):
-        return DaskMatrix(self._local, rows, self._remote)
-
     def _run(self, finish, rows, function, *values, by_row=()):
-        """Return ``finish(handles)`` of the values of a function on each worker.
-
-        If something that was sent is lost, it sends everything again and starts over.
-        """
+        """Return ``finish(handles)`` of the values of a function on each worker."""
 
         def step():
             sent = map(self._cluster.send, values)
             return finish(rows.run(function, self._operator(), *sent, by_row=by_row))
 
-        def forget():
-            self._remote.clear()
-            rows.forget()
-
-        return self._cluster.attempt(step, forget)
+        return self._attempt(step, rows)
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
@@ -150,14 +131,12 @@ class DaskMatrix(OnWorkers, Matrix):
 
     def row_kernel(self, start, stop):
         """Return the kernel matrix of some rows of features with themselves."""
-        return self._fetched(start, stop).row_kernel(0, stop - start)
+        fetched = self._local.rows(self._rows[start:stop, :])
+        return fetched.row_kernel(0, stop - start)
 
     def row_gram(self, stop, last):
         """Return the inner products of rows i < stop and j < last of features."""
-        return self._fetched(0, stop).row_gram(stop, last)
-
-    def _fetched(self, start, stop):
-        return self._local.rows(self._rows[start:stop, :])
+        return self._local.rows(self._rows[:stop, :]).row_gram(stop, last)
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l)."""
@@ -184,17 +163,14 @@ class DaskMatrix(OnWorkers, Matrix):
 class CachedDaskMatrix(DaskMatrix):
     """K(X, Z) of rows X in a Dask array, computed once and cached where the rows are.
 
-    Parameters
-    ----------
-    source : DaskMatrix
-        Computes the matrix, and computes again what is lost with a worker.
+    The `source`, a `DaskMatrix`, computes again what is lost with a worker.
     """
 
     def __init__(self, source):
         block = partial(_block, first=0, last=None, dtype=source.dtype)
 
         def make():
-            source._remote.clear()  # it may have been lost
+            source._handles.clear()  # it may have been lost
             return [
                 source._cluster.submit(block, source._operator(), [index], chunk)
                 for group in source._rows.groups
@@ -206,19 +182,16 @@ class CachedDaskMatrix(DaskMatrix):
         super().__init__(GivenRows(source._local), rows)
         self.lazy_rows = source.lazy_rows
 
+    def _of(self, rows):
+        return DaskMatrix(self._local, rows, self._handles)
+
     def rows(self, X):
         """Return the matrix of other rows, which is not cached."""
         return self._source.rows(X)
 
 
 class GivenRows(Matrix):
-    """Creates operators of rows of a kernel matrix that are already computed.
-
-    Parameters
-    ----------
-    source : TiledKernel
-        The operator that computed them.
-    """
+    """Creates operators of rows of a kernel matrix that `source` has computed."""
 
     def __init__(self, source):
         self._describe_as(source, "shape", "factored")
@@ -235,21 +208,8 @@ class GivenRows(Matrix):
 def cached_on_workers(matrices, cache_size, n_products, n_features):
     """Return matrices, cached where their rows are if they fit there and that pays.
 
-    Each worker may use half of its memory limit, counting all that it holds.
-
-    Parameters
-    ----------
-    matrices : list of DaskMatrix
-        Those used more often first.
-    cache_size : "auto" or float
-        MB for all of them, on all workers.
-    n_products, n_features : int
-
-    Returns
-    -------
-    matrices : list of DaskMatrix
-    megabytes : float
-        MB of those that were computed.
+    As `cached`, with the MB of those that were computed; ``cache_size`` is for all
+    workers. Each may use half of its memory limit, counting all that it holds.
     """
     cluster, auto = matrices[0]._cluster, cache_size == "auto"
     room = cluster.room() if auto or cache_size > 0 else {}
@@ -259,30 +219,19 @@ def cached_on_workers(matrices, cache_size, n_products, n_features):
         needed = matrix.bytes_at()
         size, free = sum(needed.values()), budget - total
         fits = all(needed[place] <= room.get(place, 0) for place in needed)
-        if fits and size <= free and _pays(matrix, auto, n_products, n_features):
-            matrix = cluster.attempt(partial(CachedDaskMatrix, matrix))
-            room |= {place: room[place] - needed[place] for place in needed}
-            total += size
+        # Else products are cheap, or the memory is not that of the workers.
+        can = not matrix.factored and not on_gpu(matrix.xp, matrix.device)
+        if fits and size <= free and can:
+            if not auto or cache_pays(n_products, n_features, matrix):
+                matrix = cluster.attempt(partial(CachedDaskMatrix, matrix))
+                room |= {place: room[place] - needed[place] for place in needed}
+                total += size
         found.append(matrix)
     return found, total / 1e6
 
 
-def _pays(matrix, auto, n_products, n_features):
-    if matrix.factored or on_gpu(matrix.xp, matrix.device):
-        return False  # products are cheap, or the memory is not that of the workers
-    return not auto or cache_pays(n_products, n_features, matrix)
-
-
 # Functions that run on a worker. Their arguments are an operator without rows, values
 # for all rows, values per row, and the rows.
-
-
-def _operators(local, by_row, indices, chunks):
-    """Yield operators of the rows of a group, and the values of these rows."""
-    reuse_freed_memory()
-    by_row = [on_device_of(local, values) for values in by_row]
-    for rows, X in pieces(indices, chunks):
-        yield local.rows(X), [v if v is None else v[rows, ...] for v in by_row]
 
 
 def on_device_of(local, values):
@@ -290,42 +239,46 @@ def on_device_of(local, values):
     return None if values is None else move(values, local.xp, local.device)
 
 
-def _block(local, indices, *chunks, first, last, dtype):
-    operators = _operators(local, (), indices, chunks)
-    return joined(K.block(first=first, last=last, dtype=dtype) for K, _ in operators)
+def _results(method, local, values, by_row, indices, chunks, **options):
+    """Yield what a method returns of the operators of the pieces of a group's rows."""
+    reuse_freed_memory()
+    values, by_row = (
+        [on_device_of(local, one) for one in some] for some in (values, by_row)
+    )
+    for rows, X in pieces(indices, chunks):
+        own = [v if v is None else v[rows, ...] for v in by_row]
+        yield getattr(local.rows(X), method)(*values, *own, **options)
 
 
-def _product(local, A, indices, *chunks, n_columns):
-    A = on_device_of(local, A)
-    operators = _operators(local, (), indices, chunks)
-    found = [K.product_and_columns(A, n_columns=n_columns) for K, _ in operators]
-    F, leading = zip(*found, strict=True)
-    return joined(F), joined(leading)
+def _block(local, indices, *chunks, **options):
+    return joined(_results("block", local, (), (), indices, chunks, **options))
+
+
+def _product(local, A, indices, *chunks, **options):
+    name = "product_and_columns"
+    found = _results(name, local, (A,), (), indices, chunks, **options)
+    return tuple(map(joined, zip(*found, strict=True)))
 
 
 def _adjoint(local, G, indices, *chunks):
-    return reduce(
-        add, (K.adjoint(*own) for K, own in _operators(local, (G,), indices, chunks))
-    )
+    return reduce(add, _results("adjoint", local, (), (G,), indices, chunks))
 
 
 def _gram(local, transform, T, weights, indices, *chunks):
     transform = on_device_of(local, transform)
-    operators = _operators(local, (T, weights), indices, chunks)
-    found = [K.gram(*own, transform=transform) for K, own in operators]
+    by_row = T, weights
+    found = _results("gram", local, (), by_row, indices, chunks, transform=transform)
     return tuple(reduce(add, parts) for parts in zip(*found, strict=True))
 
 
 def _normal_product(local, V, targets, weights, indices, *chunks):
-    V = on_device_of(local, V)
-    operators = _operators(local, (targets, weights), indices, chunks)
-    return reduce(add, (K.normal_product(V, *own) for K, own in operators))
+    by_row = targets, weights
+    return reduce(add, _results("normal_product", local, (V,), by_row, indices, chunks))
 
 
 def _gradient(local, A, rates, targets, weights, indices, *chunks):
-    A, rates = on_device_of(local, A), on_device_of(local, rates)
-    operators = _operators(local, (targets, weights), indices, chunks)
-    found = [K.gradient(A, *own, rates) for K, own in operators]
+    by_row, rates = (targets, weights), on_device_of(local, rates)
+    found = _results("gradient", local, (A,), by_row, indices, chunks, rates=rates)
     errors, images = zip(*found, strict=True)
     return joined(errors), reduce(add, images)
 
@@ -336,15 +289,6 @@ def matrix_on_workers(local, rows):
     Each computes the rows that it has; or, if one worker cannot hold all centers, the
     columns of its own centers. (Each GPU holds all centers, because Dask does not know
     its memory.)
-
-    Parameters
-    ----------
-    local : TiledKernel
-    rows : DaskRows
-
-    Returns
-    -------
-    DaskMatrix or DaskShards
     """
     n_bytes = local.shape[1] * local.row_width * local.itemsize
     if not on_gpu(local.xp, local.device) and rows.cluster.is_too_large(n_bytes):
@@ -352,25 +296,7 @@ def matrix_on_workers(local, rows):
     return DaskMatrix(local, rows)
 
 
-class Shard(NamedTuple):
-    """Centers on a worker.
-
-    Attributes
-    ----------
-    place : str
-        The worker.
-    part : slice
-        Which centers.
-    operator : object
-        Handle of K of these centers, without rows.
-    """
-
-    place: str
-    part: slice
-    operator: Any
-
-
-class DaskShards(OnWorkers, Matrix):
+class DaskShards(OnWorkers):
     """K(X, Z) of rows X in a Dask array, with the centers split over the workers.
 
     Like `ShardedKernel`: each worker multiplies its columns of K by its part of A, and
@@ -380,27 +306,11 @@ class DaskShards(OnWorkers, Matrix):
     ends it holds ::
 
         (p / S) (d + m) + m d numbers
-
-    Parameters
-    ----------
-    local : TiledKernel
-        ``local.of_centers(part)`` is sent to a worker.
-    rows : DaskRows
-    shards : list of Shard, default=None
-        The centers, if they have already been sent.
     """
-
-    def __init__(self, local, rows, shards=None):
-        self._describe_on_workers(local, rows)
-        self._shards = [] if shards is None else shards
 
     def rows(self, X):
         """Return the matrix of other rows, on the workers or here."""
         return self._local.rows(X)
-
-    def part(self, start, stop):
-        """Return the matrix of a range of the rows."""
-        return DaskShards(self._local, self.lazy_rows.part(start, stop), self._shards)
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K @ A, and of the first columns of K."""
@@ -412,7 +322,7 @@ class DaskShards(OnWorkers, Matrix):
             rows = self.lazy_rows.part(start + part.start, start + part.stop)
 
             def product(rows=rows):
-                return rows.total(self._run(_shard_product, rows, A))
+                return rows.total(self._run("product", rows, A))
 
             found.append(rows.arranged([self._attempt(product, rows)]))
         return joined(found), self.block(start, stop, 0, n_columns)
@@ -425,12 +335,11 @@ class DaskShards(OnWorkers, Matrix):
             return out
 
         def block():
-            return self._cluster.gather(
-                self._run(partial(_shard_block, dtype=dtype), rows)
-            )
+            return self._cluster.gather(self._run("block", rows))
 
         K = rows.arranged([self.xp.concat(self._attempt(block, rows), axis=1)])
-        out[...] = K[:, first:last]  # simple, because solvers don't need blocks
+        # Simple, because solvers don't need blocks.
+        out[...] = self.xp.astype(K[:, first:last], out.dtype, copy=False)
         return out
 
     def gradient(self, A, targets, weights, rates):
@@ -438,9 +347,9 @@ class DaskShards(OnWorkers, Matrix):
         rows, cluster = self.lazy_rows, self._cluster
 
         def step():
-            evaluated = self._run(_evaluated, rows, A)  # K A, and K, which stays there
-            places = [shard.place for shard in self._sent()]
-            pairs = list(zip(places, evaluated, strict=True))
+            found = self._run("evaluated", rows, A)  # K A, and K, which stays there
+            places = [place for place, *_ in self._sent()]
+            pairs = list(zip(places, found, strict=True))
             F = [cluster.submit_to(at, itemgetter(0), pair) for at, pair in pairs]
             with np.errstate(over="ignore", invalid="ignore"):  # if it diverges
                 error = rows.arranged([rows.total(F)]) - targets
@@ -454,60 +363,40 @@ class DaskShards(OnWorkers, Matrix):
         return self._attempt(step, rows)
 
     def _sent(self):
-        """Return the shards: one for each thread of the workers."""
-        if not self._shards:
+        """Return the shards: one for each thread of the workers.
+
+        A shard is a worker, a range of the centers, and the handle of their K.
+        """
+        if not self._handles:
             local = self._local
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
             sent = [
-                Shard(place, part, self._cluster.send_to(place, local.of_centers(part)))
+                (place, part, self._cluster.send_to(place, local.of_centers(part)))
                 for place, part in zip(places, parts, strict=True)
             ]
             # The centers of a lost worker went elsewhere, and its tasks would wait for
             # it.
             if not set(places) <= set(self._cluster.threads()):
                 raise CancelledError("a worker was lost while centers were sent")
-            self._shards += sent
-        return self._shards
+            self._handles += sent
+        return self._handles
 
-    def _run(self, function, rows, A=None):
-        """Return handles of ``function(operator, A_k, *chunks)`` of every shard k.
-
-        The chunks are the rows, group by group.
-        """
+    def _run(self, method, rows, A=None):
+        """Return handles of what a method returns of K of the rows, for every shard."""
         chunks, cluster = rows.run(rows_of_chunks), self._cluster
-        handles = []
+        function, handles = partial(_of_shard, method=method), []
         for place, part, operator in self._sent():
             own = A if A is None else cluster.send_to(place, A[part, :])
             handles.append(cluster.submit_to(place, function, operator, own, *chunks))
         return handles
 
-    def _attempt(self, step, rows):
-        """Return ``step()``, with everything sent again if something was lost."""
 
-        def forget():
-            self._shards.clear()
-            rows.forget()
-
-        return self._cluster.attempt(step, forget)
-
-
-# Functions that run on a worker. Their arguments are an operator without rows, the part
-# of the coefficients that belongs to its centers, and the rows.
-
-
-def _shard_product(local, A, *chunks):
+def _of_shard(local, A, *chunks, method):
+    """On a worker: return what a method returns of K of the rows and its centers."""
     reuse_freed_memory()
-    return local.rows(joined(chunks)) @ on_device_of(local, A)
-
-
-def _shard_block(local, _, *chunks, dtype):
-    return local.rows(joined(chunks)).block(dtype=dtype)
-
-
-def _evaluated(local, A, *chunks):
-    reuse_freed_memory()
-    return local.rows(joined(chunks)).evaluated(on_device_of(local, A))
+    own = () if A is None else (on_device_of(local, A),)
+    return getattr(local.rows(joined(chunks)), method)(*own)
 
 
 def _shard_adjoint(evaluated, G):

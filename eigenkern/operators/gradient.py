@@ -32,22 +32,10 @@ _FAR = 1e4
 
 
 class KernelGradient:
-    """Gradients of f = K(., Z) a at the rows of X.
+    """Gradients of f = K(., Z) a at the rows of X (m, d), `kernel` with a slope.
 
-    Computing them costs m p (d + l (d + 1)) multiply-adds and m p evaluations of w.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        With a slope.
-    centers : array of shape (p, d)
-        Z, on any device.
-    coef : array of shape (p, l)
-        a.
-    devices : list of (namespace, device)
-        Devices that compute; results are on the first.
-    X : array of shape (m, d)
-        On any device.
+    Computing them costs m p (d + l (d + 1)) multiply-adds and m p evaluations of w. Z
+    (p, d), a (p, l) and X may be on any device; results are on the first of `devices`.
     """
 
     def __init__(self, kernel, centers, coef, devices, X):
@@ -66,11 +54,7 @@ class KernelGradient:
     def block(self, start, stop, mix=None):
         """Return the gradients at rows [start:stop], shape (m, d, l).
 
-        Parameters
-        ----------
-        start, stop : int
-        mix : ndarray of shape (l, r), default=None
-            Return those of the r combinations ``f(x) @ mix`` of the outputs.
+        With `mix` (l, r), those of the r combinations ``f(x) @ mix`` of the outputs.
         """
         xp, coef = self.xp, _mixed(self._coef, mix)
         x = cast(self._rows[start:stop, :], self.dtype)
@@ -147,15 +131,8 @@ class FourierGradient:
     """Gradients of f = sum_k phi_k' A_k, phi_k random features, at the rows of X.
 
     The gradients of ``cos w'x`` and ``sin w'x`` are ``-w sin w'x`` and ``w cos w'x``: a
-    product of the same features with l d columns.
-
-    Parameters
-    ----------
-    features : FourierBlocks
-    coef : array of shape (n_blocks, 2 F, l)
-        A_k.
-    X : array of shape (m, d)
-        On any device.
+    product of the same features with l d columns. The coefficients A_k have shape
+    (n_blocks, 2 F, l), and X (m, d) may be on any device.
     """
 
     def __init__(self, features, coef, X):
@@ -169,24 +146,19 @@ class FourierGradient:
         xp, d = self.xp, self.shape[1]
         coef = _mixed(self._coef, mix)
         (n_blocks, width, n_outputs), size = coef.shape, xp.finfo(self.dtype).bits // 8
-        x = cast(self._rows[start:stop, :], self.dtype)
+        x, F = cast(self._rows[start:stop, :], self.dtype), width // 2
         total = 0.0
         n_at_once = max(int(GRADIENT_BYTES // (size * width * d * n_outputs)), 1)
         for blocks in slices(n_blocks, n_at_once):
-            chosen = range(blocks.start, blocks.stop)
-            columns = [self._columns(k, coef[k, :, :]) for k in chosen]
+            columns, chosen = [], range(blocks.start, blocks.stop)
+            for k in chosen:
+                A, W = coef[k, :, :], self._features.frequencies(k).T
+                waves = xp.concat([A[F:, :], -A[:F, :]])  # of cosines and sines
+                W = xp.concat([W, W])
+                products = W[:, :, None] * waves[:, None, :]
+                columns.append(xp.reshape(products, (width, d * n_outputs)))
             total = total + self._features.product(x, chosen, columns, d * n_outputs)
         return xp.reshape(total, (stop - start, d, n_outputs))
-
-    def _columns(self, k, A):
-        """Return the coefficients of the gradient of block `k`, shape (2 F, d l)."""
-        W = self._features.frequencies(k).T
-        F = W.shape[0]
-        columns = [
-            self.xp.reshape(W[:, :, None] * a[:, None, :], (F, -1))
-            for a in (A[F : 2 * F, :], -A[:F, :])
-        ]
-        return self.xp.concat(columns)
 
 
 def _mixed(coef, mix):
@@ -198,14 +170,9 @@ def _mixed(coef, mix):
 
 
 class MappedGradient:
-    """Gradients in x of a function of x R, R symmetric.
+    """Gradients in x of a function of x R, from those at the rows of X R.
 
-    Parameters
-    ----------
-    inner : KernelGradient or FourierGradient
-        Gradients of the function, at the rows of X R.
-    root : array of shape (d,) or (d, d)
-        R, or its diagonal.
+    The root R is symmetric, (d, d), or given by its diagonal (d,).
     """
 
     def __init__(self, inner, root):

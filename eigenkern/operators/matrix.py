@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -31,28 +31,21 @@ class Matrix:
     - `DaskMatrix` has its rows on the workers of Dask, `CachedDaskMatrix` also its
       entries; `DaskShards` has its centers split over them, too.
 
-    Each constructor calls `_describe` or `_describe_as` and sets `shape`. All define
-    `product` and `block`, kernel matrices also `rows`; those that a kernel machine
-    starts from, `plus_diagonal`; those with a pool, ``write_rows(K, start)``, which
-    computes rows from `start` on in this thread. (`dask.GivenRows` has only `rows`.)
+    Each constructor sets `shape` and, by `_describe` or `_describe_as`, the namespace
+    `xp`, `device`, `dtype` and its bytes, `itemsize`. All define
+    `product_and_columns` and `block`; kernel matrices also `rows`; those that a kernel
+    machine starts from, ``plus_diagonal(values)``, which returns K(X, X) +
+    diag(values) and leaves what `rows` returns unchanged; those with a pool,
+    ``write_rows(K, start)``, which computes rows from `start` on in this thread.
 
-    Attributes
-    ----------
-    shape : tuple (m, p)
-    xp, device, dtype, itemsize
-        Namespace, device, data type and its bytes.
-    symmetric : bool
-        Whether K is the kernel matrix of some rows with themselves.
-    n_workers : int
-        Number of threads that a product runs on.
-    pool : Team or None
-        None: the array library has its own threads, if any.
-    kernel : Kernel or None
-        None if K is cached, given or a matrix of features.
     """
 
+    #: Whether K is the kernel matrix of some rows with themselves.
     symmetric = False
-    n_workers, pool, kernel = 1, None, None
+    #: Number of threads of a product; a Team, unless the library has its own threads.
+    n_workers, pool = 1, None
+    #: None if K is cached, given or a matrix of features.
+    kernel = None
     #: Whether `block` returns a view, and needs no memory.
     in_memory = False
     #: Whether its rows are in this machine's memory, and whether they are dense.
@@ -83,38 +76,25 @@ class Matrix:
         for name in ("xp", "device", "dtype", "itemsize", *names):
             setattr(self, name, getattr(other, name))
 
+    def _changed(self, **attributes):
+        """Return a copy with other attributes."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), **attributes)
+        return other
+
     def product(self, A, start=0, stop=None):
         """Return rows [start:stop] of K @ A, shape (m, l)."""
         return self.product_and_columns(A, start, stop)[0]
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
-        """Return rows [start:stop] of K @ A, and of the first columns of K.
-
-        Parameters
-        ----------
-        A : array of shape (p, l)
-        start, stop : int
-            Range of rows, m of them.
-        n_columns : int, default=0
-            Leading columns of K to return with the product, computed once for both.
-
-        Returns
-        -------
-        F : array of shape (m, l)
-        leading : array of shape (m, n_columns)
-        """
+        """Return rows [start:stop] of K @ A (m, l), and of the first columns of K."""
         raise NotImplementedError
 
     def block(self, start=0, stop=None, first=0, last=None, dtype=None, out=None):
         """Return rows [start:stop], columns [first:last] of K as an array.
 
-        Parameters
-        ----------
-        start, stop, first, last : int
-        dtype : data type, default=None
-            That of the array; values are computed in the data type of the operator.
-        out : array, default=None
-            If K is not in memory, write to the first rows of this array.
+        Values are computed in the data type of the operator. If K is not in memory,
+        they are written to the first rows of `out`.
         """
         raise NotImplementedError
 
@@ -131,16 +111,6 @@ class Matrix:
     def rows(self, X):
         """Return the matrix of other rows X: K(X, Z) for a kernel matrix."""
         raise ValueError("a matrix that is given has no kernel to compare rows with")
-
-    def plus_diagonal(self, values):
-        """Return K(X, X) + diag(values); what its `rows` returns is unchanged.
-
-        Parameters
-        ----------
-        values : array of shape (p,)
-            In the data type of the matrix.
-        """
-        raise NotImplementedError
 
     def adjoint(self, G, start=0, stop=None):
         """Return K' G of the rows [start:stop], shape (p, l), block by block."""
@@ -160,20 +130,9 @@ class Matrix:
         return self @ A, self
 
     def gradient(self, A, targets, weights, rates):
-        """Return K A - targets, and K' G of G = rates W (K A - targets).
+        """Return K A - targets (m, l), and K' G (p, l), G = rates W (K A - targets).
 
-        Parameters
-        ----------
-        A : array of shape (p, l)
-        targets : array of shape (m, l)
-        weights : array of shape (m,)
-            Diagonal of W.
-        rates : array of shape (l,)
-
-        Returns
-        -------
-        error : array of shape (m, l)
-        image : array of shape (p, l)
+        `weights` (m,) is the diagonal of W, and `rates` has shape (l,).
         """
         # A diverging iterate may overflow, which shows in its error.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -193,9 +152,8 @@ class Matrix:
         """Return a context for loops that mix products with other linear algebra.
 
         In it BLAS runs each call on one thread. Otherwise the threads of a BLAS call
-        keep spinning for about 30 ms after it, on the cores that the next product's
-        tiles need: measured, they double its time. (Fits to NumPy arrays are in it
-        anyway, but not to others with ``device="cpu"``.)
+        spin for about 30 ms after it on the cores that the next product's tiles need,
+        which doubles their time. (Fits to NumPy arrays are in it anyway.)
         """
         return nullcontext() if self.pool is None else single_threaded_blas
 
@@ -208,50 +166,23 @@ class Matrix:
         return int(min(max(n_rows, 16), max(self.shape[0], 1)))
 
     def gram(self, T, weights=None, *, transform=None):
-        """Return C' W C and C' W T in float64, C = K.
+        """Return C' W C (p, p) and C' W T (p, l) in float64, C = K or K @ transform.
 
-        Summing in float64 keeps C' W C positive definite: its eigenvalues are the
-        squares of the singular values of C. Costs m p^2 multiply-adds in addition to K
-        itself.
-
-        Parameters
-        ----------
-        T : array of shape (m, l)
-            In float64.
-        weights : array of shape (m,), default=None
-            Diagonal of W, not negative, in float64.
-        transform : array of shape (p, r), default=None
-            Use C = K @ transform, which costs another m p r.
-
-        Returns
-        -------
-        gram : array of shape (p, p), or (r, r)
-        cross : array of shape (p, l), or (r, l)
+        T (m, l) and the diagonal of W (m,), not negative, are in float64. Summing in
+        float64 keeps C' W C positive definite: its eigenvalues are the squares of the
+        singular values of C. Costs m p^2 multiply-adds in addition to K itself, and
+        with a transform (p, r) another m p r.
         """
-        if weights is not None and bool(self.xp.all(weights == 1)):
+        xp, (m, p), n_rows = self.xp, self.shape, self.gram_rows()
+        if weights is not None and bool(xp.all(weights == 1)):
             weights = None
-        G, c = self._gram_sums(T, weights, transform)
-        if self.pool is not None:  # `add_gram` filled the lower triangle
-            for rows in slices(len(G), PANEL_WIDTH):
-                reflect_rows(G, rows)
-        return G, c
-
-    def _gram_sums(self, T, weights, transform):
-        """Return the sums of `gram`; with a pool, only the first's lower triangle.
-
-        The buffer of the rows is freed when this returns.
-        """
-        xp = self.xp
-        size = self.shape[1] if transform is None else transform.shape[1]
+        size = p if transform is None else transform.shape[1]
         options = {"dtype": xp.float64, "device": self.device}
         G = xp.zeros((size, size), **options)
         c = xp.zeros((size, T.shape[1]), **options)
-        n_rows = self.gram_rows()
-        # One buffer, because touching new memory takes as long as computing its
-        # contents.
-        shape = n_rows, self.shape[1]
-        buffer = None if self.in_memory else xp.empty(shape, **options)
-        for rows in slices(self.shape[0], n_rows):
+        # One buffer: touching new memory takes as long as computing its contents.
+        buffer = None if self.in_memory else xp.empty((n_rows, p), **options)
+        for rows in slices(m, n_rows):
             C = self.block(rows.start, rows.stop, dtype=xp.float64, out=buffer)
             if transform is not None:
                 C = large_product(C, transform)
@@ -260,23 +191,17 @@ class Matrix:
                 root = xp.sqrt(weights[rows])[:, None]
                 C, T_b = C * root, T_b * root
             add_gram(G, C, self.pool, c, T_b)
+        if self.pool is not None:  # `add_gram` filled the lower triangle
+            for rows in slices(size, PANEL_WIDTH):
+                reflect_rows(G, rows)
         return G, c
 
     def normal_product(self, V, targets=None, weights=None):
-        """Return K' W (K V - targets) in float64.
+        """Return K' W (K V - targets) in float64, W = I if there are no weights.
 
         One pass: a block of rows is computed (or read) once and used twice. Both
         products are in float64, whatever the data type of K, because the coefficients
-        of nearly dependent centers are large and cancel.
-
-        Parameters
-        ----------
-        V : array of shape (p, l)
-            In float64, like `targets` and `weights`.
-        targets : array of shape (m, l), default=None
-            None: zero.
-        weights : array of shape (m,), default=None
-            Diagonal of W; None: ones.
+        of nearly dependent centers are large and cancel. So are the arguments.
         """
 
         def residual(rows, F):
@@ -288,15 +213,8 @@ class Matrix:
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows.
 
-        One pass, like `normal_product`.
-
-        Parameters
-        ----------
-        V : array of shape (p, l)
-            In float64.
-        function : callable
-            Takes a slice of rows and their K V, and returns the same rows of G. Several
-            threads may call it, each with its own rows.
+        One pass, like `normal_product`. `function` takes a slice of rows and their K V,
+        and returns the same rows of G; several threads may call it.
         """
         xp, (m, p) = self.xp, self.shape
         n_rows = max(-(-m // self.n_workers), 1)
@@ -304,45 +222,30 @@ class Matrix:
             most = CORE_CACHE_BYTES // (8 * p)
         else:
             most = 0.5 * self.budget // (8 * p + 5 * self.row_width * self.itemsize)
-        n_rows = min(n_rows, max(int(most), 16))
-        parts = [
-            xp.zeros((p, V.shape[1]), dtype=xp.float64, device=self.device)
-            for _ in range(self.n_workers)
-        ]
-        ranges = list(slices(m, n_rows))
+        ranges = list(slices(m, min(n_rows, max(int(most), 16))))
+        options = {"dtype": xp.float64, "device": self.device}
+        parts = [xp.zeros((p, V.shape[1]), **options) for _ in range(self.n_workers)]
 
         def task(part):
             for rows in ranges[part :: self.n_workers]:
-                K = xp.astype(self.whole_rows(rows), xp.float64, copy=False)
+                if self.pool is None:
+                    K = self.block(rows.start, rows.stop)
+                else:  # `block` would wait for the pool that this thread belongs to
+                    shape = rows.stop - rows.start, p
+                    K = xp.empty(shape, dtype=self.dtype, device=self.device)
+                    self.write_rows(K, rows.start)
+                K = xp.astype(K, xp.float64, copy=False)
                 # G' K reads K along its rows, K' G would not.
                 parts[part][...] += (function(rows, K @ V).T @ K).T
 
         run_on_threads(self.pool, task, [(part,) for part in range(self.n_workers)])
         return sum_of(parts)
 
-    def whole_rows(self, rows):
-        """Return some whole rows of K, read or computed in this thread alone.
-
-        In a thread of the pool, `block` would wait for that pool.
-        """
-        if self.pool is None:
-            return self.block(rows.start, rows.stop)
-        shape = rows.stop - rows.start, self.shape[1]
-        K = self.xp.empty(shape, dtype=self.dtype, device=self.device)
-        self.write_rows(K, rows.start)
-        return K
-
 
 def add_gram(G, A, pool, c=None, T=None):
-    """Add A' A to G, with a pool only to its lower triangle, and A' T to c if given.
+    """Add A' A to G (p, p), and A' T to c (p, l) if given.
 
-    Parameters
-    ----------
-    G : array of shape (p, p)
-    A : array of shape (m, p)
-    pool : Team or None
-        With NumPy alone.
-    c, T : arrays of shape (p, l) and (m, l), default=None
+    With a pool, for arrays of NumPy, only the lower triangle of G is computed.
     """
     if pool is None:
         G += A.T @ A
@@ -384,14 +287,7 @@ def check_finite(values):
 
 
 class GivenMatrix(Matrix):
-    """A matrix that is in memory: given by the user, or computed once.
-
-    Parameters
-    ----------
-    K : array of shape (m, p)
-    source : Matrix, default=None
-        The operator that computed it and can compute more rows.
-    """
+    """An array K in memory, given by the user or computed once by the `source`."""
 
     in_memory = True
 
@@ -428,29 +324,21 @@ class StackedRows:
     """Some matrices with the same columns, one below the other.
 
     Logistic regression on training and held-out rows, which have separate matrices,
-    needs only two sums over all rows, `gram` and `adjoint_of`. It is not a `Matrix`: it
-    has no products and no blocks.
-
-    Parameters
-    ----------
-    matrices : list of Matrix
+    needs only two sums over all rows.
     """
 
     def __init__(self, matrices):
-        stops = accumulate(matrix.shape[0] for matrix in matrices)
-        self._parts = [
-            (matrix, slice(stop - matrix.shape[0], stop))
-            for matrix, stop in zip(matrices, stops, strict=True)
-        ]
+        stops = list(accumulate(matrix.shape[0] for matrix in matrices))
+        ranges = [slice(*ends) for ends in pairwise([0, *stops])]
+        self._parts = list(zip(matrices, ranges, strict=True))
 
     def gram(self, T, weights, *, transform=None):
         """Return C' W C and C' W T in float64, as `Matrix.gram` does."""
-        sums = [
+        found = [
             matrix.gram(T[rows, :], weights[rows], transform=transform)
             for matrix, rows in self._parts
         ]
-        grams, crosses = zip(*sums, strict=True)
-        return sum(grams[1:], grams[0]), sum(crosses[1:], crosses[0])
+        return tuple(sum_of(sums) for sums in zip(*found, strict=True))
 
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)``, as `Matrix` does."""
@@ -458,8 +346,9 @@ class StackedRows:
         def of_part(first, rows, F):
             return function(slice(first + rows.start, first + rows.stop), F)
 
-        found = [
-            matrix.adjoint_of(V, partial(of_part, rows.start))
-            for matrix, rows in self._parts
-        ]
-        return sum(found[1:], found[0])
+        return sum_of(
+            [
+                matrix.adjoint_of(V, partial(of_part, rows.start))
+                for matrix, rows in self._parts
+            ]
+        )

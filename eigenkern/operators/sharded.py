@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from copy import copy
 
 from ..arrays.array import equal_slices, is_cupy, move
 from ..arrays.machine import SENT_BYTES
@@ -17,16 +16,7 @@ def kernel_operator(kernel, centers, devices, rows=None):
     """Return K(X, Z), computed on one device, on several, or where the rows are.
 
     The parameters are those of `ShardedKernel`, but a single device is allowed, and so
-    are lazy rows.
-
-    Returns
-    -------
-    TiledKernel, ShardedKernel or DaskMatrix
-
-    Raises
-    ------
-    MemoryError
-        If a GPU cannot hold its centers.
+    are lazy rows. Raises a MemoryError if a GPU cannot hold its centers.
     """
     devices = devices[: max(centers.shape[0], 1)]
     if isinstance(rows, DaskRows):
@@ -66,15 +56,8 @@ class ShardedKernel(Matrix):
     Abedsoltan, Belkin and Pandit, "Toward large kernel models" (EigenPro 3), ICML 2023,
     split the centers over GPUs in this way.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z, on any device.
-    devices : list of (namespace, device)
-        At least two; a device may be repeated.
-    rows : array of shape (m, d), default=None
-        X, on any device. None: X = Z.
+    The centers Z (p, d) and rows X (m, d) may be on any device; without rows X = Z.
+    There are at least two `devices` (namespace, device), which may be repeated.
     """
 
     can_be_cached = False
@@ -87,31 +70,27 @@ class ShardedKernel(Matrix):
         self._shards = []
         for location, part in zip(devices, self._parts, strict=True):
             with _on(location):
-                own = _moved(frame, location)
+                own = {
+                    k: v if v is None else move(v, *location) for k, v in frame.items()
+                }
                 Z = move_what_fits(centers[part, :], *location)
                 self._shards.append(TiledKernel(kernel, Z, frame=own))
         self._describe_as(self._shards[0], *KERNEL_ATTRIBUTES)
         self.symmetric, self.shape = rows is None, (p, p)
         self.encoded_rows = self._encoded_centers
         if rows is not None:
-            self._set_rows(rows)
-
-    def _set_rows(self, rows):
-        self.shape = rows.shape[0], self.shape[1]
-        self.encoded_rows = self._shards[0].encoder(rows)
+            vars(self).update(vars(self.rows(rows)))
 
     def rows(self, X):
         """Return K(X, Z), with the centers where they are."""
-        other = copy(self)
-        other.symmetric = False
-        other._set_rows(X)
-        return other
+        encoded_rows, shape = self._shards[0].encoder(X), (X.shape[0], self.shape[1])
+        return self._changed(encoded_rows=encoded_rows, shape=shape, symmetric=False)
 
     def plus_diagonal(self, values):
         """Return K(X, X) + diag(values), of rows that are the centers."""
-        other, parts = copy(self), self._split(values)
-        other._shards = self._run_all(lambda k: self._shards[k].plus_diagonal(parts[k]))
-        return other
+        parts = self._split(values)
+        shards = self._run_all(lambda k: self._shards[k].plus_diagonal(parts[k]))
+        return self._changed(_shards=shards)
 
     def _encoded_centers(self, start, stop):
         """Return a range of the centers, encoded, on the first device."""
@@ -174,7 +153,6 @@ class ShardedKernel(Matrix):
 
     def adjoint_of(self, V, function):
         """Return K' G in float64, G = ``function(rows, K V)`` of each block of rows."""
-        xp = self.xp
         V_parts, sums = self._split(V), [0.0] * len(self._devices)
         widest = max(part.stop - part.start for part in self._parts)
         n_rows = max(int(self.budget / 2 // (8 * widest)), 16)
@@ -193,7 +171,7 @@ class ShardedKernel(Matrix):
 
             self._run_all(accumulate)
         with _on(self._devices[0]):
-            return xp.concat(self._gathered(sums))
+            return self.xp.concat(self._gathered(sums))
 
     def _chunks(self, start, stop, size=None):
         """Return slices of the rows, at least one, that are small enough to be sent."""
@@ -269,11 +247,3 @@ class _HeldShards(ShardedKernel):
         )
         with _on(self._devices[0]):
             return self.xp.concat(self._gathered(sums))
-
-
-def _moved(frame, location):
-    """Return a kernel's frame of the centers, on another device."""
-    return {
-        name: None if value is None else move(value, *location)
-        for name, value in frame.items()
-    }

@@ -8,8 +8,6 @@ to one thread: so the elementwise part, which NumPy runs on one core, uses all c
 and nested parallelism does not oversubscribe them.
 """
 
-from copy import copy
-
 import numpy as np
 
 from ..arrays.array import equal_slices, is_numpy, location_of, slices
@@ -30,18 +28,10 @@ _WRITTEN_COLUMNS = 1024
 class TiledKernel(Matrix):
     """The kernel matrix K(X, Z), computed tile by tile in every product.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    centers : array of shape (p, d)
-        Z.
-    rows : array or StoredRows of shape (m, d), default=None
-        X, on any device: rows are moved when they are used. None: X = Z, with an exact
-        diagonal.
-    tile_memory : float, default=None
-        MB that the tiles of one thread, or of a GPU, may take.
-    frame : dict, default=None
-        As returned by ``kernel.frame``; None: that of the centers.
+    Rows X (m, d), an array or StoredRows on any device, are moved when they are used;
+    without them X = Z, the centers (p, d), with an exact diagonal. The tiles of one
+    thread, or of a GPU, may take `tile_memory` MB. The frame is that of the centers,
+    unless it is given as returned by ``kernel.frame``.
     """
 
     def __init__(self, kernel, centers, rows=None, *, tile_memory=None, frame=None):
@@ -53,12 +43,15 @@ class TiledKernel(Matrix):
         self.factored, self.feature_work = kernel.factored, kernel.feature_work
         tile_bytes = machine_of(self).tile_bytes
         self._start_pool(tile_bytes if tile_memory is None else tile_memory * 1e6)
-        self._diagonal = self._added = None
+        # Row i is center `first` + i, unless `first` is None.
+        self._first = self._diagonal = self._added = None
         if rows is None:
-            self.symmetric, self._diagonal = True, kernel.diagonal(centers)
-            self._set_rows(encoded_slices(self._right), centers.shape[0], first=0)
+            self.symmetric, self._first = True, 0
+            self._diagonal = kernel.diagonal(centers)
+            self.encoded_rows = encoded_slices(self._right)
         else:
-            self._set_rows(self.encoder(rows), rows.shape[0])
+            self.encoded_rows = self.encoder(rows)
+        self.shape = (centers if rows is None else rows).shape[0], centers.shape[0]
 
     def _start_pool(self, tile_bytes):
         """Set up the threads, each with tiles of this many bytes."""
@@ -66,14 +59,6 @@ class TiledKernel(Matrix):
             self.n_workers = n_blas_threads()
             self.pool = Team(self.n_workers)
         self.budget = tile_bytes * self.n_workers
-
-    def _set_rows(self, encoded_rows, m, first=None):
-        """Set X; row i is center `first` + i, if `first` is given.
-
-        ``encoded_rows(start, stop)`` returns a range of rows as encoded by the kernel.
-        """
-        self.encoded_rows, self._first = encoded_rows, first
-        self.shape = m, self._right.shape[0]
 
     def encoder(self, X):
         """Return a function that encodes a range of the rows X, on this device."""
@@ -92,22 +77,29 @@ class TiledKernel(Matrix):
             return matrix_on_workers(self, X)
         return self._with_rows(self.encoder(X), X.shape[0])
 
+    def _with_rows(self, encoded_rows, m, first=None):
+        """Return K(X, Z) of other rows; ``encoded_rows(start, stop)`` encodes them."""
+        shape = m, self._right.shape[0]
+        return self._changed(
+            encoded_rows=encoded_rows, shape=shape, _first=first, symmetric=False
+        )
+
+    def with_encoded_rows(self, E, first=None):
+        """Return K(X, Z) of encoded rows; row i is center `first` + i, if given."""
+        return self._with_rows(encoded_slices(E), E.shape[0], first)
+
     def without_rows(self):
         """Return K(X, Z) without rows, to send elsewhere and call `rows` there."""
         return self.with_encoded_rows(self._right[:0, :])
 
     def of_centers(self, part):
         """Return K(X, Z) of a range of the centers, without rows."""
-        other = self.without_rows()
-        other._right = self._right[part, :]
-        other._diagonal = other._added = None
-        other.shape = 0, other._right.shape[0]
-        return other
+        right = self._right[part, :]
+        other = self._changed(_right=right, _diagonal=None, _added=None)
+        return other.without_rows()
 
     def __copy__(self):
-        other = object.__new__(type(self))
-        vars(other).update(vars(self))
-        return other
+        return self._changed()
 
     def __getstate__(self):
         # Rows stay where they are, and so do the threads.
@@ -117,24 +109,12 @@ class TiledKernel(Matrix):
     def __setstate__(self, state):
         vars(self).update(state)
         self._start_pool(self.budget // self.n_workers)
-        self._set_rows(encoded_slices(self._right[:0, :]), 0)
-
-    def with_encoded_rows(self, E, first=None):
-        """Return K(X, Z) of encoded rows; row i is center `first` + i, if given."""
-        return self._with_rows(encoded_slices(E), E.shape[0], first)
+        vars(self).update(vars(self.without_rows()))
 
     def plus_diagonal(self, values):
         """Return K(X, X) + diag(values), of rows that are the centers."""
-        other = copy(self)
-        other._diagonal = self._diagonal + values
-        other._added = values if self._added is None else self._added + values
-        return other
-
-    def _with_rows(self, encoded_rows, m, first=None):
-        other = copy(self)
-        other.symmetric = False
-        other._set_rows(encoded_rows, m, first)
-        return other
+        added = values if self._added is None else self._added + values
+        return self._changed(_diagonal=self._diagonal + values, _added=added)
 
     def product_and_columns(self, A, start=0, stop=None, n_columns=0):
         """Return rows [start:stop] of K(X, Z) @ A, and of the first columns of K."""
@@ -247,29 +227,20 @@ class TiledKernel(Matrix):
 
         The tile's rows are `rows`, counted from `start`; the next tile overwrites it.
         """
-        start += rows.start
-        left = self.kernel.left(
-            self.encoded_rows(start, start + rows.stop - rows.start)
-        )
-        tile = None
+        start, m, tile = start + rows.start, rows.stop - rows.start, None
+        left = self.kernel.left(self.encoded_rows(start, start + m))
+        center = None if self._first is None else self._first + start
         for j in range(first, last, width):
             columns = slice(j, min(j + width, last))
-            tile = self._tile(left, start, columns, tile)
+            if tile is not None and tile.shape[1] != columns.stop - j:
+                tile = None
+            tile = self.kernel.evaluate(self.xp, left, self._right[columns, :], tile)
+            if center is not None and center < columns.stop and j < center + m:
+                tile = self._with_exact_diagonal(tile, center, columns)
             yield columns, tile
 
-    def _tile(self, left, start, columns, out):
-        """Return K of the encoded rows from `start` on and a range of centers."""
-        m, width = left.shape[0], columns.stop - columns.start
-        if out is not None and tuple(out.shape) != (m, width):
-            out = None
-        tile = self.kernel.evaluate(self.xp, left, self._right[columns, :], out)
-        if self._first is not None:
-            start += self._first
-            if start < columns.stop and columns.start < start + m:
-                tile = self._with_exact_diagonal(tile, start, columns)
-        return tile
-
     def _with_exact_diagonal(self, tile, start, columns):
+        """Return a tile whose rows are the centers from `start` on, k(x, x) exact."""
         xp = self.xp
         if self.pool is not None:  # the tile can be changed in place
             stop = start + tile.shape[0]

@@ -23,11 +23,8 @@ class GlobalSpectral(TopEigenvectors):
     over K of n^2 (d + q) multiply-adds: this makes the preconditioner positive
     definite, however inexact they are. With weights W of the rows they belong to
     W^1/2 K W^1/2. `eigenvalues` has L_j / n; the last one is that of the subsample.
-
-    Attributes
-    ----------
-    images : array of shape (n, q)
-        K V, whose rows are p(x_i): a step then costs no more than n q l multiply-adds.
+    The rows of the `images` K V (n, q) are p(x_i): a step then costs no more than n q l
+    multiply-adds.
 
     References
     ----------
@@ -38,7 +35,6 @@ class GlobalSpectral(TopEigenvectors):
     images: Any
 
     is_of_rows = True
-    n_columns = 0
 
     @classmethod
     def of(
@@ -52,33 +48,36 @@ class GlobalSpectral(TopEigenvectors):
         svd_solver,
         rng,
     ):
-        """Return the preconditioner with at most `n_components` eigenvectors.
+        """Return the preconditioner of K(X, X), with at most `n_components` vectors.
 
-        Parameters
-        ----------
-        operator : Matrix
-            K(X, X).
-        subsample_size, n_components : int
-            s and q < s.
-        weights : array of shape (n,), default=None
-        damping : float, default=1.0
-            tau.
-        svd_solver : {"nystrom", "randomized"}
-        rng : numpy.random.RandomState
+        `svd_solver` is "nystrom" or "randomized"; only the latter uses `rng`.
         """
-        xp, n = operator.xp, operator.shape[0]
-        _check_memory(operator, subsample_size, n_components, svd_solver)
+        xp, n, s = operator.xp, operator.shape[0], subsample_size
+        _check_memory(operator, s, n_components, svd_solver)
         root = xp.ones((n, 1), dtype=operator.dtype, device=operator.device)
         if weights is not None:
             root = weights[:, None] ** 0.5
-        sizes = subsample_size, n_components
         if svd_solver == "nystrom":
-            V, level = _nystrom_vectors(operator, *sizes, weights, root)
+            top = Spectral.of(operator, s, n_components, weights=weights)
+            level = float(top.eigenvalues[-1])
+            blocks = [top.features(operator, b.start, b.stop) for b in slices(n)]
+            V = root * xp.concat(blocks)
+            if V.shape[1]:
+                V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
         else:
-            V, level = _singular_vectors(operator, *sizes, root, rng)
+            A = root[:s, :] * operator.block(0, s) * root[:, 0]
+            singular, V = right_singular_vectors(
+                lambda B: large_product(A, B),
+                lambda B: large_product(A.T, B),
+                (s, n),
+                n_components + 1,
+                root,
+                rng,
+            )
+            del A
+            V, level = V[:, :n_components], float(singular[-1]) * (n / s) ** 0.5 / n
         if V.shape[1] == 0:
-            values = xp.full_like(root[:1, 0], level)
-            return cls(V, values, damping, V)
+            return cls(V, xp.full_like(root[:1, 0], level), damping, V)
         V = root * V
         images = operator @ V
         gram = sum(
@@ -107,10 +106,10 @@ class GlobalSpectral(TopEigenvectors):
     def truncate(self, q):
         """Return a copy with the first `q` eigenvectors."""
         xp, short = namespace(self.vectors), super().truncate(q)
-        vectors, images = (
-            xp.asarray(part[:, :q], copy=True) for part in (self.vectors, self.images)
-        )
-        return replace(short, vectors=vectors, images=images)
+        parts = [
+            xp.asarray(part[:, :q], copy=True) for part in (short.vectors, self.images)
+        ]
+        return replace(short, vectors=parts[0], images=parts[1])
 
     def features(self, operator, start, stop):
         """Return p(x) of some rows, shape (m, q)."""
@@ -142,30 +141,3 @@ def _check_memory(operator, s, q, svd_solver):
             f"need {needed / 1e6:.0f} MB, but {free / 1e6:.0f} MB of memory are free; "
             f"pass {remedy}"
         )
-
-
-def _nystrom_vectors(operator, s, q, weights, root):
-    """Return orthonormal vectors (n, q) by the Nystrom method, and lambda_{q+1}."""
-    xp, n = operator.xp, operator.shape[0]
-    top = Spectral.of(operator, s, q, weights=weights)
-    V = root * xp.concat(
-        [top.features(operator, rows.start, rows.stop) for rows in slices(n)]
-    )
-    if V.shape[1]:
-        V = xp.linalg.qr(V / xp.linalg.vector_norm(V, axis=0))[0]
-    return V, float(top.eigenvalues[-1])
-
-
-def _singular_vectors(operator, s, q, root, rng):
-    """Return right singular vectors (n, q) of s rows of K, and lambda_{q+1}."""
-    n = operator.shape[0]
-    A = root[:s, :] * operator.block(0, s) * root[:, 0]
-    values, V = right_singular_vectors(
-        lambda B: large_product(A, B),
-        lambda B: large_product(A.T, B),
-        (s, n),
-        q + 1,
-        root,
-        rng,
-    )
-    return V[:, :q], float(values[-1]) * (n / s) ** 0.5 / n

@@ -21,14 +21,8 @@ from ..arrays.linalg import (
 class TopEigenvectors:
     """What the spectral preconditioners share: k_P(x, z) = k(x, z) - p(x)' D p(z).
 
-    Attributes
-    ----------
-    vectors : array of shape (s, q), (n, q), (c, q) or (d, q)
-        V, of rows, centers or features.
-    eigenvalues : array of shape (q + 1,)
-        lambda_j, decreasing.
-    damping : float
-        tau.
+    The `vectors` V (N, q) are of rows, centers or features, N of them; the
+    `eigenvalues` lambda_j (q + 1,) decrease, and the `damping` is tau.
     """
 
     vectors: Any
@@ -39,6 +33,8 @@ class TopEigenvectors:
     is_of_rows = False
     #: d, if the model is linear.
     n_features = None
+    #: Columns of K(X_b, X) that a step needs.
+    n_columns = 0
 
     @property
     def n_components(self):
@@ -63,6 +59,27 @@ class TopEigenvectors:
         if self.is_of_rows:  # over the squared norms
             scales = scales / (values[:-1] * self.vectors.shape[0])
         return xp.astype(scales, self.vectors.dtype)
+
+    def coordinates(self, image):
+        """Return D V' g of g (N, l), shape (q, l)."""
+        return self.scales[:, None] * large_product(image.T, self.vectors).T
+
+    def add_to(self, coef, S):
+        """Add V S to the first N of coefficients (p, l), in place."""
+        if self.n_components:
+            coef[: self.vectors.shape[0], :] += large_product(self.vectors, S)
+
+    def shrunk(self, coef, values, kappa):
+        """Return the coefficients (p, l) of (I + kappa P)^-1 f, P the preconditioner.
+
+        P leaves 1 - D_j of p_j, and everything that is orthogonal to them. `values` (N,
+        l) has f at the centers, or the coefficients of a linear model; kappa is (l,).
+        """
+        others, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
+        result = others * coef
+        factors = 1.0 / (1.0 + left[:, None] * kappa) - others
+        self.add_to(result, factors * (self.vectors.T @ values))
+        return result
 
 
 def n_above_rounding(sigma, n, entry, dtype):
@@ -108,31 +125,21 @@ class Spectral(TopEigenvectors):
 
     @classmethod
     def of(cls, operator, subsample_size, n_components, *, weights=None, damping=1.0):
-        """Return the preconditioner with at most `n_components` eigenvectors.
+        """Return the preconditioner of K(X, X), whose first s rows are the subsample.
 
-        Eigenvalues that rounding makes meaningless are left out, so there may be fewer.
-        Eigenvectors are computed in float64.
-
-        Parameters
-        ----------
-        operator : Matrix
-            K(X, X), whose first rows are the subsample.
-        subsample_size, n_components : int
-            s and q < s.
-        weights : array of shape (n,), default=None
-        damping : float, default=1.0
-            tau.
+        It has at most `n_components` eigenvectors, computed in float64: those whose
+        eigenvalues rounding would make meaningless are left out.
         """
         xp, dtype, s = operator.xp, operator.dtype, subsample_size
         K = xp.astype(operator.block(0, s, 0, s), xp.float64)
-        root = None
+        root = 1.0
         if weights is not None:
-            root = xp.sqrt(xp.astype(weights[:s], xp.float64))
-            K = root[:, None] * K * root[None, :]
+            root = xp.sqrt(xp.astype(weights[:s, None], xp.float64))
+            K = root * K * root.T
         sigma, U = top_eigh(K, n_components + 1)
         entry = float(xp.max(xp.abs(xp.linalg.diagonal(K))))
         q = max(n_above_rounding(sigma, s, entry, dtype) - 1, 0)
-        V = U[:, :q] if root is None else root[:, None] * U[:, :q]
+        V = root * U[:, :q]
         # Rounding may leave the last eigenvalue below zero.
         sigma = xp.where(sigma > 0, sigma, xp.zeros_like(sigma))
         values = xp.astype(sigma[: q + 1] / s, dtype)
@@ -172,8 +179,6 @@ class LinearSpectral(TopEigenvectors):
     shallow learning", NIPS 2017: table 1 and appendix A.
     """
 
-    n_columns = 0
-
     @property
     def n_features(self):
         """d."""
@@ -183,19 +188,10 @@ class LinearSpectral(TopEigenvectors):
     def of(
         cls, operator, subsample_size, n_components, *, weights=None, damping=1.0, rng
     ):
-        """Return the preconditioner with at most `n_components` eigenvectors.
+        """Return the preconditioner of `CenteredFeatures`, from their first s rows.
 
-        There may be fewer: at most one less than there are eigenvalues above rounding.
-
-        Parameters
-        ----------
-        operator : CenteredFeatures
-        subsample_size, n_components : int
-            s and q.
-        weights : array of shape (n,), default=None
-        damping : float, default=1.0
-            tau.
-        rng : numpy.random.RandomState
+        It has at most `n_components` eigenvectors, and one less than there are
+        eigenvalues above rounding.
         """
         xp, s, d = operator.xp, subsample_size, operator.shape[1]
         root = 1.0 if weights is None else weights[:s, None] ** 0.5
@@ -223,15 +219,7 @@ class LinearSpectral(TopEigenvectors):
 
     def correction(self, gradient):
         """Return V D V' g of a gradient (d, l)."""
-        image = large_product(gradient.T, self.vectors).T
-        return large_product(self.vectors, self.scales[:, None] * image)
-
-    def shrunk(self, coef, kappa):
-        """Return (I + kappa P)^-1 a of coefficients (d, l); kappa has shape (l,)."""
-        others, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
-        factors = 1.0 / (1.0 + left[:, None] * kappa) - others
-        image = factors * (self.vectors.T @ coef)
-        return others * coef + large_product(self.vectors, image)
+        return large_product(self.vectors, self.coordinates(gradient))
 
 
 @dataclass(frozen=True)
@@ -257,37 +245,22 @@ class CenterSpectral(TopEigenvectors):
 
     @classmethod
     def of(cls, centers, sample, n_rows, n_fitted, q, *, weights=None, damping=1.0):
-        """Return the preconditioner with at most `q` eigenfunctions.
+        """Return the preconditioner of a model on `centers`, K(Z, Z) in random order.
 
-        Parameters
-        ----------
-        centers : Matrix
-            K(Z, Z), in random order.
-        sample : Sample
-        n_rows : int
-            N, the first rows of the sample.
-        n_fitted : int
-            c, the first centers.
-        q : int
-        weights : array, default=None
-            Of the rows of the sample.
-        damping : float, default=1.0
-            tau.
+        It has at most `q` eigenfunctions, in the span of the first `n_fitted` centers,
+        c, on the first `n_rows` rows of a `Sample`, N, which the weights belong to.
         """
         xp, dtype, f64 = centers.xp, centers.dtype, centers.xp.float64
         B = centers.block(0, n_fitted, 0, n_fitted, dtype=f64)
         entry = float(xp.max(xp.linalg.diagonal(B)))
         eps = float(xp.finfo(dtype).eps)
         # Centers in the span of others up to rounding, times 10, are left out. Squared
-        # errors of 56 fits of 10 epochs (400 centers; bandwidths of the median and 30)
-        # with other factors, over those with 10: with 1, up to 15, and 14 halved steps,
-        # where 10 has none; with 0.1, up to 27; with 100, from 0.5 to 1.9, on average
-        # 1.01; with 1000, on average 1.10, up to 4.3.
+        # errors of 56 fits with other factors, over those with 10: with 1, up to 15;
+        # with 100, from 0.5 to 1.9, on average 1.01; with 1000, up to 4.3.
         places, L = pivoted_cholesky(B, 10 * n_fitted * eps * entry)
         if not len(places):  # the zero kernel
-            vectors = xp.zeros((n_fitted, 0), dtype=dtype, device=centers.device)
-            values = xp.zeros(1, dtype=dtype, device=centers.device)
-            return cls(vectors, values, damping)
+            zeros = xp.astype(xp.zeros_like(B[:, :1]), dtype)
+            return cls(zeros[:, :0], zeros[:1, 0], damping)
         C = sample.center_block(0, n_rows, n_fitted, dtype=f64)
         root = xp.full((n_rows, 1), n_rows**-0.5, dtype=f64, device=centers.device)
         if weights is not None:
@@ -308,39 +281,5 @@ class CenterSpectral(TopEigenvectors):
 
     def features(self, sample, start, stop):
         """Return p(x) = V' K(Z_c, x) of some rows of the sample, shape (m, q)."""
-        block = sample.center_block(start, stop, self.n_centers)
+        block = sample.center_block(start, stop, self.vectors.shape[0])
         return large_product(block, self.vectors)
-
-    @property
-    def n_centers(self):
-        """c, the centers that it lives on."""
-        return self.vectors.shape[0]
-
-    def coordinates(self, image):
-        """Return D V' K(Z_c, X_b) g of a step g by its image K(Z_c, X_b) g, (q, l)."""
-        return self.scales[:, None] * (self.vectors.T @ image)
-
-    def add_to(self, coef, S):
-        """Add V S to coefficients (p, l) of the centers, in place."""
-        if self.n_components:
-            coef[: self.n_centers, :] += large_product(self.vectors, S)
-
-    def shrunk(self, coef, values, kappa):
-        """Return the coefficients of (I + kappa P)^-1 f, P the preconditioner.
-
-        P leaves 1 - D_j of psi_j, and everything that is orthogonal to them.
-
-        Parameters
-        ----------
-        coef : array of shape (p, l)
-            Of f = K(., Z) a.
-        values : array of shape (c, l)
-            f(Z_c).
-        kappa : array of shape (l,)
-        """
-        others, left = 1.0 / (1.0 + kappa), 1.0 - self.scales
-        result = others * coef
-        of_vectors = self.vectors.T @ values
-        factors = 1.0 / (1.0 + left[:, None] * kappa) - others
-        self.add_to(result, factors * of_vectors)
-        return result

@@ -17,13 +17,7 @@ class TwoCholesky:
 
     because the centers are a sample of the rows. A'^-1 (B + lambda I) A^-1 is therefore
     close to I, at the cost of two Cholesky factors.
-
-    Attributes
-    ----------
-    L : array of shape (p, p)
-        T', lower triangular.
-    C : array of shape (p, p)
-        A', lower triangular.
+    L = T' and C = A' are lower triangular.
 
     References
     ----------
@@ -36,16 +30,9 @@ class TwoCholesky:
 
     @classmethod
     def of(cls, L, alpha, weights):
-        """Return the preconditioner.
+        """Return the preconditioner, by the factor L of K_mm in float64, and lambda.
 
-        Parameters
-        ----------
-        L : array of shape (p, p)
-            Lower Cholesky factor of K_mm, in float64.
-        alpha : float
-            lambda.
-        weights : array of shape (p,)
-            W_m, the weight of the rows that each center stands for.
+        The weights W_m (p,) are those of the rows that each center stands for.
         """
         xp = namespace(L)
         A = large_product(L.T, weights[:, None] * L) / float(xp.sum(weights))

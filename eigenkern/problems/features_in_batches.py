@@ -8,8 +8,7 @@ import scipy.sparse
 
 from ..arrays.array import move, to_numpy
 from ..arrays.linalg import large_product
-from ..operators.centered import features_of, levels_of, near
-from ..operators.waves import sums_of_features
+from ..operators.centered import features_of, levels_of, near, sums_of_features
 from ..rows.lazy_rows import StoredRows, is_lazy
 from ..rows.transfer import move_what_fits
 from .kernel_parameters import check_extremes, check_largest

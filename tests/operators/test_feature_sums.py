@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from eigenkern.operators import waves as feature_sums
-from eigenkern.operators.waves import sums_of_features
+from eigenkern.operators import centered
+from eigenkern.operators.centered import sums_of_features
 from eigenkern.rows.lazy_rows import StoredRows
 
 N, D = 700, 6
@@ -22,7 +22,7 @@ def rows(rng):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_are_those_of_all_rows(dtype, weighted, panel, rows, rng, monkeypatch):
-    monkeypatch.setattr(feature_sums, "PANEL_WIDTH", panel)
+    monkeypatch.setattr(centered, "PANEL_WIDTH", panel)
     X, Y = rows.astype(dtype), rng.standard_normal((N, 2))
     index = rng.permutation(N)[: N - 50]
     w, y = rng.uniform(0.1, 1.0, len(index)), Y[index]
@@ -58,7 +58,7 @@ def test_without_a_mean_nothing_is_subtracted(rows, rng):
 
 
 def test_rows_far_from_the_first_ones(rows, rng, monkeypatch):
-    monkeypatch.setattr(feature_sums, "_ROWS_OF_SHIFT", 10)
+    monkeypatch.setattr(centered, "_ROWS_OF_SHIFT", 10)
     rows[10:, 1] += 1e6
     stored = StoredRows(rows, float, 64)
     y = rng.standard_normal((N, 1))
