@@ -441,13 +441,13 @@ class DaskShards(OnWorkers, Matrix):
             evaluated = self._run(_evaluated, rows, A)  # K A, and K, which stays there
             places = [shard.place for shard in self._sent()]
             pairs = list(zip(places, evaluated, strict=True))
-            F = [cluster.submit_to(at, itemgetter(0), pair) for at, pair in pairs]
+            F = [cluster.submit(itemgetter(0), pair, place=at) for at, pair in pairs]
             with np.errstate(over="ignore", invalid="ignore"):  # if it diverges
                 error = rows.arranged([rows.total(F)]) - targets
                 G = rows.grouped(rates * (weights[:, None] * error))
             G = cluster.send(G)
             images = [
-                cluster.submit_to(at, _shard_adjoint, pair, G) for at, pair in pairs
+                cluster.submit(_shard_adjoint, pair, G, place=at) for at, pair in pairs
             ]
             return error, joined(cluster.gather(images))
 
@@ -460,7 +460,7 @@ class DaskShards(OnWorkers, Matrix):
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
             sent = [
-                Shard(place, part, self._cluster.send_to(place, local.of_centers(part)))
+                Shard(place, part, self._cluster.send(local.of_centers(part), place))
                 for place, part in zip(places, parts, strict=True)
             ]
             # The centers of a lost worker went elsewhere, and its tasks would wait for
@@ -478,8 +478,10 @@ class DaskShards(OnWorkers, Matrix):
         chunks, cluster = rows.run(rows_of_chunks), self._cluster
         handles = []
         for place, part, operator in self._sent():
-            own = A if A is None else cluster.send_to(place, A[part, :])
-            handles.append(cluster.submit_to(place, function, operator, own, *chunks))
+            own = A if A is None else cluster.send(A[part, :], place)
+            handles.append(
+                cluster.submit(function, operator, own, *chunks, place=place)
+            )
         return handles
 
     def _attempt(self, step, rows):
