@@ -161,8 +161,7 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
         Q = _orthonormal(product(adjoint(Q)), accurate=i == n_iterations - 1)
     B = adjoint(Q)
     B_64 = xp.astype(B, xp.float64, copy=False)
-    squares, U = xp.linalg.eigh(B_64.T @ B_64)
-    squares, U = xp.flip(squares)[:k], xp.flip(U, axis=1)[:, :k]
+    squares, U = top_eigh(B_64.T @ B_64, k)
     # The Gram matrix does not determine the vectors of smaller singular values.
     if not bool(squares[-1] > 1e-8 * squares[0]):
         vectors, values, _ = xp.linalg.svd(B, full_matrices=False)

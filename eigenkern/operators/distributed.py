@@ -195,10 +195,11 @@ class CachedDaskMatrix(DaskMatrix):
 
         def make():
             source._remote.clear()  # it may have been lost
+            rows, submit = source._rows, source._cluster.submit
             return [
-                source._cluster.submit(block, source._operator(), [index], chunk)
-                for group in source._rows.groups
-                for index, chunk in zip(group.indices, group.chunks, strict=True)
+                submit(block, source._operator(), [index], rows.chunks[c])
+                for group in rows.groups
+                for index, c in zip(group.indices, group.chunks, strict=True)
             ]
 
         self._source = source

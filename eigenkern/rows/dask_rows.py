@@ -223,7 +223,7 @@ class Group(NamedTuple):
     """Rows on one worker."""
 
     place: str
-    chunks: list  # handles
+    chunks: list  # their numbers
     indices: list  # which rows of each chunk; None: all
     position: Any  # of these rows among all
 
@@ -235,19 +235,18 @@ class DaskRows(LazyRows):
         self.shape = tuple(map(int, X.shape))
         self._bounds = np.concatenate([[0], np.cumsum(X.chunks[0])]).astype(np.int64)
         self.cluster = cluster()
-        self._chunks = self.cluster.compute_chunks(X.astype(dtype))
+        self.chunks = self.cluster.compute_chunks(X.astype(dtype))
         # Each thread of a worker computes with one group of chunks.
         n_seen, number, groups = Counter(), {}, []
         n_threads = Counter(self.cluster.threads())
-        for place in self.cluster.places(self._chunks):
+        for place in self.cluster.places(self.chunks):
             name = place, n_seen[place] % max(n_threads[place], 1)
             n_seen[place] += 1
             groups.append(number.setdefault(name, len(number)))
         self._names = [place for place, _ in number]
         self._group_of = np.array(groups)
-        self._made = None
         self._parts = []  # (array, handles of its parts) of the last ones
-        like = self.cluster.submit(_first_row, self._chunks[0])
+        like = self.cluster.submit(_first_row, self.chunks[0])
         self.like = self.cluster.gather([like])[0]
         self.dtype, self.device = self.like.dtype, device_of(self.like)
         self.on_blocks(check_finite_rows)
@@ -279,7 +278,7 @@ class DaskRows(LazyRows):
         found = [Group(place, [], [], []) for place in self._names]
         for c, indices, position in self._rows_by_chunk():
             group = found[self._group_of[c]]
-            group.chunks.append(self._chunks[c])
+            group.chunks.append(c)
             group.indices.append(indices)
             group.position.append(position)
         return [
@@ -301,7 +300,8 @@ class DaskRows(LazyRows):
             ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
             for position in np.split(order, ends):
                 c = chunk_of[position[0]]
-                yield c, index[position] - bounds[c], position
+                own, n = index[position] - bounds[c], bounds[c + 1] - bounds[c]
+                yield c, None if np.array_equal(own, np.arange(n)) else own, position
 
     def run(self, function, *args, by_row=()):
         """Return handles of ``function(*args, *parts, indices, *chunks)``, by group.
@@ -311,9 +311,15 @@ class DaskRows(LazyRows):
         """
         parts = [self.parts_of(values) for values in by_row]
         handles = []
-        for g, (_, chunks, indices, _) in enumerate(self.groups):
-            own = (part[g] for part in parts)
-            handles.append(self.cluster.submit(function, *args, *own, indices, *chunks))
+        for g, group in enumerate(self.groups):
+            own = [part[g] for part in parts]
+            given = [
+                *args,
+                *own,
+                group.indices,
+                *(self.chunks[c] for c in group.chunks),
+            ]
+            handles.append(self.cluster.submit(function, *given))
         return handles
 
     def parts_of(self, values):
@@ -333,9 +339,6 @@ class DaskRows(LazyRows):
     def forget(self):
         """Forget what was sent, because some of it was lost."""
         self._parts = []
-        if self._made is not None:
-            self._made.forget()
-            vars(self).pop("groups", None)
 
     def grouped(self, values):
         """Return an array whose rows belong to these, in the order of the groups."""
@@ -383,36 +386,22 @@ class MadeRows(DaskRows):
     """
 
     def __init__(self, rows, width, make):
+        groups = rows.groups
         vars(self).update(vars(rows))
-        self._source, self._make, self._chunks = rows, make, []
-        self.shape, groups = (rows.shape[0], width), rows.groups
-        self._names = [group.place for group in groups]
-        self._group_of = np.repeat(np.arange(len(groups)), [len(g[1]) for g in groups])
+        vars(self).pop("groups")
+        self._make, self.chunks = make, []
+        self.shape, self._names = (rows.shape[0], width), [g.place for g in groups]
+        n_chunks = [len(g.chunks) for g in groups]
+        self._group_of = np.repeat(np.arange(len(groups)), n_chunks)
         positions = [position for *_, position in rows._rows_by_chunk()]
         self._bounds = np.cumsum([0, *map(len, positions)])
         self._index = np.argsort(np.concatenate(positions))
         self.forget()
 
-    def take(self, index):
-        """Return the rows at some indices; if lost, all of these are computed again."""
-        other = object.__new__(DaskRows)
-        vars(other).update(vars(self), _made=self)
-        return other.take(index)
-
-    @cached_property
-    def groups(self):
-        """The rows on each worker: all rows of each chunk."""
-        chunks, found = iter(self._chunks), []
-        for group in self._source.groups:
-            own = [next(chunks) for _ in group.chunks]
-            found.append(group._replace(chunks=own, indices=[None] * len(own)))
-        return found
-
     def forget(self):
         """Compute the rows again, because some of their sources were lost."""
-        self._parts = []
-        self._chunks[:] = self._make()
-        vars(self).pop("groups", None)
+        super().forget()
+        self.chunks[:] = self._make()
 
 
 def pieces(indices, chunks):
