@@ -57,7 +57,7 @@ class _SingleThreadedBlas:
             self._set()
 
     def n_threads(self):
-        """Return how many threads BLAS, or a team, may use outside of this context."""
+        """Return how many threads BLAS may use outside of this context."""
         with self._lock:
             if not self._depths:
                 self._look_up()
@@ -146,7 +146,11 @@ class _SingleThreadedBlas:
 
 
 single_threaded_blas = _SingleThreadedBlas()
-n_blas_threads = single_threaded_blas.n_threads
+
+
+def n_blas_threads():
+    """Return how many threads BLAS, or a team of this module, may use."""
+    return single_threaded_blas.n_threads()
 
 
 def n_cores():
