@@ -221,17 +221,19 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
     """
     xp, k = namespace(start), start.shape[1]
     diagonal, off_diagonal = [], []
-    V, values, found = _normalized(start), np.zeros(k), np.zeros(k, dtype=bool)
-    previous_part = xp.zeros_like(V)
+    values, found = np.zeros(k), np.zeros(k, dtype=bool)
+    W, V = start, xp.zeros_like(start)
+    length = xp.linalg.vector_norm(W, axis=0)
     for _ in range(min(n_steps, start.shape[0])):
+        previous, V = V, W / xp.where(length > 0, length, xp.ones_like(length))
         # Rounding brings back only directions, and values, that were found before: the
         # largest value needs no second orthogonalization.
-        W = apply(V) - previous_part
+        W = apply(V) - previous * length
         along = xp.sum(W * V, axis=0)
         W = W - V * along
-        size_left = xp.linalg.vector_norm(W, axis=0)
+        length = xp.linalg.vector_norm(W, axis=0)
         diagonal.append(to_numpy(along))
-        norms, before = to_numpy(size_left), values.copy()
+        norms, before = to_numpy(length), values.copy()
         for j in np.flatnonzero(~found):
             T = np.stack(diagonal)[:, j], np.reshape(off_diagonal, (-1, k))[:, j]
             values[j] = scipy.linalg.eigh_tridiagonal(*T, eigvals_only=True)[-1]
@@ -241,16 +243,7 @@ def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
         if found.all():
             break
         off_diagonal.append(norms)
-        previous_part = V * size_left
-        V = _normalized(W)
     return np.maximum(values, 0.0).tolist()
-
-
-def _normalized(V):
-    """Return columns of norm 1; zero stays zero."""
-    xp = namespace(V)
-    norms = xp.linalg.vector_norm(V, axis=0)
-    return V / xp.where(norms > 0, norms, xp.ones_like(norms))
 
 
 def eigh(K):
