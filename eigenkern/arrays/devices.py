@@ -1,6 +1,6 @@
 """The parameter `device`: where to compute."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import array_api_compat
 import numpy as np
@@ -9,20 +9,7 @@ from .array import Location, is_cupy, location_of
 
 
 def compute_device(device, X):
-    """Return the `Location` that the parameter `device` asks for.
-
-    Parameters
-    ----------
-    device : {"auto", "cpu", "cuda", "cuda:N"}
-        "auto" computes on the device of `X`.
-    X : array
-        Validated data.
-
-    Raises
-    ------
-    ValueError
-        If `device` is unknown, or names a missing GPU or several devices.
-    """
+    """Return the `Location` that `device` asks for; "auto" is that of the array X."""
     devices = compute_devices(device, X)
     if len(devices) > 1:
         raise ValueError(
@@ -84,18 +71,14 @@ def _location(device, X):
 
 
 def working_device(device, X):
-    """Return a context for work on raw rows X on the device that `device` asks for.
-
-    CuPy computes on its current device, wherever the arrays are.
-    """
+    """Return a context for work on raw rows X on the device that `device` asks for."""
+    # CuPy computes on its current device, wherever the arrays are.
     named = isinstance(device, list | tuple) or str(device).startswith("cuda")
     if named or array_api_compat.is_cupy_array(X):
-        try:
+        with suppress(ValueError):  # `compute_devices` raises it again, later
             location = compute_devices(device, X)[0]
-        except ValueError:  # `compute_devices` raises it again, later
-            return nullcontext()
-        if is_cupy(location.xp):
-            return location.device
+            if is_cupy(location.xp):
+                return location.device
     return nullcontext()
 
 

@@ -1,11 +1,9 @@
 """Linear algebra that the array standard lacks.
 
-Cholesky factors in place: by LAPACK, or in tiles that threads share.
-
-The threads of LAPACK wait for each other thousands of times. Where other processes have
-the cores, each wait lasts until the scheduler gives one back. Those that share tiles
-rarely wait, and get fair shares. Seconds for 6000 rows in single precision on two
-cores, idle, beside two endless loops, and beside products of NumPy on two threads::
+Cholesky factors in place: by LAPACK, or, where other processes have the cores, in tiles
+that threads share. The threads of LAPACK wait for each other thousands of times, each
+time until the scheduler gives a core back. Seconds for 6000 rows in single precision on
+two cores, idle, beside two endless loops, and beside products of NumPy on two threads::
 
                                idle   loops   products
     LAPACK on two threads      0.39    0.97       1.08
@@ -40,11 +38,11 @@ from .threads import (
     n_blas_threads,
     run_on_threads,
     single_threaded_blas,
+    taken_from,
 )
 
-# Rows of a panel of `inverse_squares`: fewer skip more zeros but make products slow.
-# With 6000 rows and 2000 columns, panels of 64, 128, 256, 512 and 1024 rows take 0.86,
-# 0.73, 1.15, 1.02 and 0.86 s.
+# Rows of a panel of `inverse_squares`. With 6000 rows and 2000 columns, panels of 64,
+# 128, 256, 512 and 1024 rows take 0.86, 0.73, 1.15, 1.02 and 0.86 s.
 _NARROW_PANEL = 128
 # Rows and columns of a tile of a symmetric matrix, which is read twice, the second time
 # from the cache. The fastest of 256, 512 and 1024, with one column and with ten.
@@ -57,13 +55,19 @@ _DIAGONAL_ROWS = 1024
 _SMALLEST_PIVOT = 1e-6
 # Fewest rows of a piece of a product: BLAS is slow with few.
 _PIECE_ROWS = 64
+# Order from which LAPACK gets all idle cores: below it, a factorization takes less than
+# 50 ms on one core, and two cores gain a quarter.
+SHARED_ORDER = 750
+# OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
+# are safe.
+_LARGEST_POTRF = 8192
+# Most and fewest rows of a tile of a factor, and rows of tiles per thread. With tiles
+# of 256, 512 and 1024 rows 6000 rows take 0.47, 0.44 and 0.49 s.
+_WIDEST, _NARROWEST, _PER_THREAD = 512, 128, 4
 
 
 def large_product(A, B):
-    """Return A @ B, on all threads that BLAS may use if the arrays are large.
-
-    Each thread computes some of its rows, or columns if there are more of them.
-    """
+    """Return A @ B; if it is large, threads compute some of its rows, or columns."""
     if not (isinstance(A, np.ndarray) and isinstance(B, np.ndarray)):
         return A @ B
     (m, k), n, dtype = A.shape, B.shape[1], np.result_type(A, B)
@@ -89,7 +93,7 @@ def large_product(A, B):
 
 
 def large_gram(A):
-    """Return A @ A.T; if A is large, half of it is computed, on all threads."""
+    """Return A @ A.T; if it is large, half of it is computed, on all threads."""
     if not isinstance(A, np.ndarray):
         return A @ A.T
     m, k = A.shape
@@ -124,23 +128,8 @@ def _lapack_threads(order):
 
 
 def top_eigh(K, q):
-    """Return the `q` largest eigenpairs of a symmetric matrix, largest first.
-
-    Parameters
-    ----------
-    K : array of shape (s, s)
-        Symmetric.
-    q : int
-        Number of eigenpairs, 1 <= q <= s.
-
-    Returns
-    -------
-    eigenvalues : array of shape (q,)
-    eigenvectors : array of shape (s, q)
-        Orthonormal columns.
-    """
-    xp = namespace(K)
-    s = K.shape[0]
+    """Return the q largest eigenvalues of K, and vectors (s, q), largest first."""
+    xp, s = namespace(K), K.shape[0]
     if is_numpy(xp):
         # Computing a subset is several times faster than the whole spectrum.
         with _lapack_threads(s):
@@ -153,47 +142,26 @@ def top_eigh(K, q):
 
 
 def right_singular_vectors(product, adjoint, shape, k, like, rng):
-    """Return the `k` largest singular values, and right singular vectors, of a matrix.
+    """Return the k largest singular values of A, and right singular vectors (d, k).
 
-    They are computed in the range of (A A')^2 A B for a random B, orthonormalized after
-    each product with A; exact if A B already has the range of A.
-
-    Parameters
-    ----------
-    product, adjoint : callable
-        ``product(B)`` returns A @ B, ``adjoint(B)`` A.T @ B.
-    shape : tuple (n, d)
-        Of A.
-    k : int
-        At most min(n, d).
-    like : array
-        Whose library, device and data type to use.
-    rng : numpy.random.RandomState
-
-    Returns
-    -------
-    values : array of shape (k,)
-        Decreasing.
-    vectors : array of shape (d, k)
-
-    References
-    ----------
-    Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 53, 2011:
-    algorithms 4.4 and 5.1.
+    A of `shape` (n, d) is given by its products A B and A' B. They are computed in the
+    range of (A A')^2 A B for a random B, orthonormalized after each product with A;
+    exact if A B already has the range of A. The library, device and data type are those
+    of the array `like`. Halko, Martinsson, Tropp, "Finding structure with randomness",
+    SIAM Review 53, 2011: algorithms 4.4 and 5.1.
     """
     xp = namespace(like)
     # A few more columns than are wanted, so that the last of them are accurate too.
     width = min(k + max(k // 4, 10), *shape)
-    start = rng.standard_normal((shape[1], width))
-    B = xp.asarray(start, dtype=like.dtype, device=device_of(like))
+    B = rng.standard_normal((shape[1], width))
+    B = xp.asarray(B, dtype=like.dtype, device=device_of(like))
     n_iterations = 2 if width < min(shape) else 0
     Q = _orthonormal(product(B), accurate=n_iterations == 0)
     for i in range(n_iterations):
         Q = _orthonormal(product(adjoint(Q)), accurate=i == n_iterations - 1)
     B = adjoint(Q)
     B_64 = xp.astype(B, xp.float64, copy=False)
-    squares, U = xp.linalg.eigh(B_64.T @ B_64)
-    squares, U = xp.flip(squares)[:k], xp.flip(U, axis=1)[:, :k]
+    squares, U = top_eigh(B_64.T @ B_64, k)
     # The Gram matrix does not determine the vectors of smaller singular values.
     if not bool(squares[-1] > 1e-8 * squares[0]):
         vectors, values, _ = xp.linalg.svd(B, full_matrices=False)
@@ -208,10 +176,10 @@ def right_singular_vectors(product, adjoint, shape, k, like, rng):
 
 
 def _orthonormal(B, *, accurate=False):
-    """Return a nearly orthonormal basis of the span of the columns of B.
+    """Return a nearly orthonormal basis of the columns of B; `accurate`: to rounding.
 
     It comes from the Cholesky factor of B' B, in half the time of a QR factorization,
-    which is used if columns are nearly dependent. `accurate`: orthonormal to rounding.
+    which is used if columns are nearly dependent.
     """
     xp = namespace(B)
     B_64 = xp.astype(B, xp.float64, copy=False)
@@ -244,73 +212,42 @@ def _triangular_inverse(L):
 
 
 def largest_eigenvalues(apply, start, *, n_steps=24, tol=1e-3):
-    """Return the largest eigenvalues of symmetric operators, by Lanczos iteration.
+    """Return the largest eigenvalues of k symmetric operators, by Lanczos iteration.
 
-    The values are lower bounds that are tight after few products, because the top of a
-    kernel's spectrum is well separated.
-
-    Parameters
-    ----------
-    apply : callable
-        ``apply(V)`` returns the product of each operator with its column of V. A matrix
-        that they share is then read once for all.
-    start : array of shape (N, k)
-        First Lanczos vectors of k operators; any scale.
-    n_steps : int, default=24
-        Most products.
-    tol : float, default=1e-3
-        An eigenvalue is accepted once it changes by less than this fraction.
-
-    Returns
-    -------
-    list of float
-        0.0 for the zero operator.
+    ``apply(V)`` returns the product of each operator with its column of V (N, k);
+    `start` (N, k) are the first vectors, in any scale. The values are lower bounds,
+    tight after few products because the top of a kernel's spectrum is well separated:
+    accepted once they change by less than the fraction `tol`, 0.0 for a zero operator.
     """
     xp, k = namespace(start), start.shape[1]
     diagonal, off_diagonal = [], []
-    V, values, found = _normalized(start), np.zeros(k), np.zeros(k, dtype=bool)
-    previous_part = xp.zeros_like(V)
+    values, found = np.zeros(k), np.zeros(k, dtype=bool)
+    W, V = start, xp.zeros_like(start)
+    length = xp.linalg.vector_norm(W, axis=0)
     for _ in range(min(n_steps, start.shape[0])):
+        previous, V = V, W / xp.where(length > 0, length, xp.ones_like(length))
         # Rounding brings back only directions, and values, that were found before: the
         # largest value needs no second orthogonalization.
-        W = apply(V) - previous_part
+        W = apply(V) - previous * length
         along = xp.sum(W * V, axis=0)
         W = W - V * along
-        size_left = xp.linalg.vector_norm(W, axis=0)
+        length = xp.linalg.vector_norm(W, axis=0)
         diagonal.append(to_numpy(along))
-        norms = to_numpy(size_left)
+        norms, before = to_numpy(length), values.copy()
         for j in np.flatnonzero(~found):
-            previous = values[j]
-            values[j] = scipy.linalg.eigh_tridiagonal(
-                np.asarray([row[j] for row in diagonal]),
-                np.asarray([row[j] for row in off_diagonal]),
-                eigvals_only=True,
-            )[-1]
-            size = abs(values[j])
-            # Small change, or the Krylov space is exhausted.
-            found[j] = (
-                abs(values[j] - previous) <= tol * size or norms[j] <= 1e-6 * size
-            )
+            T = np.stack(diagonal)[:, j], np.reshape(off_diagonal, (-1, k))[:, j]
+            values[j] = scipy.linalg.eigh_tridiagonal(*T, eigvals_only=True)[-1]
+        # Small change, or the Krylov space is exhausted.
+        size = np.abs(values)
+        found |= (np.abs(values - before) <= tol * size) | (norms <= 1e-6 * size)
         if found.all():
             break
         off_diagonal.append(norms)
-        previous_part = V * size_left
-        V = _normalized(W)
     return np.maximum(values, 0.0).tolist()
 
 
-def _normalized(V):
-    """Return columns of norm 1; zero stays zero."""
-    xp = namespace(V)
-    norms = xp.linalg.vector_norm(V, axis=0)
-    return V / xp.where(norms > 0, norms, xp.ones_like(norms))
-
-
 def eigh(K):
-    """Return eigenvalues, increasing, and eigenvectors of a symmetric matrix.
-
-    `K` may be overwritten.
-    """
+    """Return eigenvalues, increasing, and eigenvectors of K, which may be lost."""
     if is_numpy(namespace(K)):
         with _lapack_threads(K.shape[0]):
             # Divide and conquer is a fifth faster than the default.
@@ -327,10 +264,7 @@ def absolute(K):
 
 
 def plus_diagonal(K, value):
-    """Return K + value I, in `K` itself.
-
-    `value` may be an array of shape (n,).
-    """
+    """Return K + c I, in `K` itself; c is a `value` or an array of shape (n,)."""
     xp = namespace(K)
     if is_numpy(xp):
         K.flat[:: len(K) + 1] += value
@@ -343,26 +277,26 @@ def plus_diagonal(K, value):
 
 
 def cholesky(K):
-    """Return the lower Cholesky factor of a symmetric matrix, or None.
+    """Return the lower Cholesky factor of K, which may be lost, or None.
 
-    None if it is not positive definite in its precision. `K` may be overwritten.
+    None if K is not positive definite in its precision.
     """
-    xp = namespace(K)
-    if is_numpy(xp):
-        L = factor_in_place(K)
-    else:
-        L = _library_cholesky(K)
-    # Some libraries do not report NaN.
-    if L is None or not bool(xp.all(xp.isfinite(xp.linalg.diagonal(L)))):
-        return None
-    return L
+    L = factor_in_place(K) if is_numpy(namespace(K)) else _library_cholesky(K)
+    return L if _is_factor(L) else None
+
+
+def _is_factor(L):
+    """Whether a factor was found; some libraries do not report NaN."""
+    if L is None:
+        return False
+    xp = namespace(L)
+    return bool(xp.all(xp.isfinite(xp.linalg.diagonal(L))))
 
 
 def first_cholesky(K, shifts):
     """Return the lower Cholesky factor of K + c I for the first c that has one.
 
-    None if none has. `shifts` are the c, numbers or arrays of shape (n,). `K` is not
-    changed.
+    None if none has. The `shifts` c are numbers or arrays of shape (n,).
     """
     for shift in shifts:
         L = cholesky(plus_diagonal(namespace(K).asarray(K, copy=True), shift))
@@ -386,47 +320,30 @@ def _library_cholesky(K):
 
 
 def shifted_cholesky(K, shift):
-    """Return the lower Cholesky factor of K + c I, and a function that multiplies by K.
+    """Return the lower Cholesky factor L of K + c I, and a function that returns K V.
 
-    `K` may be overwritten. The factor needs one triangle of the array, so the other one
-    still holds K. Its product with a column takes 10 ms for 6400 rows in single
-    precision; evaluating K again takes 30 ms.
-
-    Parameters
-    ----------
-    K : array of shape (n, n)
-        Symmetric.
-    shift : float
-        c.
-
-    Returns
-    -------
-    L : array of shape (n, n) or None
-        Only its lower triangle is the factor. None if there is none.
-    product : callable or None
-        ``product(V)`` returns K V. None if K is not kept.
+    K is lost, but L needs one triangle of its array, so the other one still holds it: a
+    product with a column takes 10 ms for 6400 rows in single precision, evaluating K
+    again 30 ms. L is None if there is no factor, the function if K is not kept.
     """
     if not is_numpy(namespace(K)):
         return cholesky(plus_diagonal(K, shift)), None
     diagonal = K.diagonal().copy()
     L = factor_in_place(plus_diagonal(K, shift), clean=False)
-    if L is None or not np.all(np.isfinite(L.diagonal())):
+    if not _is_factor(L):
         return None, None
-    return L, partial(_other_triangle_product, L, diagonal)
 
+    def product(V):
+        # In tiles, whose short sums have smaller rounding errors than BLAS's symv.
+        KV = diagonal[:, None] * V
+        with _lapack_threads(len(L)):
+            for i, j in combinations_with_replacement(slices(len(L), _TILE), 2):
+                tile = np.triu(L[i, i], 1) if i == j else L[i, j]
+                KV[i] += tile @ V[j]
+                KV[j] += tile.T @ V[i]
+        return KV
 
-def _other_triangle_product(L, diagonal, V):
-    """Return K V for the strictly upper triangle of K in L, and its diagonal.
-
-    In tiles, whose short sums have smaller rounding errors than BLAS's symv.
-    """
-    n, product = L.shape[0], diagonal[:, None] * V
-    with _lapack_threads(n):
-        for i, j in combinations_with_replacement(slices(n, _TILE), 2):
-            tile = np.triu(L[i, i], 1) if i == j else L[i, j]
-            product[i] += tile @ V[j]
-            product[j] += tile.T @ V[i]
-    return product
+    return L, product
 
 
 def solve_triangular(L, B, *, transposed=False):
@@ -454,24 +371,11 @@ def cholesky_solve(L, B):
 
 
 def inverse_squares(L, index, column, values):
-    """Return u' (L L')^-1 u of sparse columns u.
+    """Return u' (L L')^-1 u of r sparse columns u, shape (r,).
 
-    They are the squared norms of L^-1 u, which is zero above the first entry of u: r
-    evenly spread columns take r n^2 / 6 multiply-adds.
-
-    Parameters
-    ----------
-    L : array of shape (n, n)
-        Lower triangular.
-    index : ndarray of shape (k,)
-        Rows of the entries of all columns, increasing, on the host.
-    column : ndarray of shape (k,)
-        0 to r - 1, the column of each entry.
-    values : ndarray of shape (k,)
-
-    Returns
-    -------
-    array of shape (r,)
+    The k entries of all columns are in the rows `index`, increasing, and in the columns
+    `column`, 0 to r - 1, on the host. L^-1 u is zero above the first entry of u: evenly
+    spread columns take r n^2 / 6 multiply-adds.
     """
     xp, n = namespace(L), L.shape[0]
     # Columns in the order of their first entries.
@@ -507,13 +411,9 @@ def inverse_diagonal(L):
 
 
 def orthonormal_beside(V, U):
-    """Return an orthonormal basis of V minus its part in the span of U.
+    """Return an orthonormal basis of V (n, l) minus its part in the span of U (n, k).
 
-    Parameters
-    ----------
-    V : array of shape (n, l)
-    U : array of shape (n, k)
-        Orthonormal columns, preferably each contiguous.
+    The columns of U are orthonormal, and preferably contiguous.
     """
     xp = namespace(V)
     for _ in range(2):  # the second time removes rounding errors
@@ -523,52 +423,25 @@ def orthonormal_beside(V, U):
 
 
 def pivoted_cholesky(K, tol):
-    """Return rows of a positive semi-definite matrix that span it, and their factor.
+    """Return rows of a positive semi-definite K that span it, and their factor L.
 
     Rows are taken greedily, the one with the largest Schur complement first, until all
-    complements are below `tol`. This leaves out copies of rows, and rows in the span of
-    others up to the accuracy of K.
-
-    Parameters
-    ----------
-    K : array of shape (m, m)
-        In float64.
-    tol : float
-
-    Returns
-    -------
-    kept : ndarray of shape (p,)
-        Indices of the rows, on the host.
-    L : array of shape (p, p)
-        Lower triangular, L L' = K[kept][:, kept]; the squares of its diagonal are at
-        least `tol`.
+    complements are below `tol`: without copies of rows, or rows in the span of others
+    up to the accuracy of K, in float64. The indices `kept` are on the host, and L L' =
+    K[kept][:, kept].
     """
-    xp = namespace(K)
     with single_threaded_blas:
         factor, pivots, rank, _ = scipy.linalg.lapack.dpstrf(
             to_numpy(K), tol=tol, lower=1
         )
     L = np.tril(factor[:rank, :rank])
-    return pivots[:rank] - 1, xp.asarray(L, device=device_of(K))
-
-
-# Order from which LAPACK gets all idle cores: below it, a factorization takes less than
-# 50 ms on one core, and two cores gain a quarter.
-SHARED_ORDER = 750
-# OpenBLAS 0.3.30 on two threads crashes in potrf from about 15500 rows: half as many
-# are safe.
-_LARGEST_POTRF = 8192
-# Most and fewest rows of a tile, and rows of tiles per thread. With tiles of 256, 512
-# and 1024 rows 6000 rows take 0.47, 0.44 and 0.49 s, and 2000 rows take 0.028 and
-# 0.031 s with the first two.
-_WIDEST, _NARROWEST, _PER_THREAD = 512, 128, 4
+    return pivots[:rank] - 1, namespace(K).asarray(L, device=device_of(K))
 
 
 def factor_in_place(K, clean=True):
-    """Return the lower Cholesky factor of a symmetric NumPy array, in its place.
+    """Return the lower Cholesky factor of a NumPy array, in its place, or None.
 
-    None if LAPACK finds none. The upper triangle is zero if `clean`, and that of K
-    otherwise.
+    The upper triangle is zero if `clean`, and that of K otherwise.
     """
     n, n_threads = K.shape[0], n_blas_threads()
     is_large = n >= SHARED_ORDER
@@ -584,12 +457,11 @@ def _potrf(K, clean):
     """Return the lower factor by LAPACK, in the place of K; None if it fails."""
     potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
     # The array, or its transpose, is in LAPACK's order: no copy, and half the memory.
-    if K.flags.f_contiguous:
-        L, failed = potrf(K, lower=1, clean=clean, overwrite_a=1)
-    else:
-        L, failed = potrf(K.T, lower=0, clean=clean, overwrite_a=1)
-        L = L.T
-    return None if failed else L
+    lower = K.flags.f_contiguous
+    L, failed = potrf(K if lower else K.T, lower=lower, clean=clean, overwrite_a=1)
+    if failed:
+        return None
+    return L if lower else L.T
 
 
 class _Tiles:
@@ -605,8 +477,15 @@ class _Tiles:
         self._K, self._clean, self._n_threads = K, clean, n_threads
         width = -(-len(K) // (_PER_THREAD * n_threads))
         self._rows = list(slices(len(K), min(max(width, _NARROWEST), _WIDEST)))
-        self._left = deque(_in_order(len(self._rows), n_threads))
-        self._n_done = [0] * len(self._rows)  # tiles of L in each row
+        n = len(self._rows)
+        self._left = deque([(0, 0)])
+        for j in range(n - 1):
+            column = [(i, j) for i in range(j + 1, n)]
+            # All others of the next column wait for the tile on its diagonal. It comes
+            # early, but after its neighbor has been computed.
+            column.insert(n_threads, (j + 1, j + 1))
+            self._left += column
+        self._n_done = [0] * n  # tiles of L in each row
         self._ready, self._failed = Condition(), False
         self._potrf = scipy.linalg.get_lapack_funcs("potrf", (K,))
         self._trsm = scipy.linalg.get_blas_funcs("trsm", (K,))
@@ -621,12 +500,8 @@ class _Tiles:
 
     def _work(self):
         try:
-            while self._left:
-                try:
-                    tile = self._left.popleft()
-                except IndexError:  # another was quicker
-                    return
-                self._compute(*tile)
+            for i, j in taken_from(self._left):
+                self._compute(i, j)
         except BaseException:
             self._stop()
             raise
@@ -663,16 +538,3 @@ class _Tiles:
         with self._ready:
             self._n_done[i] += 1
             self._ready.notify_all()
-
-
-def _in_order(n, n_threads):
-    """Yield the tiles (i, j) of n rows, column by column.
-
-    The next column begins with the tile on its diagonal, for which all others of that
-    column wait. It comes early, but after its neighbor has been computed.
-    """
-    yield 0, 0
-    for j in range(n - 1):
-        column = [(i, j) for i in range(j + 1, n)]
-        column.insert(n_threads, (j + 1, j + 1))
-        yield from column

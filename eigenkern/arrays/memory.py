@@ -10,34 +10,26 @@ import psutil
 
 from .array import is_cupy, namespace
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
-
 _CGROUP = Path("/sys/fs/cgroup")
-# Share of a GPU's free memory to plan with. The rest is a margin that was not measured:
-# plans count arrays, but not the workspaces of cuBLAS and cuSOLVER, nor what a memory
-# pool loses to rounding and to gaps between blocks.
+# Share of a GPU's free memory to plan with. A margin, not measured, for workspaces of
+# cuBLAS and cuSOLVER, and for what a memory pool loses to gaps between blocks.
 _GPU_SHARE = 0.9
-# Share of the address space left under a limit (ulimit -v) to plan with; a quarter is
-# for threads, the rest for temporary arrays. With 100 MB left, two of 16 fits still ran
-# out of memory with a share of nine tenths, one with a half.
+# Share of the address space left under a limit (ulimit -v) to plan with. With 100 MB
+# left, two of 16 fits ran out of memory with a share of nine tenths, one with a half.
 _ADDRESS_SHARE = 0.5
-# How the first use of memory is measured: bytes per piece, most bytes, and seconds
-# after which the measurement ends. See `touch_rate`.
+# How `touch_rate` measures: bytes per piece, most bytes, seconds after which it ends.
 _TOUCHED_PIECE, _MOST_TOUCHED, _TOUCH_SECONDS = 2**23, 2**30, 0.05
 
-_LIMITED = () if resource is None else (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+# Linux limits reserved memory, and memory that could be written: what counts as used.
+_LIMITED = {}
+if psutil.LINUX:
+    import resource
+
+    _LIMITED = {resource.RLIMIT_AS: "vms", resource.RLIMIT_DATA: "data"}
 
 
 def available(xp, device):
-    """Bytes that can be allocated on `device` now.
-
-    On the host this respects the limits of control groups, and takes half of what a
-    limit of the process (``ulimit -v``) leaves. On a GPU it is nine tenths of the free
-    memory, after the library's memory pool has returned its unused blocks.
-    """
+    """Bytes that can be allocated on `device` now, limits of the process included."""
     if is_cupy(xp):
         import cupy
 
@@ -57,22 +49,14 @@ def available(xp, device):
 
 
 def address_space():
-    """Bytes left under the limits of this process; infinite without limits.
-
-    Linux counts reserved memory (RLIMIT_AS) or memory that could be written
-    (RLIMIT_DATA).
-    """
-    if resource is None or not psutil.LINUX:
-        return float("inf")
-    limits = [resource.getrlimit(kind)[0] for kind in _LIMITED]
-    if all(limit == resource.RLIM_INFINITY for limit in limits):
-        return float("inf")
-    used = psutil.Process().memory_info()
-    return min(
-        max(limit - n_bytes, 0)
-        for limit, n_bytes in zip(limits, (used.vms, used.data))
-        if limit != resource.RLIM_INFINITY
-    )
+    """Bytes left under the limits of this process; infinite without limits."""
+    left = float("inf")
+    for kind, name in _LIMITED.items():
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY:
+            used = getattr(psutil.Process().memory_info(), name)
+            left = min(left, max(limit - used, 0))
+    return left
 
 
 def n_bytes(X):
@@ -83,38 +67,29 @@ def n_bytes(X):
 def touch_rate(n_bytes):
     """Bytes/s at which one thread uses new memory for the first time.
 
-    The operating system clears each page at its first use, and a virtual machine may
-    have to get it from its host. This took 0.05 to 3.3 s per GB; on one machine 0.07 s
-    for recently freed pages and 2.2 s for others, which the last pieces of up to a GB
-    should reveal. The rate is measured once per process, in about 50 ms, and rounded to
-    a power of 4 times 1.5e9, so that noise seldom changes what is chosen.
-
-    Parameters
-    ----------
-    n_bytes : float
-        Bytes to be used, at least 8 MB; the measurement touches no more.
+    It took 0.05 to 3.3 s per GB; on one machine 0.07 s for recently freed pages and 2.2
+    s for others, which the last pieces of up to a GB should reveal. It is measured once
+    per process, in about 50 ms, on at most `n_bytes`, but at least 8 MB.
     """
     if not _measured_rate:
-        rate = _measure_touch_rate(int(min(n_bytes, _MOST_TOUCHED)))
+        n_bytes = int(min(n_bytes, _MOST_TOUCHED))
+        new = np.empty(n_bytes, dtype=np.uint8)
+        begin, seconds = time.perf_counter(), []
+        for i in range(0, n_bytes - _TOUCHED_PIECE + 1, _TOUCHED_PIECE):
+            start = time.perf_counter()
+            new[i : i + _TOUCHED_PIECE : 4096] = 1  # a number on every page
+            end = time.perf_counter()
+            seconds.append(end - start)
+            if end - begin > _TOUCH_SECONDS:
+                break
+        # The faster of the last two: one may have been interrupted.
+        rate = _TOUCHED_PIECE / min(seconds[-2:])
+        # Rounded, so that noise seldom changes what is chosen.
         _measured_rate.append(1.5e9 * 4.0 ** round(math.log(rate / 1.5e9, 4)))
     return _measured_rate[0]
 
 
 _measured_rate = []
-
-
-def _measure_touch_rate(n_bytes):
-    new = np.empty(n_bytes, dtype=np.uint8)
-    begin, seconds = time.perf_counter(), []
-    for i in range(0, n_bytes - _TOUCHED_PIECE + 1, _TOUCHED_PIECE):
-        start = time.perf_counter()
-        new[i : i + _TOUCHED_PIECE : 4096] = 1  # a number on every page
-        end = time.perf_counter()
-        seconds.append(end - start)
-        if end - begin > _TOUCH_SECONDS:
-            break
-    # The faster of the last two: one may have been interrupted.
-    return _TOUCHED_PIECE / min(seconds[-2:])
 
 
 def _cgroup_headroom():
@@ -135,9 +110,8 @@ def _cgroup_headroom():
             continue
         group = root / path.lstrip("/")
         for folder in (group, *group.parents):
-            if not folder.is_relative_to(root):
-                break
-            headroom = min(headroom, _group_headroom(folder, limit, usage))
+            if folder.is_relative_to(root):
+                headroom = min(headroom, _group_headroom(folder, limit, usage))
     return headroom
 
 

@@ -1,10 +1,9 @@
 """Teams of threads that share tasks, each BLAS call running on one thread.
 
-A fit or a prediction limits BLAS to one thread (`single_threaded_blas`) and divides its
-large products between threads itself (`run_on_threads`). The threads of BLAS would wait
-for each other by spinning, many times per product, and if another process has a core,
-every wait lasts until the scheduler gives it back. Factorizations by LAPACK run on the
-idle cores (`idle_threads`).
+A fit limits BLAS to one thread (`single_threaded_blas`) and divides large products
+itself (`run_on_threads`). The threads of BLAS would wait for each other by spinning,
+and if another process has a core, every wait lasts until the scheduler gives it back.
+Factorizations by LAPACK run on the idle cores (`idle_threads`).
 """
 
 import os
@@ -15,7 +14,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import joblib
@@ -26,14 +25,13 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from . import memory
 from .machine import SHARED_SECONDS
 
-# Most readings of the number of busy cores. The smallest one counts, so that a process
+# Most readings of the number of busy cores: the smallest one counts, so that a process
 # that wakes up for a moment is ignored.
 _N_READINGS = 3
 # Bytes of a limited address space (ulimit -v) that BLAS takes in the calling thread,
 # and that every other worker takes. Measured: 32 MB for each OpenBLAS, NumPy's and
-# SciPy's, which end the process if they don't get them; 8 MB of stack and 64 MB of
-# malloc's arena for each of a worker's two threads, its helper and that of a
-# `SleepingTeam`.
+# SciPy's, which end the process if they don't get them; 72 MB for each of a worker's
+# two threads, its helper and that of a `SleepingTeam`.
 _CALLER_BYTES, _HELPER_BYTES = 80e6, 210e6
 # Share of the free address space that other workers may take.
 _HELPERS_SHARE = 0.25
@@ -47,18 +45,16 @@ class _SingleThreadedBlas:
     """
 
     def __init__(self):
-        self._lock = threading.Lock()
-        self._depths = {}  # how often each thread has entered
         self._controller, self._before, self._n_modules = None, [], 0
-        self._n_threads = 1
-        self._n_ready = 0  # threads for which `_make_room` has made room
+        self._lock, self._depths = threading.Lock(), {}  # how often each has entered
+        self._n_threads, self._n_ready = 1, 0  # that `_make_room` has made room for
 
     def begin_after_fork(self):
         """Start anew in a forked process, where no thread is inside."""
-        self._n_ready = 0
         self._lock, inside, self._depths = threading.Lock(), self._depths, {}
+        self._n_ready = 0
         if inside:
-            self._set(self._before)
+            self._set()
 
     def n_threads(self):
         """Return how many threads BLAS may use outside of this context."""
@@ -79,16 +75,12 @@ class _SingleThreadedBlas:
             self._controller = ThreadpoolController().select(user_api="blas")
             self._n_modules = len(sys.modules)
         self._before = [one.num_threads for one in self._controller.lib_controllers]
-        n_threads = max((n for n in self._before if n is not None), default=1)
-        self._n_threads = max(1, n_threads)
-        if self._n_threads > 1:
-            self._n_threads = min(self._n_threads, n_cores(), _n_with_room())
+        n_threads = max((n for n in self._before if n), default=1)
+        n_with_room = 1 + _HELPERS_SHARE * memory.address_space() / _HELPER_BYTES
+        self._n_threads = int(min(n_threads, n_cores(), n_with_room))
 
     def _make_room(self, n_threads):
-        """Let BLAS take what it needs while a limited address space has room.
-
-        Helper threads did so when they started.
-        """
+        """Let BLAS take what it needs while a limited address space has room."""
         if n_threads > self._n_ready:
             free = memory.address_space()
             if free < _CALLER_BYTES:
@@ -104,11 +96,12 @@ class _SingleThreadedBlas:
     def __enter__(self):
         with self._lock:
             thread = threading.get_ident()
+            # Helper threads made room when they started.
             if not (thread in self._depths or hasattr(_this_thread, "is_limited")):
                 self._make_room(len(self._depths) + 1)
             if not self._depths:
                 self._look_up()
-                self._set([n and 1 for n in self._before])
+                self._set(1)
             self._depths[thread] = self._depths.get(thread, 0) + 1
 
     def __exit__(self, *exc_info):
@@ -120,14 +113,11 @@ class _SingleThreadedBlas:
             if not self._depths[thread]:
                 del self._depths[thread]
             if not self._depths:
-                self._set(self._before)
+                self._set()
 
     @contextmanager
     def lifted(self, n_threads):
-        """Return a context in which each BLAS call runs on `n_threads` threads.
-
-        This applies to the whole process: calls from other threads do so too.
-        """
+        """Return a context in which BLAS runs on `n_threads` in the whole process."""
         with self:
             self.allow(n_threads)
             try:
@@ -139,33 +129,35 @@ class _SingleThreadedBlas:
     def allow(self, n_threads):
         """Limit BLAS in the process; in this thread only, if limits are per thread."""
         with self._lock:
-            self._set([n and min(n, n_threads) for n in self._before])
+            self._set(n_threads)
 
-    def _set(self, counts):
-        for library, count in zip(
-            self._controller.lib_controllers, counts, strict=True
-        ):
-            if count is None:
+    def _set(self, n_threads=float("inf")):
+        """Limit BLAS to `n_threads`, and to what it had before."""
+        libraries = self._controller.lib_controllers
+        for library, before in zip(libraries, self._before, strict=True):
+            if before is None:
                 continue
             # threadpoolctl lets only the thread that first set a limit change it, so
             # that threads don't compete; here the lock and the depths ensure that.
-            release = getattr(library, "clear_controlling_thread", None)
-            if release is not None:
-                release(force=True)
-            library.set_num_threads(count)
-            if release is not None:
-                release(force=True)
+            release = getattr(library, "clear_controlling_thread", lambda force: None)
+            release(force=True)
+            library.set_num_threads(min(before, n_threads))
+            release(force=True)
 
 
 single_threaded_blas = _SingleThreadedBlas()
 
 
+def n_blas_threads():
+    """Return how many threads BLAS, or a team of this module, may use."""
+    return single_threaded_blas.n_threads()
+
+
 def n_cores():
     """Cores that this process may use; in a container, its share of them."""
-    if not hasattr(os, "sched_getaffinity"):
-        return _share(os.cpu_count())
-    n_allowed = len(os.sched_getaffinity(0))
-    return min(n_allowed, _share(n_allowed))
+    if hasattr(os, "sched_getaffinity"):
+        return _share(len(os.sched_getaffinity(0)))
+    return _share(os.cpu_count())
 
 
 @cache
@@ -174,17 +166,9 @@ def _share(n_allowed):
     return joblib.cpu_count()
 
 
-def _n_with_room():
-    """Return how many threads the address space has room for, at least 1."""
-    free = memory.address_space()
-    if free == float("inf"):
-        return free
-    return 1 + int(_HELPERS_SHARE * free / _HELPER_BYTES)
-
-
 def openmp_with_room():
     """Return a context for OpenMP, which ends a process that can't start a thread."""
-    if _n_with_room() == float("inf"):
+    if memory.address_space() == float("inf"):
         return nullcontext()
     return threadpool_limits(n_blas_threads(), user_api="openmp")
 
@@ -196,17 +180,11 @@ def _use_blas():
     scipy.linalg.blas.dgemm(1.0, A, A)
 
 
-def n_blas_threads():
-    """Return how many threads BLAS, or a team of this module, may use."""
-    return single_threaded_blas.n_threads()
-
-
 def idle_threads():
     """Return how many threads LAPACK should use: one per idle core, at least 1.
 
-    At most as many as BLAS may use. LAPACK's threads wait for each other thousands of
-    times: if another process has one of the cores, a factorization on all of them took
-    up to ten times as long as on one (on another machine as long, see `cholesky`).
+    LAPACK's threads wait for each other thousands of times: if another process has one
+    of the cores, a factorization on all of them took up to ten times as long as on one.
     """
     n_threads = n_blas_threads()
     if n_threads == 1 or single_threaded_blas.is_shared:
@@ -235,47 +213,52 @@ def _n_busy_elsewhere():
 
 
 class Team:
-    """Threads that share tasks: the calling thread and helpers.
+    """Threads that share tasks: the calling thread and helpers of the process.
 
-    The helpers belong to the process: concurrent fits share them, and none depends on
-    them.
-
-    Parameters
-    ----------
-    n_workers : int
-        Including the calling thread.
+    Concurrent fits share the helpers, and none depends on them. `n_workers` includes
+    the calling thread.
     """
+
+    caller_works = True
 
     def __init__(self, n_workers):
         self.n_workers = n_workers
+
+    def _threads(self):
+        """Return the executor of the helpers, or None if there are none."""
+        global _helpers, _n_helpers
+        with _helpers_lock:
+            if _n_helpers < self.n_workers - 1:
+                _n_helpers = self.n_workers - 1
+                _helpers = _started(_n_helpers)
+            return _helpers
 
     def run(self, task, arguments, seconds):
         """Call ``task(*args)`` for all `arguments`; whoever is free takes the next.
 
         The caller does not wait for helpers that have not begun.
         """
-        n_helpers = min(self.n_workers, len(arguments), seconds / SHARED_SECONDS) - 1
-        left = deque(arguments)
+        n_threads = int(min(self.n_workers, len(arguments), seconds / SHARED_SECONDS))
+        threads = self._threads() if n_threads > 1 else None
+        n_helpers = 0 if threads is None else n_threads - self.caller_works
+        left, helpers = deque(arguments), []
 
         def work():
             try:
-                while left:
-                    try:
-                        args = left.popleft()
-                    except IndexError:  # another was quicker
-                        return
+                for args in taken_from(left):
                     task(*args)
             except BaseException:  # start nothing more
                 left.clear()
                 raise
 
-        helpers = []
         try:
-            for _ in range(int(n_helpers)):
-                helper = self._submit(work)
-                if helper is not None:
-                    helpers.append(helper)
-            self._do_own_share(work, helpers)
+            for _ in range(n_helpers):
+                # In the caller's context: NumPy's `errstate` applies to helpers too.
+                helpers.append(threads.submit(copy_context().run, _help, work))
+            if helpers and not self.caller_works:
+                wait(helpers)
+            else:
+                work()
         except BaseException:
             left.clear()
             raise
@@ -286,36 +269,31 @@ class Team:
         for helper in running:
             helper.result()
 
-    def _submit(self, work):
-        # In the caller's context: NumPy's `errstate` applies to helpers too.
-        return _submit(copy_context().run, partial(_help, work), self.n_workers)
-
-    def _do_own_share(self, work, helpers):
-        work()
-
 
 class SleepingTeam(Team):
     """Threads that share tasks while the calling thread sleeps: for many short calls.
 
     If other processes compete, the scheduler prefers a thread that wakes up to one that
-    keeps running: in calls of a millisecond a working caller would fall behind. (Next
-    to them "dsg" in benchmarks/busy.py takes 1.7 times as long as alone; with a working
-    caller, 3 to 5 times.) Tasks must not share work on the same team.
+    keeps running. (Next to them "dsg" in benchmarks/busy.py takes 1.7 times as long as
+    alone; with a working caller, 3 to 5 times.) Tasks must not share work on the same
+    team.
     """
 
+    caller_works = False
+
     def __init__(self, n_workers):
-        self._threads = _started(n_workers) if n_workers > 1 else None
-        super().__init__(1 if self._threads is None else n_workers)
+        self._own = _started(n_workers) if n_workers > 1 else None
+        super().__init__(1 if self._own is None else n_workers)
 
-    def _submit(self, work):
-        return self._threads.submit(copy_context().run, partial(_help, work))
+    def _threads(self):
+        return self._own
 
-    def _do_own_share(self, work, helpers):
-        if not helpers:
-            work()
-            return
-        helpers.append(self._submit(work))
-        wait(helpers)
+
+def taken_from(left):
+    """Yield what is left in a deque, from which several threads take."""
+    with suppress(IndexError):  # it is empty
+        while True:
+            yield left.popleft()
 
 
 def _started(n_threads):
@@ -324,7 +302,7 @@ def _started(n_threads):
     Later submissions start no thread, so they can't fail.
     """
     executor, all_run = ThreadPoolExecutor(n_threads, "eigenkern"), threading.Event()
-    n_started = 0
+    started = []
 
     def begin():
         all_run.wait()
@@ -332,16 +310,14 @@ def _started(n_threads):
             _use_blas()  # all at the same time: each gets a buffer of its own
 
     try:
-        for _ in range(n_threads):
-            executor.submit(begin)  # a new thread, since the others wait
-            n_started += 1
+        for _ in range(n_threads):  # each in a new thread, since the others wait
+            started.append(executor.submit(begin))
     except RuntimeError:  # no more threads, of this user or in this container
         executor.shutdown(wait=False)
-        executor = None
+        all_run.set()
+        return _started(len(started)) if started else None
     finally:
         all_run.set()
-    if executor is None and n_started:
-        return _started(n_started)
     return executor
 
 
@@ -357,19 +333,6 @@ def _help(work):
     work()
 
 
-def _submit(run, work, n_workers):
-    """Let a helper of the process ``run(work)``; return the `Future`.
-
-    None if there are no helpers.
-    """
-    global _helpers, _n_helpers
-    with _helpers_lock:
-        if _n_helpers < n_workers - 1:
-            _n_helpers = n_workers - 1
-            _helpers = _started(_n_helpers)
-        return None if _helpers is None else _helpers.submit(run, work)
-
-
 def _begin_after_fork():
     """Reset: a forked process lacks the threads, but may have locks that they held."""
     global _helpers, _n_helpers, _helpers_lock
@@ -382,16 +345,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_on_threads(pool, task, arguments, seconds=float("inf")):
-    """Call ``task(*args)`` for all `arguments` on the threads of `pool`, or here.
+    """Call ``task(*args)`` for all `arguments` on the threads of a `Team`, or here.
 
-    Parameters
-    ----------
-    pool : Team or None
-        While it works, each BLAS call runs on one thread.
-    task : callable
-    arguments : list of tuples
-    seconds : float, default=inf
-        Time of all tasks on one thread: little work is not worth a helper.
+    While it works, each BLAS call runs on one thread. `seconds` is the time of all
+    tasks on one thread: little work is not worth a helper.
     """
     if pool is None:
         for args in arguments:

@@ -40,27 +40,20 @@ def show_versions() -> None:
     >>> import eigenkern
     >>> eigenkern.show_versions()  # doctest: +SKIP
     """
-    for title, lines in _report().items():
+    system = [
+        ("python", sys.version.split()[0]),
+        ("machine", platform.platform()),
+        ("cores", os.cpu_count()),
+        ("memory", f"{psutil.virtual_memory().total / 1e9:.1f} GB"),
+        ("free for a fit", f"{memory.available(xp, 'cpu') / 1e9:.1f} GB"),
+        ("GPUs", _gpus()),
+    ]
+    packages = [(name, _version(name)) for name in _PACKAGES]
+    report = {"System": system, "Packages": packages, "BLAS": _blas()}
+    for title, lines in report.items():
         print(f"{title}:")  # noqa: T201
         for name, value in lines:
             print(f"  {name:>18}: {value}")  # noqa: T201
-
-
-def _report():
-    """Return title -> list of (name, value)."""
-    total = psutil.virtual_memory().total
-    return {
-        "System": [
-            ("python", sys.version.split()[0]),
-            ("machine", platform.platform()),
-            ("cores", f"{os.cpu_count()}"),
-            ("memory", f"{total / 1e9:.1f} GB"),
-            ("free for a fit", f"{memory.available(xp, 'cpu') / 1e9:.1f} GB"),
-            ("GPUs", _gpus()),
-        ],
-        "Packages": [(name, _version(name)) for name in _PACKAGES],
-        "BLAS": _blas(),
-    }
 
 
 def _version(name):
@@ -72,20 +65,19 @@ def _version(name):
 
 def _gpus():
     try:
-        import cupy
+        from cupy.cuda import runtime
 
-        count = cupy.cuda.runtime.getDeviceCount()
-        names = [
-            cupy.cuda.runtime.getDeviceProperties(i)["name"].decode()
-            for i in range(count)
-        ]
+        numbers = range(runtime.getDeviceCount())
+        names = [runtime.getDeviceProperties(i)["name"].decode() for i in numbers]
     except Exception as error:  # no CuPy, no driver, no device
         return f"none ({type(error).__name__})"
     return ", ".join(names) or "none"
 
 
 def _blas():
-    lines = []
+    """Return the name and the description of each BLAS."""
+    lines, cpu = [], Path("/proc/cpuinfo")
+    has_avx512 = cpu.exists() and "avx512f" in cpu.read_text()
     for library in threadpool_info():
         if library["user_api"] != "blas":
             continue
@@ -95,17 +87,10 @@ def _blas():
             f"{library['num_threads']} threads ({library['filepath']})"
         )
         lines.append((library["internal_api"], description))
-        if kernel == "Haswell" and "avx512f" in _cpu_flags():
+        if kernel == "Haswell" and has_avx512:
             advice = (
                 "this CPU has AVX-512, which OpenBLAS did not recognize: set "
                 "OPENBLAS_CORETYPE=SKYLAKEX before Python starts"
             )
             lines.append(("advice", advice))
     return lines
-
-
-def _cpu_flags():
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

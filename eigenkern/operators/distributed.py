@@ -171,10 +171,11 @@ class CachedDaskMatrix(DaskMatrix):
 
         def make():
             source._handles.clear()  # it may have been lost
+            rows, submit = source._rows, source._cluster.submit
             return [
-                source._cluster.submit(block, source._operator(), [index], chunk)
-                for group in source._rows.groups
-                for index, chunk in zip(group.indices, group.chunks, strict=True)
+                submit(block, source._operator(), [index], rows.chunks[c])
+                for group in rows.groups
+                for index, c in zip(group.indices, group.chunks, strict=True)
             ]
 
         self._source = source
@@ -350,13 +351,13 @@ class DaskShards(OnWorkers):
             found = self._run("evaluated", rows, A)  # K A, and K, which stays there
             places = [place for place, *_ in self._sent()]
             pairs = list(zip(places, found, strict=True))
-            F = [cluster.submit_to(at, itemgetter(0), pair) for at, pair in pairs]
+            F = [cluster.submit(itemgetter(0), pair, place=at) for at, pair in pairs]
             with np.errstate(over="ignore", invalid="ignore"):  # if it diverges
                 error = rows.arranged([rows.total(F)]) - targets
                 G = rows.grouped(rates * (weights[:, None] * error))
             G = cluster.send(G)
             images = [
-                cluster.submit_to(at, _shard_adjoint, pair, G) for at, pair in pairs
+                cluster.submit(_shard_adjoint, pair, G, place=at) for at, pair in pairs
             ]
             return error, joined(cluster.gather(images))
 
@@ -372,7 +373,7 @@ class DaskShards(OnWorkers):
             places = self._cluster.threads()[: self.shape[1]]
             parts = equal_slices(self.shape[1], len(places))
             sent = [
-                (place, part, self._cluster.send_to(place, local.of_centers(part)))
+                (place, part, self._cluster.send(local.of_centers(part), place))
                 for place, part in zip(places, parts, strict=True)
             ]
             # The centers of a lost worker went elsewhere, and its tasks would wait for
@@ -387,8 +388,10 @@ class DaskShards(OnWorkers):
         chunks, cluster = rows.run(rows_of_chunks), self._cluster
         function, handles = partial(_of_shard, method=method), []
         for place, part, operator in self._sent():
-            own = A if A is None else cluster.send_to(place, A[part, :])
-            handles.append(cluster.submit_to(place, function, operator, own, *chunks))
+            own = A if A is None else cluster.send(A[part, :], place)
+            handles.append(
+                cluster.submit(function, operator, own, *chunks, place=place)
+            )
         return handles
 
 

@@ -10,18 +10,18 @@ import math
 import os
 import sys
 import time
+import timeit
 from collections import Counter
 from concurrent.futures import CancelledError
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-import array_api_compat
 import numpy as np
 import psutil
 
 from ..arrays import memory
-from ..arrays.array import joined, namespace
-from .lazy_rows import LazyRows, check_finite_rows, extremes_of, rows_at
+from ..arrays.array import device_of, joined, namespace
+from .lazy_rows import LazyRows, check_finite_rows, rows_at
 
 # Bytes from which values are sent to the workers directly, once, not with each task.
 _SCATTERED_BYTES = 2**18
@@ -43,10 +43,7 @@ _DASK_TRIM, _TRIM_BYTES, _MMAP_BYTES = "65536", 2**26, 2**25
 
 
 class Here:
-    """A cluster of one: this process, if there is no client.
-
-    It has the methods of `Workers`; handles are the values themselves.
-    """
+    """This process, with the methods of `Workers`; handles are values themselves."""
 
     n_workers, message_seconds = 1, 0.0
 
@@ -58,25 +55,16 @@ class Here:
     def places(self, chunks):
         return ["here"] * len(chunks)
 
-    def n_threads(self, place):
-        return 1
-
     def threads(self):
         return ["here"]
 
     def is_too_large(self, n_bytes):
         return False
 
-    def send(self, value):
+    def send(self, value, place=None):
         return value
 
-    def send_to(self, place, value):
-        return value
-
-    def submit(self, function, *args):
-        return function(*args)
-
-    def submit_to(self, place, function, *args):
+    def submit(self, function, *args, place=None):
         return function(*args)
 
     def gather(self, handles):
@@ -90,12 +78,7 @@ class Here:
 
 
 class Workers:
-    """The workers of a client.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    """
+    """The workers of a client."""
 
     def __init__(self, client):
         self._client = client
@@ -108,23 +91,18 @@ class Workers:
     @cached_property
     def message_seconds(self):
         """Measured seconds of a message to a worker and back."""
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            self.gather([self.submit(_sum, 0, 0)])
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
 
-    def n_threads(self, place):
-        """Return the threads of a worker."""
-        return self._client.nthreads().get(place, 1)
+        def message():
+            self.gather([self.submit(_sum, 0, 0)])
+
+        return min(timeit.repeat(message, number=1))
 
     def compute_chunks(self, X):
         """Return futures of the chunks of a Dask array, in order.
 
-        Each step waits for the thread with the most rows, so if Dask leaves one worker
-        with many more chunks than others, some move to these: 5 of 8 chunks on one of
-        two workers cost a quarter of the speed. Persisted chunks stay where they are.
+        Each step waits for the thread with the most rows, so the surplus of a worker
+        moves to others: 5 of 8 chunks on one of two workers cost a quarter of the
+        speed. Persisted chunks stay where they are.
         """
         from distributed import futures_of, wait
 
@@ -137,12 +115,8 @@ class Workers:
             chunks = self._client.compute(list(X.to_delayed().reshape(-1)))
         wait(chunks)
         self.gather([chunk for chunk in chunks if chunk.status == "error"])
-        return chunks if stay else self._spread(chunks)
-
-    def _spread(self, chunks):
-        """Return the chunks, the surplus of a worker moved to workers with few."""
-        from distributed import wait
-
+        if stay:
+            return chunks
         threads = Counter(self.threads())
         fair = len(chunks) / max(threads.total(), 1)
         most = max(math.ceil(fair), int(_MAX_UNEVENNESS * fair))
@@ -154,13 +128,8 @@ class Workers:
                 if room <= 0:
                     break
                 free[place] -= 1
-                chunks[i] = self._client.submit(
-                    _same,
-                    chunks[i],
-                    pure=False,
-                    workers=[place],
-                    allow_other_workers=True,
-                )
+                options = {"workers": [place], "allow_other_workers": True}
+                chunks[i] = self._client.submit(_same, chunks[i], pure=False, **options)
         wait(chunks)
         return chunks
 
@@ -178,37 +147,27 @@ class Workers:
 
     def is_too_large(self, n_bytes):
         """Whether a value takes too much of the memory limit of a worker."""
-        return n_bytes > _CENTERS_PART_OF_LIMIT * self._least_limit
+        limits = [limit or math.inf for limit, _ in self._memory().values()]
+        return n_bytes > _CENTERS_PART_OF_LIMIT * min(limits, default=math.inf)
 
-    @cached_property
-    def _least_limit(self):
-        """Bytes: the least memory limit of a worker; infinity without limits."""
-        limits = self._client.run(_memory_limit, on_error="ignore").values()
-        return min(limits, default=math.inf)
+    def _memory(self):
+        """Return the memory limit of each worker, None without one, and its use."""
+        return self._client.run(_limit_and_use, on_error="ignore")
 
-    def send(self, value):
-        """Return a handle of a value; functions receive the value itself.
+    def send(self, value, place=None):
+        """Return a handle of a value for functions on one worker, or on all.
 
         A value sent to all workers is not lost with one of them.
         """
         if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
             return value
-        return self._client.scatter(value, broadcast=True, hash=False)
+        workers = [place] if place in self._client.nthreads() else None
+        return self._client.scatter(value, workers, broadcast=place is None, hash=False)
 
-    def send_to(self, place, value):
-        """Return a handle of a value for functions that run on one worker."""
-        if getattr(value, "nbytes", _SCATTERED_BYTES) < _SCATTERED_BYTES:
-            return value
-        known = place in self._client.nthreads()
-        return self._client.scatter(value, [place] if known else None, hash=False)
-
-    def submit(self, function, *args):
-        """Return a handle of ``function(*args)``."""
-        return self._client.submit(function, *args, pure=False)
-
-    def submit_to(self, place, function, *args):
-        """Return a handle of ``function(*args)`` on a worker."""
-        return self._client.submit(function, *args, pure=False, workers=[place])
+    def submit(self, function, *args, place=None):
+        """Return a handle of ``function(*args)``, computed on one worker or on any."""
+        workers = None if place is None else [place]
+        return self._client.submit(function, *args, pure=False, workers=workers)
 
     def gather(self, handles):
         """Return the values of handles."""
@@ -247,75 +206,50 @@ class Workers:
                 time.sleep(_PAUSE)
 
     def room(self):
-        """Return the bytes that may be cached on each worker; 0 without a limit."""
-        return self._client.run(_room, on_error="ignore")
+        """Return the bytes that may be cached on each worker; none without a limit."""
+        found = self._memory().items()
+        return {at: _PART_OF_LIMIT * (limit or 0) - used for at, (limit, used) in found}
 
 
 def cluster():
     """Return the `Workers` of the current client, or `Here` without one."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return Here()
     try:
-        return Workers(distributed.default_client())
-    except ValueError:
+        return Workers(sys.modules["distributed"].default_client())
+    except (KeyError, ValueError):  # it is not imported, or there is no client
         return Here()
 
 
 class Group(NamedTuple):
-    """Rows on one worker.
-
-    Attributes
-    ----------
-    place : str
-        The worker.
-    chunks : list
-        Handles.
-    indices : list of ndarray or None
-        Which rows of each chunk; None: all.
-    position : ndarray
-        Their positions among the rows.
-    """
+    """Rows on one worker."""
 
     place: str
-    chunks: list
-    indices: list
-    position: Any
+    chunks: list  # their numbers
+    indices: list  # which rows of each chunk; None: all
+    position: Any  # of these rows among all
 
 
 class DaskRows(LazyRows):
-    """Rows of a Dask array.
-
-    Parameters
-    ----------
-    X : dask.array.Array of shape (n, d)
-        Chunked along the rows only, in chunks of known sizes.
-    dtype : data type
-    """
+    """Rows of a Dask array in chunks of rows, of known sizes."""
 
     def __init__(self, X, dtype):
         self.shape = tuple(map(int, X.shape))
         self._bounds = np.concatenate([[0], np.cumsum(X.chunks[0])]).astype(np.int64)
         self.cluster = cluster()
-        self._chunks = self.cluster.compute_chunks(X.astype(dtype))
-        self._group_chunks()
-        self._made = None
-        self._parts = []  # (array, handles of its parts) of the last ones
-        like = self.cluster.submit(_first_row, self._chunks[0])
-        self.like = self.cluster.gather([like])[0]
-        self.dtype = self.like.dtype
-        self.device = array_api_compat.device(self.like)
-        self._run_all(_check_finite)
-
-    def _group_chunks(self):
-        """Group the chunks: each thread of a worker computes with one group."""
+        self.chunks = self.cluster.compute_chunks(X.astype(dtype))
+        # Each thread of a worker computes with one group of chunks.
         n_seen, number, groups = Counter(), {}, []
-        for place in self.cluster.places(self._chunks):
-            name = place, n_seen[place] % self.cluster.n_threads(place)
+        n_threads = Counter(self.cluster.threads())
+        for place in self.cluster.places(self.chunks):
+            name = place, n_seen[place] % max(n_threads[place], 1)
             n_seen[place] += 1
             groups.append(number.setdefault(name, len(number)))
         self._names = [place for place, _ in number]
         self._group_of = np.array(groups)
+        self._parts = []  # (array, handles of its parts) of the last ones
+        like = self.cluster.submit(_first_row, self.chunks[0])
+        self.like = self.cluster.gather([like])[0]
+        self.dtype, self.device = self.like.dtype, device_of(self.like)
+        self.on_blocks(check_finite_rows)
 
     def __array_namespace__(self, api_version=None):
         """Return the namespace of the chunks."""
@@ -344,7 +278,7 @@ class DaskRows(LazyRows):
         found = [Group(place, [], [], []) for place in self._names]
         for c, indices, position in self._rows_by_chunk():
             group = found[self._group_of[c]]
-            group.chunks.append(self._chunks[c])
+            group.chunks.append(c)
             group.indices.append(indices)
             group.position.append(position)
         return [
@@ -366,39 +300,37 @@ class DaskRows(LazyRows):
             ends = np.flatnonzero(np.diff(chunk_of[order])) + 1
             for position in np.split(order, ends):
                 c = chunk_of[position[0]]
-                yield c, index[position] - bounds[c], position
+                own, n = index[position] - bounds[c], bounds[c + 1] - bounds[c]
+                yield c, None if np.array_equal(own, np.arange(n)) else own, position
 
     def run(self, function, *args, by_row=()):
         """Return handles of ``function(*args, *parts, indices, *chunks)``, by group.
 
-        Parameters
-        ----------
-        function : callable
-            Defined in a module, so that workers find it.
-        *args : objects
-            Handles, or small values.
-        by_row : tuple of arrays of shape (n, ...), default=()
-            Each group gets its own rows of these. None stays None.
+        Workers must find the function in a module. The `args` are handles, or small
+        values; each group gets its own part of arrays `by_row`, (n, ...) or None.
         """
-        parts = zip(*map(self.parts_of, by_row), strict=True)
-        parts = parts if by_row else [()] * len(self.groups)
-        return [
-            self.cluster.submit(function, *args, *own, group.indices, *group.chunks)
-            for group, own in zip(self.groups, parts, strict=True)
-        ]
+        parts = [self.parts_of(values) for values in by_row]
+        handles = []
+        for g, group in enumerate(self.groups):
+            own = [part[g] for part in parts]
+            given = [
+                *args,
+                *own,
+                group.indices,
+                *(self.chunks[c] for c in group.chunks),
+            ]
+            handles.append(self.cluster.submit(function, *given))
+        return handles
 
     def parts_of(self, values):
-        """Return handles of the rows of an array that belong to each group.
-
-        Parts of the last arrays are remembered, and not sent again.
-        """
+        """Return handles of each group's rows of an array; the last are remembered."""
         if values is None:
             return [None] * len(self.groups)
         for known, handles in self._parts:
             if known is values:
                 return handles
         handles = [
-            self.cluster.send_to(group.place, rows_at(values, group.position))
+            self.cluster.send(rows_at(values, group.position), group.place)
             for group in self.groups
         ]
         self._parts = [*self._parts[-_N_PARTS:], (values, handles)]
@@ -407,9 +339,6 @@ class DaskRows(LazyRows):
     def forget(self):
         """Forget what was sent, because some of it was lost."""
         self._parts = []
-        if self._made is not None:
-            self._made.forget()
-            vars(self).pop("groups", None)
 
     def grouped(self, values):
         """Return an array whose rows belong to these, in the order of the groups."""
@@ -436,67 +365,43 @@ class DaskRows(LazyRows):
         if start >= stop:
             return self.like[:0, key[1]]
         rows = self.part(start, stop)
-        return rows.arranged(rows._run_all(rows_of_chunks))[:, key[1]]
+        return rows.arranged(rows.on_blocks(_same))[:, key[1]]
 
     def by_rows(self, function):
         """Return a function's values, one row for each of these, as a host array."""
-        return self.arranged(self._run_all(_of_rows, function))
+        return self.arranged(self.on_blocks(function))
 
-    def extremes(self):
-        """Return the least and the largest number."""
-        low, high = zip(*self._run_all(_extremes), strict=True)
-        return min(low), max(high)
-
-    def _run_all(self, function, *args):
-        """Return the values of ``function(*args, indices, *chunks)`` of all groups."""
-        return self.cluster.attempt(
-            lambda: self.cluster.gather(self.run(function, *args))
+    def on_blocks(self, function):
+        """Return a function's values for blocks of rows, group by group."""
+        found = self.cluster.attempt(
+            lambda: self.cluster.gather(self.run(_on_pieces, function))
         )
+        return [value for values in found for value in values]
 
 
 class MadeRows(DaskRows):
-    """Rows computed from other rows, chunk by chunk, that stay on the workers.
+    """Rows of some width, computed from other rows, that stay on the workers.
 
-    Parameters
-    ----------
-    rows : DaskRows
-    width : int
-        Number of their columns.
-    make : callable
-        ``make()`` returns handles of the results for each chunk of each group.
+    ``make()`` returns handles of the results for each chunk of each group.
     """
 
     def __init__(self, rows, width, make):
+        groups = rows.groups
         vars(self).update(vars(rows))
-        self._source, self._make, self._chunks = rows, make, []
-        self.shape, groups = (rows.shape[0], width), rows.groups
-        self._names = [group.place for group in groups]
-        self._group_of = np.repeat(np.arange(len(groups)), [len(g[1]) for g in groups])
+        vars(self).pop("groups")
+        self._make, self.chunks = make, []
+        self.shape, self._names = (rows.shape[0], width), [g.place for g in groups]
+        n_chunks = [len(g.chunks) for g in groups]
+        self._group_of = np.repeat(np.arange(len(groups)), n_chunks)
         positions = [position for *_, position in rows._rows_by_chunk()]
         self._bounds = np.cumsum([0, *map(len, positions)])
         self._index = np.argsort(np.concatenate(positions))
         self.forget()
 
-    def take(self, index):
-        """Return the rows at some indices; if lost, all of these are computed again."""
-        other = object.__new__(DaskRows)
-        vars(other).update(vars(self), _made=self)
-        return other.take(index)
-
-    @cached_property
-    def groups(self):
-        """The rows on each worker: all rows of each chunk."""
-        chunks, found = iter(self._chunks), []
-        for group in self._source.groups:
-            own = [next(chunks) for _ in group.chunks]
-            found.append(group._replace(chunks=own, indices=[None] * len(own)))
-        return found
-
     def forget(self):
         """Compute the rows again, because some of their sources were lost."""
-        self._parts = []
-        self._chunks[:] = self._make()
-        vars(self).pop("groups", None)
+        super().forget()
+        self.chunks[:] = self._make()
 
 
 def pieces(indices, chunks):
@@ -505,9 +410,7 @@ def pieces(indices, chunks):
     The rows of partial chunks are joined, because a batch may have few of each.
     """
     if any(index is not None for index in indices):
-        rows = rows_of_chunks(indices, *chunks)
-        yield slice(0, rows.shape[0]), rows
-        return
+        chunks = [rows_of_chunks(indices, *chunks)]
     start = 0
     for chunk in chunks:
         yield slice(start, start + chunk.shape[0]), chunk
@@ -527,9 +430,8 @@ def reuse_freed_memory():
     """Let this worker reuse memory that it freed; needed once per process.
 
     Dask starts workers with MALLOC_TRIM_THRESHOLD_=65536, with which glibc returns each
-    freed block above 128 kB to the system. The next block costs a page fault for every
-    4 kB: measured, kernel products then take four times as long. Any other value was
-    set by the user, and stays.
+    freed block above 128 kB to the system, and kernel products take four times as long.
+    Any other value was set by the user, and stays.
     """
     if os.environ.get("MALLOC_TRIM_THRESHOLD_") != _DASK_TRIM:
         return
@@ -539,13 +441,9 @@ def reuse_freed_memory():
         mallopt(_TRIM_OPTION, _TRIM_BYTES)
 
 
-def _memory_limit(dask_worker):
-    return dask_worker.memory_manager.memory_limit or math.inf
-
-
-def _room(dask_worker):
-    limit = dask_worker.memory_manager.memory_limit or 0
-    return _PART_OF_LIMIT * limit - psutil.Process().memory_info().rss
+def _limit_and_use(dask_worker):
+    used = psutil.Process().memory_info().rss
+    return dask_worker.memory_manager.memory_limit, used
 
 
 def _same(chunk):
@@ -558,18 +456,9 @@ def _sum(one, other):
     return one + other
 
 
-def _of_rows(function, indices, *chunks):
-    return np.concatenate([function(rows) for _, rows in pieces(indices, chunks)])
-
-
 def _first_row(chunk):
     return chunk[:1, :]
 
 
-def _check_finite(indices, *chunks):
-    for _, rows in pieces(indices, chunks):
-        check_finite_rows(rows)
-
-
-def _extremes(indices, *chunks):
-    return extremes_of(rows for _, rows in pieces(indices, chunks) if rows.shape[0])
+def _on_pieces(function, indices, *chunks):
+    return [function(rows) for _, rows in pieces(indices, chunks) if rows.shape[0]]

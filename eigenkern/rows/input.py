@@ -10,8 +10,7 @@ from ..arrays import memory
 from .dask_rows import DaskRows
 from .lazy_rows import StoredRows
 
-# Rows of a file are read as an array if the free memory is at least this many times
-# what they take: a reordered copy takes as much again.
+# Copies of a file's rows that the free memory must hold for them to become an array.
 _MEMORY_PER_FILE = 4
 
 
@@ -31,23 +30,20 @@ def is_file(X):
 
 
 def read(X):
-    """Return a memory-mapped file as an array, other rows as they are.
-
-    A model that kept a memory map would change with the file.
-    """
+    """Return a memory map, which changes with its file, as an array; others as is."""
     return np.array(X) if isinstance(X, np.memmap) else X
 
 
 def lazy_rows(X):
-    """Return the rows of X without reading them, or None if X is to become an array.
-
-    Raises
-    ------
-    ValueError
-        If X does not have two dimensions, or its chunks cannot be used.
-    """
+    """Return the rows of X without reading them, or None if X is to become an array."""
     if is_dask(X):
-        return _rows_of_dask(X)
+        X = _array_of(X, lengths=True)
+        if np.isnan(X.shape[0]):
+            raise ValueError(
+                "X must have chunks of known sizes; got unknown ones: call "
+                "X.compute_chunk_sizes() first"
+            )
+        return DaskRows(X, _float_of(X))
     if not is_file(X) or _fits(X):
         return None
     if len(X.shape) != 2:
@@ -81,16 +77,6 @@ def _float_of(X):
     return np.float32 if dtype == np.float32 else np.float64
 
 
-def _rows_of_dask(X):
-    X = _array_of(X, lengths=True)
-    if np.isnan(X.shape[0]):
-        raise ValueError(
-            "X must have chunks of known sizes; got unknown ones: call "
-            "X.compute_chunk_sizes() first"
-        )
-    return DaskRows(X, _float_of(X))
-
-
 def _array_of(X, lengths=None):
     """Return a Dask array of rows, with chunks of whole rows."""
     if hasattr(X, "to_dask_array"):  # a DataFrame
@@ -112,11 +98,10 @@ def _in_floats(X):
     from pandas.api.types import is_numeric_dtype  # includes the types with NA
 
     dtypes = set(X.dtypes)
-    if len(dtypes) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
+    plain = len(dtypes) == 1 and isinstance(X.dtypes.iloc[0], np.dtype)
+    if plain or not all(map(is_numeric_dtype, dtypes)):
         return X
-    if not all(map(is_numeric_dtype, dtypes)):
-        return X
-    single = all(str(dtype).lower() == "float32" for dtype in dtypes)
+    single = {str(dtype).lower() for dtype in dtypes} == {"float32"}
     return X.astype(np.float32 if single else np.float64)
 
 
@@ -126,20 +111,10 @@ def computed(values):
 
 
 def by_chunks(model, method, X, *args, **options):
-    """Return a Dask array of a fitted model's method applied to every chunk.
+    """Return a Dask array of a fitted model's method applied to every chunk of X.
 
-    Parameters
-    ----------
-    model : estimator
-    method : str
-    X : Dask array or DataFrame
-    *args, **options
-        Arguments of the method: none are allowed.
-
-    Returns
-    -------
-    dask.array.Array
-        Not computed yet; by the model as it is now, even if it learns more later.
+    It is not computed yet, and will be by the model as it is now. The method takes no
+    other arguments.
     """
     from dask import delayed
     from dask.base import tokenize
@@ -159,20 +134,12 @@ def by_chunks(model, method, X, *args, **options):
             "set_output(transform='default')"
         )
     X = _array_of(X)
-    width = {}
+    shape = {"drop_axis": [1], "dtype": example.dtype, "meta": example[:0, ...]}
     if example.ndim == 2:
-        width = {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
+        shape |= {"new_axis": [1], "chunks": (X.chunks[0], example.shape[1:])}
     # The model is a separate task, which all chunks share.
     shared = delayed(copy(model), name=f"eigenkern-{tokenize(id(model), vars(model))}")
-    return X.map_blocks(
-        call,
-        shared,
-        names,
-        dtype=example.dtype,
-        drop_axis=[1],
-        meta=example[:0, ...],
-        **width,
-    )
+    return X.map_blocks(call, shared, names, **shape)
 
 
 def _call(method, X, model, names=None):

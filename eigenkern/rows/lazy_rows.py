@@ -4,38 +4,25 @@ import threading
 from copy import copy
 from functools import cached_property
 
-import array_api_compat
 import numpy as np
 
-from ..arrays.array import namespace, slices, take
+from ..arrays.array import joined, namespace, slices, take
 from ..arrays.threads import run_on_threads
 
-# Bytes of a block of rows that is read at once: about 15 ms from a disk, much more than
-# the seek and the call. 200 MB in chunks of 2 MB, cached by the system, took 0.055 s
-# from HDF5 and 0.17 s from Zarr in blocks of 16 MB, 0.055 to 0.11 s and 0.17 to 0.22 s
-# in blocks of 32 MB. Bytes of a section, within which rows are shuffled. Three or four
-# blocks and two sections are in memory; in `visit`, a block per thread, at most as many
-# as a section has.
+# Bytes of a block of rows that is read at once: 200 MB in chunks of 2 MB took 0.055 s
+# from HDF5 and 0.17 s from Zarr with 2**24, 0.055 to 0.11 s and 0.17 to 0.22 s with
+# 2**25. Bytes of a section, within which rows are shuffled. Three or four blocks and
+# two sections are in memory; in `visit`, a block per thread.
 _BLOCK_BYTES, _SECTION_BYTES = 2**24, 2**28
 # First rows, which stay in memory: bandwidth, step and penalty are chosen from them.
 _N_FIRST = 8000
 
 
 class LazyRows:
-    """Rows that are fetched on demand.
+    """Rows that are fetched on demand, as arrays of `dtype`, float32 or float64.
 
-    A subclass defines ``rows[start:stop, columns]``, an array in memory,
-    ``by_rows(function)`` and ``extremes()``.
-
-    Attributes
-    ----------
-    shape : tuple (n, d)
-    dtype : data type
-        float32 or float64.
-    n_machines : int
-        Number of machines that compute with the rows.
-    message_seconds : float
-        Seconds that a step waits for the machines.
+    A subclass defines ``rows[start:stop, columns]``, an array in memory, ``by_rows``
+    and ``on_blocks``. A step waits `message_seconds` for `n_machines`.
     """
 
     device = "cpu"
@@ -45,7 +32,7 @@ class LazyRows:
 
     def __array_namespace__(self, api_version=None):
         """Return the namespace of the rows that are fetched."""
-        return array_api_compat.array_namespace(np.empty(0))
+        return namespace(np.empty(0))
 
     def __len__(self):
         return self.shape[0]
@@ -73,23 +60,19 @@ class LazyRows:
         return self.take(order)
 
     def shuffled(self, rows, rng):
-        """Return some rows in random order."""
+        """Return some rows, or starts of ranges, in random order."""
         return rng.permutation(rows)
 
-    def shuffled_ranges(self, starts, rng):
-        """Return the starts of ranges of shuffled rows in random order."""
-        return rng.permutation(starts)
+    shuffled_ranges = shuffled
+
+    def extremes(self):
+        """Return the least and the largest number."""
+        low, high = zip(*self.on_blocks(_extremes), strict=True)
+        return min(low), max(high)
 
 
 class MappedRows(LazyRows):
-    """Functions of other rows, computed from these when they are fetched.
-
-    Parameters
-    ----------
-    rows : LazyRows
-    function : callable
-        ``function(rows)`` returns as many rows, with as many features.
-    """
+    """``function(rows)`` of other lazy rows, with as many rows and features."""
 
     def __init__(self, rows, function):
         self._rows, self._function = rows, function
@@ -141,31 +124,6 @@ def rows_at(X, index):
     return take(X, index)
 
 
-def extremes_of(blocks):
-    """Return the least and the largest number in blocks of rows."""
-    ends = []
-    for rows in blocks:
-        xp = namespace(rows)
-        ends.append((float(xp.min(rows)), float(xp.max(rows))))
-    low, high = zip(*ends, strict=True)
-    return min(low), max(high)
-
-
-def _last_two(recent, key, read):
-    """Return the value of `key`, read if not in `recent`, which keeps the last two."""
-    value = recent.pop(key, None)
-    while len(recent) > 1:
-        del recent[next(iter(recent))]
-    recent[key] = read() if value is None else value
-    return recent[key]
-
-
-def _are_consecutive(index):
-    """Whether each index is one more than the previous one."""
-    n = len(index)
-    return n > 0 and index[-1] - index[0] == n - 1 and bool(np.all(np.diff(index) == 1))
-
-
 def check_finite_rows(X):
     """Raise a ValueError if rows hold NaN or infinity."""
     xp = namespace(X)
@@ -173,40 +131,46 @@ def check_finite_rows(X):
         raise ValueError("Input X contains NaN or infinity.")
 
 
+def _extremes(rows):
+    xp = namespace(rows)
+    return float(xp.min(rows)), float(xp.max(rows))
+
+
+class _LastTwo:
+    """Values by key: the last two that were read."""
+
+    def __init__(self):
+        self._values, self._lock = {}, threading.Lock()
+
+    def get(self, key, read):
+        value = self._values.get(key)
+        if value is not None:  # no need to wait for a thread that reads another
+            return value
+        with self._lock:
+            if key not in self._values:
+                while len(self._values) > 1:
+                    del self._values[next(iter(self._values))]
+                self._values[key] = read()
+            return self._values[key]
+
+
 class StoredRows(LazyRows):
-    """Rows of a file: a memory map, HDF5 or Zarr.
+    """Rows of a file: a memory map, HDF5 or Zarr; ``source[start:stop]`` reads some.
 
-    Blocks are read whole, and the last two are kept, so rows that are used in the order
-    of the file are read once.
-
-    Parameters
-    ----------
-    source : array-like of shape (n, d)
-        ``source[start:stop]`` reads rows.
-    dtype : data type
-        Of the fetched rows.
-    block_size : int, default=None
-        Rows to read at once; None: about 16 MB, in whole chunks of the file.
+    Blocks of `block_size` rows are read whole, by default about 16 MB in whole chunks
+    of the file. The last two are kept, so rows in the order of the file are read once.
     """
 
     def __init__(self, source, dtype, block_size=None):
         self._source, self.shape, self.dtype = source, source.shape, np.dtype(dtype)
         row_bytes = self.shape[1] * self.dtype.itemsize
-        # Whole chunks of the file, so that each is read, and perhaps decompressed,
-        # once.
-        chunk = (getattr(source, "chunks", None) or (1,))[0]
         if block_size is None:
+            # Whole chunks, so that each is read, and perhaps decompressed, once.
+            chunk = (getattr(source, "chunks", None) or (1,))[0]
             block_size = -(-max(_BLOCK_BYTES // row_bytes, 1) // chunk) * chunk
         self.block_size = block_size
-        self._section = max(_SECTION_BYTES // row_bytes // block_size, 1) * block_size
-        self._blocks, self._lock = {}, threading.Lock()
-
-    def take(self, index):
-        """Return the rows at some indices; all of them in file order need no index."""
-        other = super().take(index)
-        if len(other) == self._source.shape[0] and _are_consecutive(other._index):
-            other._index = None
-        return other
+        self._blocks_of_section = max(_SECTION_BYTES // row_bytes // block_size, 1)
+        self._blocks = _LastTwo()
 
     def in_order(self, order):
         """Return the rows in an order from `shuffled`, to be read in ranges."""
@@ -218,13 +182,17 @@ class StoredRows(LazyRows):
         The first rows come from the whole file; then sections of the file follow in
         random order, each with its rows in random order.
         """
-        rows = rows if np.all(rows[1:] > rows[:-1]) else np.sort(rows)
+        rows = np.sort(rows)
         first = rng.permutation(len(rows))[:_N_FIRST]
         rest = np.delete(rows, first)
-        parts = np.split(rest, np.flatnonzero(np.diff(rest // self._section)) + 1)
+        parts = np.split(rest, np.flatnonzero(np.diff(self._section_of(rest))) + 1)
         order = rng.permutation(len(parts))
-        rest = [rng.permutation(parts[i]) for i in order]
-        return np.concatenate([rows[first], *rest])
+        return np.concatenate(
+            [rows[first], *(rng.permutation(parts[i]) for i in order)]
+        )
+
+    def _section_of(self, index):
+        return index // (self.block_size * self._blocks_of_section)
 
     def _places(self, start, stop):
         """Return the indices in the file of a range of rows."""
@@ -234,20 +202,14 @@ class StoredRows(LazyRows):
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
-        few = None if self._index is None else self._index[start:stop]
-        if start < stop and (few is None or _are_consecutive(few)):
-            n = stop - start
-            block, first = divmod(
-                start if few is None else int(few[0]), self.block_size
-            )
-            if first + n <= self.block_size:  # no copy is needed
-                return self._read(block)[first : first + n, key[1]]
-        index = np.arange(start, stop) if few is None else few
-        out = np.empty((len(index), self.shape[1]), dtype=self.dtype)
-        block_of = index // self.block_size
-        for block in np.unique(block_of):
+        block_of, i = np.divmod(self._places(start, stop), self.block_size)
+        blocks = np.unique(block_of).tolist()
+        if len(blocks) == 1 and np.all(np.diff(i) == 1):  # no copy is needed
+            return self._read(blocks[0])[i[0] : i[-1] + 1, key[1]]
+        out = np.empty((len(i), self.shape[1]), dtype=self.dtype)
+        for block in blocks:
             here = np.flatnonzero(block_of == block)
-            out[here] = self._read(int(block))[index[here] - block * self.block_size]
+            out[here] = self._read(block)[i[here]]
         return out[:, key[1]]
 
     def _read(self, block):
@@ -260,30 +222,19 @@ class StoredRows(LazyRows):
             check_finite_rows(rows)
             return rows
 
-        rows = self._blocks.get(block)
-        if rows is not None:  # no need to wait for a thread that reads another
-            return rows
-        with self._lock:
-            return _last_two(self._blocks, block, read)
+        return self._blocks.get(block, read)
 
     def n_parts(self, pool):
         """Return how many parts `visit` has, with or without a pool of threads."""
-        n_blocks = self._section // self.block_size
-        return 1 if pool is None else min(pool.n_workers, n_blocks)
+        return 1 if pool is None else min(pool.n_workers, self._blocks_of_section)
 
     def visit(self, begin, pool=None):
         """Call ``function(part, places, rows)`` with each block of the file, read once.
 
-        Each part gets its own blocks, in the order of the file; parts run at the same
+        ``begin(places, rows)``, called with the first block, returns the function;
+        `places` are the positions of a block's rows among these rows. Each of the
+        `n_parts` gets its own blocks, in the order of the file; parts run at the same
         time, so that one reads while others compute.
-
-        Parameters
-        ----------
-        begin : callable
-            ``begin(places, rows)``, called with the first block, returns the function.
-            `part` is the number of a part; `places` are the positions of the block's
-            rows among these rows.
-        pool : Team, default=None
         """
         places = np.full(self._source.shape[0], -1)
         places[self._places(0, self.shape[0])] = np.arange(self.shape[0])
@@ -317,38 +268,34 @@ class StoredRows(LazyRows):
         finally:  # also if Ctrl-C ends the wait for a part
             stopped.set()
 
-    def _in_blocks(self):
-        return (self[rows, :] for rows in slices(self.shape[0], self.block_size))
+    def on_blocks(self, function):
+        """Return a function's values for blocks of rows, in the order of the file."""
+        rows = self if self._index is None else self.take(np.argsort(self._index))
+        return rows._on_ranges(function)
 
     def by_rows(self, function):
         """Return a function's values for blocks of rows, joined into a host array."""
-        return np.concatenate([function(rows) for rows in self._in_blocks()])
+        return np.concatenate(self._on_ranges(function))
 
-    def extremes(self):
-        """Return the least and the largest number, reading in the order of the file."""
-        rows = self if self._index is None else self.take(np.argsort(self._index))
-        return extremes_of(rows._in_blocks())
+    def _on_ranges(self, function):
+        ranges = slices(self.shape[0], self.block_size)
+        return [function(self[rows, :]) for rows in ranges]
 
 
-class _ShuffledRows(LazyRows):
+class _ShuffledRows(StoredRows):
     """Rows of a file in the order of `StoredRows.shuffled`.
 
     The first rows and the last two sections are kept in memory. Sections are visited
     one after the other, so that each is read once per epoch.
-
-    Parameters
-    ----------
-    rows : StoredRows
     """
 
     def __init__(self, rows):
-        self._rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
-        n = rows.shape[0]
+        vars(self).update(vars(rows))
+        n = self.shape[0]
         first = min(_N_FIRST, n)
-        section_of = rows._places(first, n) // rows._section
-        bounds = np.flatnonzero(np.diff(section_of)) + first + 1
-        self._bounds = np.unique([0, first, *bounds, n])
-        self._sections = {}
+        bounds = np.flatnonzero(np.diff(self._section_of(self._places(first, n))))
+        self._bounds = np.unique([0, first, *(bounds + first + 1), n])
+        self._sections, self._rows = _LastTwo(), rows
 
     @cached_property
     def _first(self):
@@ -357,14 +304,6 @@ class _ShuffledRows(LazyRows):
     def take(self, index):
         """Return the rows at some indices."""
         return self._rows.take(index)
-
-    def by_rows(self, function):
-        """Return a function's values for blocks of rows, joined into a host array."""
-        return self._rows.by_rows(function)
-
-    def n_parts(self, pool):
-        """Return how many parts `visit` has, with or without a pool of threads."""
-        return self._rows.n_parts(pool)
 
     def visit(self, begin, pool=None):
         """Visit blocks as `StoredRows` does, keeping the first rows on the way."""
@@ -380,30 +319,25 @@ class _ShuffledRows(LazyRows):
 
             return visited
 
-        self._rows.visit(begin if "_first" in vars(self) else begin_here, pool)
+        super().visit(begin if "_first" in vars(self) else begin_here, pool)
         vars(self).setdefault("_first", first)
-
-    def extremes(self):
-        """Return the least and the largest number."""
-        return extremes_of(map(self._section, range(len(self._bounds) - 1)))
 
     def __getitem__(self, key):
         start, stop, _ = key[0].indices(self.shape[0])
         which = np.searchsorted(self._bounds, [start, max(stop - 1, start)], "right")
-        parts = [self._first[:0, :]]
+        parts = []
         for section in range(which[0] - 1, which[1]):
-            begin, end = self._bounds[section : section + 2]
+            begin = self._bounds[section]
             rows = self._section(section)
-            parts.append(rows[max(start, begin) - begin : min(stop, end) - begin, :])
-        rows = np.concatenate(parts) if len(parts) != 2 else parts[1]
-        return rows[:, key[1]]
+            parts.append(rows[max(start - begin, 0) : stop - begin, :])
+        return joined(parts)[:, key[1]]
 
     def _section(self, section):
         """Return the rows of a section."""
         if section == 0:
             return self._first
-        begin, end = self._bounds[section : section + 2]
-        return _last_two(self._sections, section, lambda: self._rows[begin:end, :])
+        part = slice(*self._bounds[section : section + 2])
+        return self._sections.get(section, lambda: self._rows[part, :])
 
     def shuffled_ranges(self, starts, rng):
         """Return the starts of ranges in random order, those of a section together."""

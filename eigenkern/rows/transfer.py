@@ -13,13 +13,7 @@ from .lazy_rows import is_lazy, rows_at
 
 
 def move_what_fits(X, xp, device):
-    """Move the rows X like `move`, making sure that a second copy fits.
-
-    Raises
-    ------
-    MemoryError
-        If the free memory of the device they are moved to cannot hold both.
-    """
+    """Move the rows X like `move`; a MemoryError if a second copy does not fit."""
     if is_numpy(xp) or location_of(X) == (xp, device):
         return move(X, xp, device)
     needed, free = 2.0 * n_bytes(X), memory.available(xp, device)
@@ -35,22 +29,10 @@ def move_what_fits(X, xp, device):
 
 
 class StreamedRows:
-    """Rows of an array that are moved to another device on demand.
+    """Rows of an array, or LazyRows, that are moved to another device on demand.
 
-    When a GPU uses host rows one range after another, each range is copied while the
-    previous one is in use.
-
-    Parameters
-    ----------
-    X : array or LazyRows of shape (n, d)
-    xp, device
-        Namespace and device to move rows to.
-    order : ndarray of shape (m,), default=None
-        Rows of X to take, in this order; None: all.
-
-    Attributes
-    ----------
-    shape : tuple (m, d)
+    These are the rows `order` of X, or all. When a GPU uses host rows one range after
+    another, each range is copied while the previous one is in use.
     """
 
     def __init__(self, X, xp, device, order=None):
@@ -97,7 +79,7 @@ class StreamedRows:
 class _CopiesToGpu:
     """Copies of host arrays to a GPU that run alongside its work.
 
-    They pass through page-locked memory, in a separate thread and on a separate stream.
+    They pass through page-locked memory, in a thread and a stream of their own.
     """
 
     def __init__(self, device):
@@ -109,10 +91,7 @@ class _CopiesToGpu:
         self._thread = ThreadPoolExecutor(1)
 
     def start(self, read, start, shape, dtype):
-        """Start a copy of ``read(start, start + m)``; return the future of the array.
-
-        `shape` is the shape of the copy, (m, d).
-        """
+        """Start a copy (m, d) of ``read(start, start + m)``; return its future."""
         import cupy
 
         with self._device:

@@ -597,20 +597,14 @@ class Unsteady(Here):
     def threads(self):
         return ["one", "other"]
 
-    def send(self, value):
+    def send(self, value, place=None):
         self._sent.append(Handle(value))
         return self._sent[-1]
 
-    def send_to(self, place, value):
-        return self.send(value)
-
-    def submit(self, function, *args):
+    def submit(self, function, *args, place=None):
         sources = [arg for arg in args if isinstance(arg, Handle)]
         values = [arg.value if isinstance(arg, Handle) else arg for arg in args]
         return Handle(function(*values), sources)
-
-    def submit_to(self, place, function, *args):
-        return self.submit(function, *args)
 
     def gather(self, handles):
         if any(handle.is_lost for handle in handles):

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from eigenkern.arrays import linalg
-from eigenkern.arrays import linalg as cholesky
 from eigenkern.arrays.linalg import factor_in_place
 
 
@@ -14,12 +13,12 @@ def tiles(monkeypatch):
     """Factors in small tiles on a number of threads, as on a busy machine."""
 
     def on_threads(n_threads):
-        monkeypatch.setattr(cholesky, "SHARED_ORDER", 0)
-        monkeypatch.setattr(cholesky, "_WIDEST", 16)
-        monkeypatch.setattr(cholesky, "_NARROWEST", 8)
-        monkeypatch.setattr(cholesky, "idle_threads", lambda: n_threads // 2)
-        monkeypatch.setattr(cholesky, "n_blas_threads", lambda: n_threads)
-        monkeypatch.delattr(cholesky, "_potrf")
+        monkeypatch.setattr(linalg, "SHARED_ORDER", 0)
+        monkeypatch.setattr(linalg, "_WIDEST", 16)
+        monkeypatch.setattr(linalg, "_NARROWEST", 8)
+        monkeypatch.setattr(linalg, "idle_threads", lambda: n_threads // 2)
+        monkeypatch.setattr(linalg, "n_blas_threads", lambda: n_threads)
+        monkeypatch.delattr(linalg, "_potrf")
 
     return on_threads
 
@@ -61,10 +60,10 @@ def test_there_is_no_factor(place, tiles, rng):
 
 
 def test_large_matrices_are_factorized_in_tiles(monkeypatch, rng):
-    monkeypatch.setattr(cholesky, "_LARGEST_POTRF", 40)
+    monkeypatch.setattr(linalg, "_LARGEST_POTRF", 40)
     K = positive(50, rng)
     expected = np.linalg.cholesky(K)
-    monkeypatch.delattr(cholesky, "_potrf")
+    monkeypatch.delattr(linalg, "_potrf")
     assert_allclose(factor_in_place(K), expected, atol=1e-12)
 
 
@@ -73,10 +72,10 @@ def test_large_matrices_are_factorized_in_tiles(monkeypatch, rng):
 def test_an_idle_machine_is_left_to_lapack(order, clean, monkeypatch, rng):
     K = np.asarray(positive(20, rng), order=order)
     kept, expected = K.copy(), np.linalg.cholesky(K)
-    monkeypatch.setattr(cholesky, "SHARED_ORDER", 10)
-    monkeypatch.setattr(cholesky, "n_blas_threads", lambda: 4)
-    monkeypatch.setattr(cholesky, "idle_threads", lambda: 3)
-    monkeypatch.delattr(cholesky, "_Tiles")
+    monkeypatch.setattr(linalg, "SHARED_ORDER", 10)
+    monkeypatch.setattr(linalg, "n_blas_threads", lambda: 4)
+    monkeypatch.setattr(linalg, "idle_threads", lambda: 3)
+    monkeypatch.delattr(linalg, "_Tiles")
     L = factor_in_place(K, clean)
     assert np.shares_memory(L, K)
     assert_allclose(np.tril(L), expected, atol=1e-12)
@@ -88,13 +87,13 @@ def test_an_idle_machine_is_left_to_lapack(order, clean, monkeypatch, rng):
 def test_an_error_ends_all_threads(error, monkeypatch, tiles, rng):
     """No thread waits for the tile that was not computed."""
     tiles(3)
-    compute = cholesky._Tiles._compute
+    compute = linalg._Tiles._compute
 
     def fail(self, i, j):
         if (i, j) == (4, 2):
             raise error
         compute(self, i, j)
 
-    monkeypatch.setattr(cholesky._Tiles, "_compute", fail)
+    monkeypatch.setattr(linalg._Tiles, "_compute", fail)
     with pytest.raises(error):
         factor_in_place(positive(150, rng))
