@@ -15,7 +15,6 @@ from ..fitting.model import (
     Model,
     check_epochs,
     chooses_penalty,
-    epoch_rule,
     split,
     stops_early,
 )
@@ -167,7 +166,7 @@ class _DoublyStochastic(Streaming, Model):
         )
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
-        rule = epoch_rule(self, problem, data, held_out, kind=kind)
+        rule = kind(self, problem, data, held_out)
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):

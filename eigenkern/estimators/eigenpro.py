@@ -24,7 +24,7 @@ from ..fitting.model import (
     split,
     stops_early,
 )
-from ..fitting.rules import ProgressLine, Report, train
+from ..fitting.rules import ProgressLine, train
 from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
@@ -346,7 +346,7 @@ class _EigenPro(Streaming, Model):
         )
         progress = ProgressLine(name) if self.verbose else None
         try:
-            train(passes, rule, Report(progress=progress))
+            train(passes, rule, progress=progress)
         except BaseException:
             if learner.iterate.n_projections:
                 self._publish_learned(learner, rule.losses)

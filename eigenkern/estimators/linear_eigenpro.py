@@ -24,7 +24,6 @@ from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
     Model,
     chooses_penalty,
-    epoch_rule,
     given_penalty,
     has_penalty,
     may_spare,
@@ -33,6 +32,7 @@ from ..fitting.model import (
     stops_early,
 )
 from ..fitting.outcome import have_leverage, warn_of_leverage
+from ..fitting.rules import EpochRule
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_flag, check_number, is_auto
@@ -224,7 +224,7 @@ class _LinearEigenPro(Streaming, Model):
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
+        rule = EpochRule(self, problem, data, held_out, start=start, spared=spared)
         chosen = self._chosen(tuning, problem) | {"alpha_": alpha}
         return problem, solver, chosen, rule
 

@@ -1,7 +1,6 @@
 """The base of all models: fitting, predicted values, tags."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -27,7 +26,7 @@ from .outcome import (
     warn_of_far_values,
     warn_of_outcome,
 )
-from .rules import EpochRule, ProgressLine, Report, train
+from .rules import ProgressLine, train
 from .validation import (
     Interrupted,
     all_or_nothing,
@@ -133,15 +132,19 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
                 out_of_sample = constant_values(all_data)
             return found | self._calibrated(all_data, out_of_sample)
 
-        report = Report(problem, callbacks, progress)
+        callbacks.problem = problem
         try:
             if keeper is not None and not hasattr(solver, "save"):  # a closed form
                 keeper = keeper.set_aside(type(self).__name__)
-            fitted = attributes(train(solver, rule, report, keeper))
+            interrupted = train(
+                solver, rule, callbacks=callbacks, progress=progress, keeper=keeper
+            )
+            fitted = attributes(interrupted)
         except KeyboardInterrupt as interrupt:
             if not rule.undo():
                 raise
-            report.close()
+            if progress is not None:
+                progress.close()
             publish(self, attributes(True))
             warn_user(
                 f"{type(self).__name__} was interrupted after {len(rule.losses)} "
@@ -383,33 +386,3 @@ def spare(model, merged, *, at_start=False):
     if merged.data.groups is None or not model._spares:
         return None
     return Spared(merged, at_start=at_start)
-
-
-def epoch_rule(
-    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
-):
-    """Return the rule of an iteration over epochs.
-
-    The held-out rows score the epochs, and probabilities are calibrated on them, or on
-    the spared rows.
-    """
-    score, out_of_sample = None, None
-    if spared is not None:
-        out_of_sample = spared.out_of_sample
-    elif held_out is not None:
-        labels = data.labels[held_out]
-        weights = None if data.weights is None else data.weights[held_out]
-        score = partial(model._score_values, labels=labels, weights=weights)
-        out_of_sample = partial(data.out_of_sample, held_out)
-    return kind(
-        type(model).__name__,
-        model._failure_hint,
-        problem,
-        max_iter=model.max_iter,
-        tol=model.tol,
-        n_iter_no_change=model.n_iter_no_change,
-        score=score,
-        start=start,
-        out_of_sample=out_of_sample,
-        spares=spared is not None,
-    )

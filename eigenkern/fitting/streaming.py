@@ -12,7 +12,7 @@ from ..arrays.array import location_of, move, namespace, to_numpy
 from ..problems.data import Data, differing_column
 from ..problems.retained import Retained, joined
 from ..rows.lazy_rows import in_memory
-from .rules import Plateau, Report, Rule, SolutionRule, train
+from .rules import Plateau, Rule, SolutionRule, train
 from .validation import (
     all_or_nothing,
     check_same_location,
@@ -321,7 +321,7 @@ class Streaming:
         problem, solver, chosen = self._prepare_piece(data, anew)
         again = anew and hasattr(self, self._stream_attribute)
         rule = SolutionRule(problem, max_iter=_N_EPOCHS_ANEW if again else 1)
-        train(solver, rule, Report())
+        train(solver, rule)
         halvings = rule.state.n_step_halvings
         if rule.state.failed:
             halvings = getattr(self, "n_step_halvings_", 0)

@@ -35,7 +35,7 @@ from eigenkern import (
 from eigenkern.arrays import memory
 from eigenkern.arrays.array import to_numpy
 from eigenkern.estimators import eigenpro_fit as learner
-from eigenkern.fitting import checkpoint
+from eigenkern.fitting import callbacks, checkpoint
 from eigenkern.fitting import rules as training
 from eigenkern.fitting.checkpoint import Keeper
 from eigenkern.kernels import Laplacian
@@ -762,7 +762,7 @@ def test_a_disk_that_is_full_at_first(data, tmp_path, monkeypatch):
 INTERRUPTED = "was interrupted after {} epochs: the best model so far is kept"
 
 
-@pytest.mark.parametrize("where", ["Plateau.update", "Report.end", "train"])
+@pytest.mark.parametrize("where", ["Plateau.update", "Callbacks.end", "train"])
 @pytest.mark.parametrize(
     "model",
     [
@@ -788,7 +788,7 @@ def test_an_interrupt_keeps_the_best_model_so_far(where, model, data, monkeypatc
 
     cls, _, method = where.partition(".")
     if method:
-        cls = getattr(training, cls)
+        cls = getattr(training if cls == "Plateau" else callbacks, cls)
         monkeypatch.setattr(cls, method, interrupted(getattr(cls, method)))
         n_epochs = 2 if method == "update" else 3
     else:  # in the solver
@@ -812,7 +812,7 @@ def test_an_interrupt_keeps_the_iteration_of_falkon(classifies, data, monkeypatc
     X, y, labels = data
     cls = FalkonLikeClassifier if classifies else FalkonLikeRegressor
     model = cls(n_centers=40, cache_size=0, tol=1e-12, random_state=0)
-    calls, end = [], training.Report.end
+    calls, end = [], callbacks.Callbacks.end
 
     def interrupted(*args):
         calls.append(1)
@@ -820,7 +820,7 @@ def test_an_interrupt_keeps_the_iteration_of_falkon(classifies, data, monkeypatc
             raise KeyboardInterrupt
         return end(*args)
 
-    monkeypatch.setattr(training.Report, "end", interrupted)
+    monkeypatch.setattr(callbacks.Callbacks, "end", interrupted)
     warning = pytest.warns(
         ConvergenceWarning, match="was interrupted after 4 iterations: the best model"
     )
