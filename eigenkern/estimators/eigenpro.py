@@ -341,9 +341,7 @@ class _EigenPro(Streaming, Model):
         solver = learner.solver(watched.next_round, **_STREAM_OPTIONS)
         passes = stream.passes(solver, learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
-        rule = PassRule(
-            name, self._failure_hint, n_epochs, self.tol, self.n_iter_no_change
-        )
+        rule = PassRule(self, n_epochs)
         progress = ProgressLine(name) if self.verbose else None
         try:
             train(passes, rule, progress=progress)
