@@ -15,7 +15,7 @@ from ..estimators.linear_eigenpro import (
     LinearEigenProRegressor,
 )
 from ..estimators.nystrom import NystromClassifier, NystromRegressor
-from ..fitting.validation import check_number, check_parameters
+from ..fitting.validation import check_number
 from .closed import FALKON, NYTRO, estimate_centers
 from .costs import Estimate, PlannedFit
 from .iterative import estimate_dsg, estimate_eigenpro, estimate_linear
@@ -100,6 +100,6 @@ def estimate(
             "estimates are of the CPU: device must be 'auto' or 'cpu'; got "
             f"{estimator.device!r}"
         )
-    check_parameters(estimator)
+    estimator._check_parameters()
     fit = PlannedFit(estimator, int(n_samples), int(n_features), int(n_outputs), dtype)
     return family[0](fit)

@@ -9,8 +9,6 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
-from ..arrays.devices import working_device
-from ..arrays.threads import single_threaded_blas
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
@@ -28,11 +26,11 @@ from ..fitting.rules import ProgressLine, train
 from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
-    advises_on_memory,
     all_or_nothing,
     check_kernel_parameters,
     check_method,
     check_number,
+    computing,
     is_auto,
     publish,
 )
@@ -328,9 +326,8 @@ class _EigenPro(Streaming, Model):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with advises_on_memory(self, "fit_batches"):
-            with working_device(self.device, None), single_threaded_blas:
-                return self._fit_batches(batches, classes)
+        with computing(self, "fit_batches"):
+            return self._fit_batches(batches, classes)
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))

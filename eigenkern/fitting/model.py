@@ -209,15 +209,9 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         weights = total_weights(sample_weight, class_weights, len(Y))
         validation = None
         if X_val is not None and y_val is not None:
-            validation = self._validate_given(X_val, y_val, sample_weight_val)
-            if validation[1].shape[1] != Y.shape[1]:
-                raise ValueError(
-                    f"y_val must have as many outputs as y, {Y.shape[1]}; "
-                    f"got {validation[1].shape[1]}"
-                )
-            X_val, Y_val, labels, w_val = validation
-            w_val = self._weights_as_in_training(w_val, labels, y, class_weights)
-            validation = X_val, Y_val, w_val
+            validation = self._validate_given(
+                X_val, y_val, sample_weight_val, Y.shape[1], y, class_weights
+            )
         elif not (X_val is None and y_val is None and sample_weight_val is None):
             raise ValueError(
                 "X_val and y_val must be passed together, and sample_weight_val with "
@@ -227,28 +221,31 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         rng, groups = self._make_rng(), self._stratify(y)
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
-    def _validate_given(self, X, y, sample_weight):
-        """Return the validated rows to select on: X, targets, labels, weights."""
+    def _validate_given(self, X, y, weights, n_outputs, codes, class_weights):
+        """Return X, targets and weights of validated rows to select on.
+
+        The training rows have `codes` of classes, and `class_weights`.
+        """
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
         except ValueError as error:
             raise ValueError(f"X_val and y_val are not valid: {error}") from error
-        weights = check_weights(sample_weight, len(Y), "sample_weight_val")
-        return X, Y, labels, weights
-
-    def _weights_as_in_training(self, weights, labels, y, class_weights):
-        """Return the weights of validation rows times those of classes, or None."""
+        weights = check_weights(weights, len(Y), "sample_weight_val")
+        if Y.shape[1] != n_outputs:
+            raise ValueError(
+                f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
+            )
         if class_weights is not None:
             of_class = np.zeros(len(self.classes_))
-            of_class[y] = class_weights
+            of_class[codes] = class_weights
             weights = of_class[labels] * (1.0 if weights is None else weights)
         if weights is not None and not weights.any():
             raise ValueError(
                 "sample_weight_val and class_weight must leave a row of X_val with "
                 "weight: their product is zero for every row"
             )
-        return weights
+        return X, Y, weights
 
     @property
     def _n_iterations(self):
@@ -358,16 +355,8 @@ def has_penalty(estimator):
 def split(data, early_stopping, fraction):
     """Return the training rows, and rows to score the epochs on (or None).
 
-    Neither includes rows without weight: their coefficients are zero.
-
-    Parameters
-    ----------
-    data : Data
-    early_stopping : bool
-        Whether rows are held out.
-    fraction : float
-        Fraction of the rows with weight, per class, to hold out; at least one row of
-        each class stays for training.
+    Neither includes rows without weight: their coefficients are zero. The `fraction` is
+    of the rows with weight, per class; at least one row of each class stays.
     """
     rows = data.rows_with_weight()
     if not early_stopping:

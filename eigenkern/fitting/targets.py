@@ -79,14 +79,7 @@ class RegressionTargets(RegressorMixin):
 def check_scale(y, dtype, *, small):
     """Raise a ValueError unless a data type can hold the squares of the targets.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n,) or (n, l)
-    dtype : data type
-        Of X.
-    small : bool
-        Whether to refuse targets that are too small, which later pieces of a stream may
-        have.
+    Targets of a later piece of a stream may be too `small`; else they may not.
     """
     low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
     largest = np.atleast_1d(np.abs(y).max(axis=0))

@@ -47,21 +47,8 @@ def check_number(
 ):
     """Raise a ValueError unless `value` is a number between `low` and `high`.
 
-    Parameters
-    ----------
-    name : str
-        The parameter, for the message.
-    value : object
-    low, high : float
-        Bounds, included unless `open_ends`; no upper bound if `high` is None.
-    integer : bool, default=False
-        Whether only integers are valid.
-    open_ends : bool, default=False
-        Whether the bounds are excluded.
-    open_low : bool, default=False
-        Whether the lower bound is excluded.
-    or_auto : bool, default=False
-        Whether "auto" is valid too.
+    The bounds are included, except both if `open_ends`, or the lower one if `open_low`.
+    No `high` is no upper bound. With `or_auto`, "auto" is valid too.
     """
     if or_auto and is_auto(value):
         return
@@ -157,11 +144,6 @@ def check_centers(centers, X, methods):
     return centers
 
 
-def check_parameters(estimator):
-    """Raise a ValueError unless the parameters of an estimator are valid."""
-    estimator._check_parameters()
-
-
 def check_labels(classes):
     """Raise a ValueError unless `classes` is None or an array of labels."""
     if classes is not None and (np.ndim(classes) != 1 or np.size(classes) == 0):
@@ -193,17 +175,8 @@ def validated(
 ):
     """Return what scikit-learn's `validate_data` returns, or rows not in memory.
 
-    Parameters
-    ----------
-    estimator : estimator
-    X : array-like, file or Dask collection
-    y : array-like or Dask collection, default="no_validation"
-        By default, only X is returned.
-    reset : bool
-        Whether these rows set the number and names of the features.
-    ensure_min_samples : int, default=1
-    **checks_of_y : dict
-        Options of `check_X_y`.
+    By default, only X is returned. With `reset`, these rows set the number and names of
+    the features. The other options are those of `check_X_y`.
     """
     rows = lazy_rows(X)
     if rows is None:
@@ -292,47 +265,20 @@ def total_weights(sample_weight, class_weights, n):
     return weights
 
 
-def shared_out(X):
-    """Return a context in which the package itself parallelizes products of NumPy.
-
-    Other array libraries parallelize their own, perhaps with the same BLAS.
-    """
-    if is_array_api_obj(X) and not is_numpy_array(X):
-        return nullcontext()
-    return single_threaded_blas
-
-
 def on_its_device(method):
-    """Make a method of an estimator and X run on the estimator's device.
+    """Make a method of an estimator and X run as `computing` says.
 
-    There the package parallelizes large products, and BLAS runs on one thread. For a
-    Dask collection the method is called on every chunk, when the result is computed.
+    For a Dask collection it is called on every chunk, when the result is computed.
     """
 
     @wraps(method)
     def run(self, X, *args, **options):
         if is_dask(X):
             return by_chunks(self, method.__name__, X, *args, **options)
-        with advises_on_memory(self, method.__name__, X):
-            with working_device(self.device, X), shared_out(X):
-                return method(self, X, *args, **options)
+        with computing(self, method.__name__, X):
+            return method(self, X, *args, **options)
 
     return run
-
-
-@contextmanager
-def plain_parameters(estimator):
-    """Replace parameters that are NumPy scalars by Python's numbers for a while.
-
-    Their arithmetic would stay in float32 or int32, or overflow.
-    """
-    parameters = estimator.get_params(deep=False)
-    for name, value in parameters.items():
-        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
-            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
-    scalars = {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
-    with replaced_parameters(estimator, scalars):
-        yield
 
 
 @contextmanager
@@ -344,6 +290,18 @@ def replaced_parameters(estimator, values):
         yield
     finally:
         vars(estimator).update(given)
+
+
+def _plain_parameters(estimator):
+    """Return parameters that are NumPy scalars as Python's numbers.
+
+    Arithmetic of the scalars would stay in float32 or int32, or overflow.
+    """
+    parameters = estimator.get_params(deep=False)
+    for name, value in parameters.items():
+        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
+            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
+    return {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -361,8 +319,8 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with plain_parameters(self), advises_on_memory(self, method.__name__, X):
-                with working_device(self.device, X), shared_out(X):
+            with replaced_parameters(self, _plain_parameters(self)):
+                with computing(self, method.__name__, X):
                     return method(self, X, *args, **options)
         except BaseException as error:
             # An interrupt of an inner estimator that this one fits undoes this fit.
@@ -387,10 +345,18 @@ _REMEDIES = {
 
 
 @contextmanager
-def advises_on_memory(estimator, method, X=None):
-    """Turn every error of running out of memory into a MemoryError with advice."""
+def computing(estimator, method, X=None):
+    """Compute on the estimator's device, where large products are parallelized here.
+
+    BLAS runs on one thread, except for other array libraries than NumPy, which
+    parallelize their own products, perhaps with the same BLAS. Every error of running
+    out of memory becomes a MemoryError with advice.
+    """
+    foreign = is_array_api_obj(X) and not is_numpy_array(X)
+    blas = nullcontext() if foreign else single_threaded_blas
     try:
-        yield
+        with working_device(estimator.device, X), blas:
+            yield
     except (MemoryError, RuntimeError) as error:
         said = str(error)
         ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)
