@@ -32,9 +32,8 @@ class HelpsUsersOfSVC:
             known = inspect.signature(cls.__init__).parameters
             unknown -= known.keys()
             if "bandwidth" in known and unknown:
-                raise TypeError(
-                    _answer(cls, max(unknown), parameters, "alpha" in known)
-                )
+                name = "gamma" if "gamma" in unknown else "C"
+                raise TypeError(_answer(cls, name, parameters, "alpha" in known))
         return super().__new__(cls)
 
 
@@ -90,10 +89,11 @@ def set_with_kernel(estimator, set_params, params):
             f"kernel must be a kernel object to set {names[0]}; got {kernel!r}{hint}"
         )
     known = kernel.get_params()
-    for name in of_kernel.keys() - known.keys():
-        raise ValueError(
-            f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
-        )
+    for name in of_kernel:
+        if name not in known:
+            raise ValueError(
+                f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
+            )
     estimator.kernel = replace(kernel, **of_kernel)
     return estimator
 
