@@ -35,7 +35,6 @@ from .validation import (
     check_rows,
     check_same_location,
     check_verbose,
-    check_weights,
     is_auto,
     publish,
     replaced_parameters,
@@ -70,7 +69,8 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
-    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    #: Whether a fit warns if nothing was learned, and of far values; not if another one
+    #: judges the model.
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
     _kernel_ends = None
@@ -111,10 +111,10 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
             rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
-        rows = data.rows_with_weight()
-        self._warn_of_far_values(
-            data.X if len(rows) == len(data.targets) else data.take(rows).X
-        )
+            rows = data.rows_with_weight()
+            self._warn_of_far_values(
+                data.X if len(rows) == len(data.targets) else data.take(rows).X
+            )
         return self
 
     def _fit_to(self, data, callbacks, keeper):
@@ -205,12 +205,12 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
                 "kernel='precomputed' needs the square kernel matrix of the training "
                 f"rows as X; got shape {tuple(X.shape)}"
             )
-        class_weights = self._weights_of_classes(y)
-        weights = total_weights(sample_weight, class_weights, len(Y))
+        of_class = self._weights_of_classes(y)
+        weights = total_weights(sample_weight, of_class, y)
         validation = None
         if X_val is not None and y_val is not None:
             validation = self._validate_given(
-                X_val, y_val, sample_weight_val, Y.shape[1], y, class_weights
+                X_val, y_val, sample_weight_val, Y.shape[1], of_class
             )
         elif not (X_val is None and y_val is None and sample_weight_val is None):
             raise ValueError(
@@ -221,30 +221,18 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         rng, groups = self._make_rng(), self._stratify(y)
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
-    def _validate_given(self, X, y, weights, n_outputs, codes, class_weights):
-        """Return X, targets and weights of validated rows to select on.
-
-        The training rows have `codes` of classes, and `class_weights`.
-        """
+    def _validate_given(self, X, y, sample_weight, n_outputs, of_class):
+        """Return X, targets and weights of validated rows to select on."""
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
         except ValueError as error:
             raise ValueError(f"X_val and y_val are not valid: {error}") from error
-        weights = check_weights(weights, len(Y), "sample_weight_val")
         if Y.shape[1] != n_outputs:
             raise ValueError(
                 f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
             )
-        if class_weights is not None:
-            of_class = np.zeros(len(self.classes_))
-            of_class[codes] = class_weights
-            weights = of_class[labels] * (1.0 if weights is None else weights)
-        if weights is not None and not weights.any():
-            raise ValueError(
-                "sample_weight_val and class_weight must leave a row of X_val with "
-                "weight: their product is zero for every row"
-            )
+        weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
         return X, Y, weights
 
     @property

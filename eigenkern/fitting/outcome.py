@@ -1,7 +1,5 @@
 """What a fit says of its outcome: far values, an indefinite kernel, nothing learned."""
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
@@ -100,19 +98,6 @@ def _loss_of(model, spread):
     return SquaredError(), spread
 
 
-_has_warned = ContextVar("has_warned", default=False)
-
-
-@contextmanager
-def no_warning_of_columns():
-    """Return a context for fits to rows of which another estimator warns."""
-    token = _has_warned.set(True)
-    try:
-        yield
-    finally:
-        _has_warned.reset(token)
-
-
 def warn_of_far_values(estimator, X, kernel, centers):
     """Warn of the entries of training rows that cost digits, or that are cut off.
 
@@ -129,7 +114,7 @@ def warn_of_far_values(estimator, X, kernel, centers):
 
 def warn_of_cutoffs(estimator, X, offset, limits):
     """Warn if an entry of X is farther from the offset than its column's limit."""
-    if _has_warned.get() or is_lazy(X):
+    if is_lazy(X):
         return
     offset, limits = (None if a is None else to_numpy(a) for a in (offset, limits))
     offset = np.zeros_like(limits) if offset is None else offset
@@ -154,7 +139,7 @@ def warn_of_leverage(
     Return for which rows it does, bool (n,), or None if it does for none. The norms
     ``squared_norms(X)`` are k(x, x), (n,).
     """
-    if _has_warned.get() or is_lazy(X):
+    if is_lazy(X):
         return None
     with np.errstate(over="ignore"):
         norms = to_numpy(squared_norms(X)).astype(np.float64)

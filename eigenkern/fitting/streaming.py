@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from ..arrays.array import location_of, move, namespace, to_numpy
+from ..arrays.array import location_of, namespace
 from ..problems.data import Data, differing_column
 from ..problems.retained import Retained, joined
 from ..rows.lazy_rows import in_memory
@@ -312,13 +312,12 @@ class Streaming:
         pass
 
     def _weights_of(self, data):
-        class_weights = self._weights_of_classes(data.labels)
-        return total_weights(data.weights, class_weights, len(data.targets))
+        of_class = self._weights_of_classes(data.labels)
+        return total_weights(data.weights, of_class, data.labels)
 
     def _gradients_on(self, data):
         """Return the losses of rows, their gradients in f, and weights, on the host."""
-        F = move(self._expand(data.X), *location_of(self.intercept_)) + self.intercept_
-        F = to_numpy(F).astype(np.float64)
+        F = self._fitted_values(data.X)
         losses, gradients = self._value_and_gradient(data.targets, F)
         weights = self._weights_of(data)
         return losses, gradients, np.ones(len(F)) if weights is None else weights

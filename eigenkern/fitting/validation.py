@@ -252,15 +252,16 @@ def check_weights(sample_weight, n, name="sample_weight"):
     return weights
 
 
-def total_weights(sample_weight, class_weights, n):
-    """Return the product of both kinds of weights, or None."""
-    weights = check_weights(sample_weight, n)
-    if class_weights is not None:
-        weights = class_weights if weights is None else weights * class_weights
+def total_weights(sample_weight, of_class, labels, name="sample_weight"):
+    """Return the products of weights of rows and of their classes, or None."""
+    weights = check_weights(sample_weight, len(labels), name)
+    if of_class is not None:
+        weights = of_class[labels] * (1.0 if weights is None else weights)
         if not weights.any():
+            where = " of X_val" if name == "sample_weight_val" else ""
             raise ValueError(
-                "sample_weight and class_weight must leave a row with weight: "
-                "their product is zero for every sample"
+                f"{name} and class_weight must leave a row{where} with weight: their "
+                "product is zero for every row"
             )
     return weights
 
