@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, joined
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
@@ -23,7 +23,7 @@ from ..fitting.model import (
     stops_early,
 )
 from ..fitting.rules import ProgressLine, train
-from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
+from ..fitting.streaming import PassRule, Stream, Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
     all_or_nothing,
@@ -382,9 +382,8 @@ class _EigenPro(Streaming, Model):
         for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
-        X, Y, weights = arrays = joined_arrays(
-            [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
-        )
+        parts = [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
+        X, Y, weights = arrays = tuple(map(joined, zip(*parts, strict=True)))
         if len(Y) < 2:
             raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
         stream.put_back(arrays)

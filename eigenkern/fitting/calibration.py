@@ -100,40 +100,34 @@ def calibrate(values, codes, weights, n_rows=None, *, keeps_decision=True):
     weights = weights[usable] * (n / weights[usable].sum())
     doubt = 1.0 / (n + 1.0)
     T = (1.0 - doubt) * np.eye(n_classes)[codes] + doubt / n_classes
-    loss = _LogLoss(F, T, weights)
-    theta = _minimized(loss, np.array([*_LOG_START, *[0.0] * n_classes]))
+    theta = np.array([*_LOG_START, *[0.0] * n_classes])
+    theta = _minimized(partial(_log_loss, F, T, weights), theta)
     a, d = np.exp(theta[:2])
     offsets = tuple(map(float, theta[2:]))
     return Calibration(float(a), float(d), offsets, keeps_decision)
 
 
-class _LogLoss:
-    """The log loss plus penalties, as a function of (log a, log d, b)."""
+def _log_loss(F, T, weights, theta):
+    """Return the log loss plus penalties, and a function that derives it.
 
-    def __init__(self, F, T, weights):
-        self._F, self._T, self._weights = F, T, weights
-        penalty = [_DISTANCE_PENALTY] * 2 + [_OFFSET_PENALTY] * F.shape[1]
-        self._penalty = np.array(penalty)
+    It is a function of theta = (log a, log d, b), summed over rows.
+    """
+    (a, d), w, k = np.exp(theta[:2]), weights[:, None], F.shape[1]
+    penalty = np.array([_DISTANCE_PENALTY] * 2 + [_OFFSET_PENALTY] * k)
+    away = np.concatenate([theta[:2] - _LOG_START, theta[2:]])
+    x = _logarithms(np, F, d)
+    z = a * x + theta[2:]
+    z -= z.max(axis=1, keepdims=True)
+    P = np.exp(z)
+    total = P.sum(axis=1)
+    fit = weights @ (np.log(total) - np.einsum("ij,ij->i", T, z))
+    P /= total[:, None]
 
-    def at(self, theta):
-        """Return the loss, summed over rows, and a function that derives it there."""
-        x = _logarithms(np, self._F, np.exp(theta[1]))
-        z = np.exp(theta[0]) * x + theta[2:]
-        z -= z.max(axis=1, keepdims=True)
-        P = np.exp(z)
-        total = P.sum(axis=1)
-        fit = self._weights @ (np.log(total) - np.einsum("ij,ij->i", self._T, z))
-        away = np.concatenate([theta[:2] - _LOG_START, theta[2:]])
-        P /= total[:, None]
-        derivatives = partial(self._derivatives, theta, x, P, away)
-        return fit + self._penalty @ away**2, derivatives
-
-    def _derivatives(self, theta, x, P, away):
-        """Return gradient and Hessian from what `at` computed."""
-        (a, d), w, k = np.exp(theta[:2]), self._weights[:, None], P.shape[1]
-        residual, w_P = w * (P - self._T), w * P
+    def derivatives():
+        """Return gradient and Hessian."""
+        residual, w_P = w * (P - T), w * P
         # The derivatives of z in log a, log d and the offsets are a x, a s and 1.
-        s = d / (d + np.maximum(self._F, 0.0))
+        s = d / (d + np.maximum(F, 0.0))
         parts, products = np.stack([x, s]), np.stack([x * x, x * s, s * s])
         weighted = w_P * parts
         means = weighted.sum(axis=2)
@@ -146,19 +140,21 @@ class _LogLoss:
         H[:2, 2:] = a * (weighted.sum(axis=1) - means @ P)
         H[2:, :2] = H[:2, 2:].T
         H[2:, 2:] = np.diag(w_P.sum(axis=0)) - w_P.T @ P
-        H += 2 * np.diag(self._penalty)
+        H += 2 * np.diag(penalty)
         gradient = np.array([a * by_x, a * by_s, *residual.sum(axis=0)])
-        return gradient + 2 * self._penalty * away, H
+        return gradient + 2 * penalty * away, H
+
+    return fit + penalty @ away**2, derivatives
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step that overflows is rejected
 def _minimized(loss, theta):
     """Return the minimum by Newton's method, with damping until the loss falls."""
-    (value, derivatives), damping = loss.at(theta), _DAMPING
+    (value, derivatives), damping = loss(theta), _DAMPING
     gradient, H = derivatives()
     for _ in range(_MAX_NEWTON_STEPS):
         step = _newton_step(gradient, H, damping)
-        new, derivatives = loss.at(theta + step)
+        new, derivatives = loss(theta + step)
         if new <= value + 1e-14 * abs(value):
             theta, value, damping = theta + step, new, _IF_ACCEPTED * damping
             gradient, H = derivatives()

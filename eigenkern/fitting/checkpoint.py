@@ -140,12 +140,12 @@ class Keeper:
             },
             "data": _texts_of_data(estimator, data),
         }
-        self._chosen, self._state = {}, None
+        self._chosen, self._state, self._arrays = {}, None, {}
         if found is None:
             self._manifest = made_of | {"rng": data.rng.get_state(legacy=False)}
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._write_manifest({}, None)
+                self._write_manifest(None)
             except OSError as error:
                 raise self._unusable("write", error) from error
         else:
@@ -248,18 +248,15 @@ class Keeper:
         }
         with replaced_parameters(estimator, sizes):
             prepared = estimator._prepare(data)
-        found = {name: plain(value) for name, value in prepared[2].items()}
         chosen = {
-            name: value
-            for name, value in found.items()
-            if isinstance(value, float | int | str) and name != "max_batch_size_"
+            name: plain(value)
+            for name, value in prepared[2].items()
+            if isinstance(plain(value), float | int | str) and name != "max_batch_size_"
         }
+        before = self._chosen
         # As texts, because NaN is not equal to itself.
-        there, here = (
-            {k: repr(v) for k, v in c.items()} for c in (self._chosen, chosen)
-        )
-        others = sorted(name for name in here if here[name] != there.get(name))
-        if there and others:
+        others = sorted(k for k in chosen if repr(chosen[k]) != repr(before.get(k)))
+        if before and others:
             warn_user(
                 f"{type(estimator).__name__} continues from a checkpoint, but not bit "
                 f"for bit: this machine chose another {', '.join(others)}",
@@ -280,15 +277,12 @@ class Keeper:
 
         Returns the number of epochs done; `max_iter` if the fit was finished.
         """
-        state, problem = self._state, self._problem
+        state, arrays, problem = self._state, self._arrays, self._problem
         if state is None:
             return 0
-        arrays = {
-            name: problem.xp.asarray(a, device=problem.device)
-            if "device" in name
-            else a
-            for name, a in self._arrays.items()
-        }
+        for name in arrays:
+            if name.startswith("device"):
+                arrays[name] = problem.xp.asarray(arrays[name], device=problem.device)
         saved = _from_tree(state["tree"], arrays)
         rule.load(saved["rule"])
         if not state["over"]:
@@ -328,14 +322,14 @@ class Keeper:
         self._write(name, lambda file: np.savez(file, **arrays))
         state = {"file": name, "n_epochs": n, "over": over, "tree": tree}
         state["checksum"] = _hash_of_file(self._folder / name)
-        self._write_manifest(self._chosen, state)
+        self._write_manifest(state)
         for path in self._folder.glob("state-*"):
             if path.name != name:
                 with suppress(OSError):
                     path.unlink()
 
-    def _write_manifest(self, chosen, state):
-        content = self._manifest | {"chosen": chosen, "state": state}
+    def _write_manifest(self, state):
+        content = self._manifest | {"chosen": self._chosen, "state": state}
         text = _json(content | {"checksum": joblib.hash(_json(content))})
         self._write(_MANIFEST, lambda file: file.write(text.encode()))
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from ..arrays.array import location_of, namespace
+from ..arrays.array import joined, location_of
 from ..problems.data import Data, differing_column
-from ..problems.retained import Retained, joined
+from ..problems.retained import Retained, joined_data
 from ..rows.lazy_rows import in_memory
 from .rules import Plateau, Rule, SolutionRule, train
 from .validation import (
@@ -155,7 +155,7 @@ class Streaming:
             self._count_rows(piece)
             losses = [*self.loss_curve_, self._loss_on(piece)]
             if self._waiting_ is not None:
-                piece = joined([self._waiting_, piece])
+                piece = joined_data([self._waiting_, piece])
             self._waiting_ = piece
             if len(piece.targets) >= _MIN_ROWS_LEARNED:
                 self._waiting_ = None
@@ -450,7 +450,9 @@ class Stream:
         while n < size and (piece := next(self._iterator, None)) is not None:
             _n_rows(piece)
             arrays = self._encode(piece)
-            self._rest = arrays if n == 0 else joined_arrays([self._rest, arrays])
+            if n > 0:
+                arrays = tuple(map(joined, zip(self._rest, arrays, strict=True)))
+            self._rest = arrays
             n = self._rest[0].shape[0]
         return n
 
@@ -515,10 +517,3 @@ def _n_rows(piece):
         )
     y = piece[1]
     return y.shape[0] if hasattr(y, "shape") else len(y)
-
-
-def joined_arrays(pieces):
-    """Return tuples of arrays as one tuple of arrays, joined along their rows."""
-    return tuple(
-        namespace(parts[0]).concat(list(parts)) for parts in zip(*pieces, strict=True)
-    )

@@ -58,7 +58,7 @@ class Retained:
         if len(taken):
             chosen = np.arange(min(self.n_seen + n, self.n_most))
             chosen[places[taken]] = n_before + taken
-            retained = joined([retained, data]).take(chosen)
+            retained = joined_data([retained, data]).take(chosen)
         more = replace(self, data=retained, n_seen=self.n_seen + n)
         if more.n_seen < _JUDGES_GROWTH * self.n_drawn:
             return more
@@ -86,7 +86,7 @@ class Retained:
         return self.data.take(order[:n])
 
 
-def joined(pieces):
+def joined_data(pieces):
     """Return several pieces as one `Data`, in the data type of the first."""
     first, weights, parts = pieces[0], None, [piece.X for piece in pieces]
     if any(piece.weights is not None for piece in pieces):
