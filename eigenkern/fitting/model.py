@@ -21,7 +21,6 @@ from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kerne
 from .outcome import (
     check_given_kernel,
     check_values,
-    constant_values,
     is_own,
     warn_of_far_values,
     warn_of_outcome,
@@ -129,7 +128,9 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
             found = chosen | rule.fitted_attributes(interrupted)
             out_of_sample = rule.out_of_sample()
             if data.constant:
-                out_of_sample = constant_values(all_data)
+                rows = all_data.rows_with_weight()
+                mean = all_data.with_constant_targets().targets
+                out_of_sample = all_data.out_of_sample(rows, mean[rows])
             return found | self._calibrated(all_data, out_of_sample)
 
         callbacks.problem = problem

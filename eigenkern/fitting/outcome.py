@@ -56,13 +56,6 @@ def warn_of_outcome(model, data, rule):
         )
 
 
-def constant_values(data):
-    """Return the mean of the targets as the value of every row, to calibrate on."""
-    rows = data.rows_with_weight()
-    mean = np.average(data.targets[rows], axis=0, weights=data.weights_of(rows))
-    return data.out_of_sample(rows, np.tile(mean, (len(rows), 1)))
-
-
 def learned_nothing(model, data):
     """Whether targets vary, and a model's loss on them is that of the best constant."""
     rows = data.rows_with_weight()

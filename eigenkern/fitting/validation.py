@@ -52,22 +52,20 @@ def check_number(
     """
     if or_auto and is_auto(value):
         return
-    kind, given = Integral if integer else Real, value
-    valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
-    value = plain(value)  # a bound may be outside the range of float32
-    if valid and open_ends:
-        valid = low < value and (high is None or value < high)
-    elif valid:
-        valid = low <= value and (high is None or value <= high)
-        valid = valid and not (open_low and value == low)
-    if valid and value < float("inf"):
-        return
+    valid = isinstance(value, Integral if integer else Real)
+    if valid and not isinstance(value, bool | np.bool_):
+        number = plain(value)  # a bound may be outside the range of float32
+        at_low, at_high = not (open_ends or open_low), not open_ends
+        fits = low < number or (at_low and low == number)
+        fits &= high is None or number < high or (at_high and number == high)
+        if fits and number < float("inf"):
+            return
     noun = "an integer" if integer else "a number"
     noun = f"'auto' or {noun}" if or_auto else noun
     above = ">" if open_ends or open_low else ">="
     below = "<" if open_ends else "<="
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
-    raise ValueError(f"{name} must be {noun} {bounds}; got {given!r}")
+    raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
 
 def check_flag(name, value):
@@ -124,13 +122,7 @@ def check_method(centers, methods):
 
 
 def check_centers(centers, X, methods):
-    """Return the centers that the parameter `centers` gives, or None for a method.
-
-    Raises
-    ------
-    ValueError
-        Unless it is one of `methods`, or an array of rows with the features of X.
-    """
+    """Return given centers, with the features of X, or None for one of `methods`."""
     if check_method(centers, methods):
         return None
     centers = check_array(
