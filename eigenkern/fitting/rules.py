@@ -286,18 +286,14 @@ class EpochRule(Rule):
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
                 f"before that are kept. {self._model._failure_hint}"
             )
-        model = self._problem.fitted_attributes(self._best_coef())
+        model = self._problem.fitted_attributes(self._best_coef()) | state.counts
         within = self._problem.within
-        return (
-            model
-            | state.counts
-            | {
-                "n_iter_": len(self.losses),
-                "loss_curve_": [loss + within for loss in self.losses],
-                "validation_scores_": self.scores or None,
-                "n_step_halvings_": state.n_step_halvings,
-            }
-        )
+        return model | {
+            "n_iter_": len(self.losses),
+            "loss_curve_": [loss + within for loss in self.losses],
+            "validation_scores_": self.scores or None,
+            "n_step_halvings_": state.n_step_halvings,
+        }
 
     def _best_coef(self):
         """Return the coefficients of the model: with the best score, or the last."""
