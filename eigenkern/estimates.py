@@ -7,8 +7,9 @@ import numpy as np
 
 from .fitting.model import Model
 from .fitting.planning import plan_of
-from .fitting.validation import check_number, check_parameters
+from .fitting.validation import check_number
 from .plan.costs import Plan
+from .plan.parameters import is_precomputed
 
 
 def estimate(
@@ -81,9 +82,9 @@ def estimate(
             "estimates are of the CPU: device must be 'auto' or 'cpu'; got "
             f"{estimator.device!r}"
         )
-    check_parameters(estimator)
+    estimator._check_parameters()
     n, d = int(n_samples), int(n_features)
-    if estimator.kernel == "precomputed" if hasattr(estimator, "kernel") else False:
+    if is_precomputed(estimator):
         d = n
     X = np.broadcast_to(np.zeros((), dtype), (n, d))
     return plan_of(estimator, X, int(n_outputs))

@@ -12,7 +12,7 @@ from sklearn.base import is_regressor
 from ..arrays.array import ArrayLike, RandomState, location_of, move, slices, to_numpy
 from ..arrays.devices import compute_device
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import Model, check_epochs, epoch_rule, split
+from ..fitting.model import Model, check_epochs, split
 from ..fitting.outcome import warn_of_cutoffs
 from ..fitting.rules import EpochRule
 from ..fitting.streaming import Streaming
@@ -203,7 +203,7 @@ class _DoublyStochastic(Streaming, Model):
         )
         calibrated = self.loss == "pinball" and held_out is not None
         kind = CalibratedRule if calibrated else EpochRule
-        rule = epoch_rule(self, problem, data, held_out, kind=kind)
+        rule = kind(self, problem, data, held_out)
         return problem, solver, chosen, rule
 
     def _loss_of(self, n_columns):

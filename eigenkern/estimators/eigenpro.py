@@ -8,9 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 
-from ..arrays.array import ArrayLike, Device, KernelLike, RandomState
-from ..arrays.devices import working_device
-from ..arrays.threads import single_threaded_blas
+from ..arrays.array import ArrayLike, Device, KernelLike, RandomState, joined
 from ..centers import METHODS
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import (
@@ -21,16 +19,16 @@ from ..fitting.model import (
     spare,
     split,
 )
-from ..fitting.rules import ProgressLine, Report, train
-from ..fitting.streaming import PassRule, Stream, Streaming, joined_arrays
+from ..fitting.rules import ProgressLine, train
+from ..fitting.streaming import PassRule, Stream, Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import (
-    advises_on_memory,
     all_or_nothing,
     check_centers,
     check_kernel_parameters,
     check_method,
     check_number,
+    computing,
     publish,
 )
 from ..plan.of_epochs import plan_on_centers, plan_on_rows
@@ -339,9 +337,8 @@ class _EigenPro(Streaming, Model):
         ConvergenceWarning
             If no step size keeps the iteration bounded.
         """
-        with advises_on_memory(self, "fit_batches"):
-            with working_device(self.device, None), single_threaded_blas:
-                return self._fit_batches(batches, classes)
+        with computing(self, "fit_batches"):
+            return self._fit_batches(batches, classes)
 
     def _fit_batches(self, batches, classes):
         before = dict(vars(self))
@@ -352,12 +349,10 @@ class _EigenPro(Streaming, Model):
         solver = learner.solver(watched.next_round, **_STREAM_OPTIONS)
         passes = stream.passes(solver, learner)
         n_epochs = int(min(self.max_iter, stream.n_passes))
-        rule = PassRule(
-            name, self._failure_hint, n_epochs, self.tol, self.n_iter_no_change
-        )
+        rule = PassRule(self, n_epochs)
         progress = ProgressLine(name) if self.verbose else None
         try:
-            train(passes, rule, Report(progress=progress))
+            train(passes, rule, progress=progress)
         except BaseException:
             if learner.iterate.n_projections:
                 self._publish_learned(learner, rule.losses)
@@ -398,9 +393,8 @@ class _EigenPro(Streaming, Model):
         for name in ("dual_coef_", "t_", "_learner_"):
             vars(self).pop(name, None)
         self._set_classes(classes, [piece[1] for piece in pieces])
-        X, Y, weights = arrays = joined_arrays(
-            [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
-        )
+        parts = [self._encode_stream(piece, i == 0) for i, piece in enumerate(pieces)]
+        X, Y, weights = arrays = tuple(map(joined, zip(*parts, strict=True)))
         if len(Y) < 2:
             raise ValueError(f"batches must yield at least 2 rows; got {len(Y)}")
         stream.put_back(arrays)

@@ -10,7 +10,7 @@ from sklearn.base import is_classifier
 
 from ..arrays.array import to_numpy
 from ..centers import METHODS, distinct_rows
-from ..fitting.model import check_epochs, epoch_rule
+from ..fitting.model import check_epochs
 from ..fitting.outcome import check_given_kernel
 from ..fitting.planning import shape_of
 from ..fitting.rules import EpochRule, SolutionRule
@@ -246,7 +246,7 @@ def prepare_machine(model, merged, held_out, spared):
         "alpha_": ridge / n,
         "cache_size_": problem.cache_megabytes,
     }
-    rule = epoch_rule(model, problem, merged.data, held_out, start=start, spared=spared)
+    rule = EpochRule(model, problem, merged.data, held_out, start=start, spared=spared)
     return problem, solver, chosen, rule
 
 
@@ -326,14 +326,8 @@ def prepare_on_centers(model, merged, held_out, spared):
         "algorithm_": chosen_algorithm(model),
         "cache_size_": problem.cache_megabytes,
     }
-    rule = epoch_rule(
-        model,
-        problem,
-        merged.data,
-        held_out,
-        kind=ProjectedRule,
-        start=start,
-        spared=spared,
+    rule = ProjectedRule(
+        model, problem, merged.data, held_out, start=start, spared=spared
     )
     return problem, solver, chosen, rule
 
@@ -371,7 +365,7 @@ def prepare_exact(model, merged, held_out):
         "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
         "projection_interval_": 1,
     }
-    rule = epoch_rule(model, problem, data, held_out, kind=ProjectedRule, start=start)
+    rule = ProjectedRule(model, problem, data, held_out, start=start)
     return problem, solver, chosen, rule
 
 

@@ -7,7 +7,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ..arrays.array import ArrayLike, RandomState, device_of, location_of, move, slices
-from ..arrays.devices import working_device
 from ..arrays.linalg import large_product
 from ..arrays.machine import GRADIENT_BYTES
 from ..fitting.model import Model
@@ -17,7 +16,7 @@ from ..fitting.validation import (
     check_rows,
     check_same_location,
     check_weights,
-    shared_out,
+    computing,
 )
 from ..problems.problem import take
 
@@ -67,7 +66,7 @@ def gradient(model: Any, X: ArrayLike) -> Any:
     array([3., 0.])
     """
     X = _checked_rows(model, X, "gradient")
-    with working_device(model.device, X), shared_out(X):
+    with computing(model, "gradient", X):
         with np.errstate(over="ignore", invalid="ignore"):
             G = model._gradients(X).block(0, X.shape[0])
         check_values(G, X)
@@ -158,7 +157,7 @@ def average_gradient_outer_product(
             raise ValueError(
                 f"max_rows={max_rows} draws no row with a positive sample_weight"
             )
-    with working_device(model.device, X), shared_out(X):
+    with computing(model, "average_gradient_outer_product", X):
         M = mean_outer_product(model._gradients(X), kind, weights, rng)
         return move(M, *location_of(X))
 

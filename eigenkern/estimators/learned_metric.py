@@ -12,7 +12,6 @@ from sklearn.base import clone
 
 from ..arrays.array import device_of, namespace, to_numpy
 from ..arrays.linalg import large_product
-from ..fitting.outcome import no_warning_of_columns
 from ..fitting.rules import Plateau, Rule
 from ..fitting.validation import warn_user
 from ..methods.state import State
@@ -212,8 +211,7 @@ class MetricProblem:
             median = make_kernel(name, "median", X, rng).bandwidth
             model.set_params(kernel=name, bandwidth=width * median)
         model._tells_outcome = False  # the last fit speaks for all
-        with no_warning_of_columns():
-            model.fit(X, data.labels, data.weights)
+        model.fit(X, data.labels, data.weights)
         del model._tells_outcome
         return model
 

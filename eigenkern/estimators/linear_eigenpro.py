@@ -21,8 +21,9 @@ from ..arrays.array import (
 from ..arrays.devices import compute_device
 from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
-from ..fitting.model import Model, epoch_rule, may_spare, spare, split
+from ..fitting.model import Model, may_spare, spare, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
+from ..fitting.rules import EpochRule
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_flag, check_number
@@ -215,7 +216,7 @@ class _LinearEigenPro(Streaming, Model):
         )
         if spared is not None:
             solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = epoch_rule(self, problem, data, held_out, start=start, spared=spared)
+        rule = EpochRule(self, problem, data, held_out, start=start, spared=spared)
         return problem, solver, chosen, rule
 
     def _prepare_direct(self, problem, alpha, begun, merged):

@@ -4,16 +4,9 @@
 class Callbacks:
     """Reports a fit to the callbacks of its estimator.
 
-    Parameters
-    ----------
-    estimator : estimator
-        With scikit-learn's `CallbackSupportMixin`.
-    X, y, sample_weight
-        As the user gave them.
-    task : str or None
-        Name of an iteration; None: a fit without iterations.
-    max_iter : int
-        Maximum number of iterations.
+    X, y and sample_weight are as the user gave them; `task` is the name of an
+    iteration, None in a fit without iterations. The problem, once it is known, tells
+    the fitted attributes of a state.
     """
 
     def __init__(self, estimator, X, y, sample_weight, task, max_iter):
@@ -23,7 +16,7 @@ class Callbacks:
             "y": y,
             "metadata": {"sample_weight": sample_weight},
         }
-        self._task = task
+        self._task, self.problem = task, None
         n_tasks = 0 if task is None else max_iter
         self._fit = estimator._init_callback_context(max_subtasks=n_tasks)
         self._fit.call_on_fit_task_begin(**self._given)
@@ -34,13 +27,14 @@ class Callbacks:
             self._iteration = self._fit.subcontext(task_name=self._task)
             self._iteration.call_on_fit_task_begin(**self._given)
 
-    def end(self, attributes):
-        """Report that an iteration ended; return whether a callback wants to stop.
-
-        ``attributes()`` returns the fitted attributes of its model.
-        """
+    def end(self, state):
+        """Report that an iteration ended; return whether a callback wants to stop."""
         if self._task is None:
             return False
+
+        def attributes():
+            return self.problem.fitted_attributes(state.coef) | state.counts
+
         return self._iteration.call_on_fit_task_end(
             reconstruction_attributes=attributes, **self._given
         )

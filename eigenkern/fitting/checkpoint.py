@@ -1,10 +1,10 @@
 """Checkpoints: a fit that was stopped continues, bit for bit.
 
-A checkpoint is a folder with ``manifest.json`` and the arrays of the last state,
-``state-<n>.npz``. The manifest holds the estimator, its parameters, hashes of the data,
-the random state at the start, what was chosen, and the state, in which a number stands
-for each array. What is chosen and measured before the first epoch is computed again,
-from the same random state.
+A checkpoint is a folder with the arrays of the last state, ``state-<n>.npz`` after n
+epochs, and ``manifest.json``: the estimator, its parameters, hashes of the data, the
+random state at the start, what was chosen, and the state, in which a name stands for
+each array. What is chosen and measured before the first epoch is computed again, from
+the same random state.
 
 A file is written under another name, flushed to disk and renamed. The manifest comes
 last; then the previous state is removed: there is always one complete state.
@@ -24,7 +24,6 @@ import types
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import joblib
@@ -32,7 +31,7 @@ import numpy as np
 import scipy.sparse
 from array_api_compat import is_array_api_obj, is_numpy_array
 
-from ..arrays.array import location_of, to_numpy
+from ..arrays.array import location_of, plain, to_numpy
 from ..methods.descent import Walk
 from ..methods.projected import Iterate
 from ..methods.state import State
@@ -40,17 +39,14 @@ from ..methods.step_search import StepTrials
 from ..methods.stochastic import Expansion
 from ..plan.parameters import is_auto
 from ..rows.lazy_rows import StoredRows, in_memory, is_lazy
-from .validation import check_flag, check_number, warn_user
+from .validation import (
+    check_flag,
+    check_number,
+    replaced_parameters,
+    warn_user,
+)
 
-# Version of the layout of both files, and of the state of solvers and rules.
-_FORMAT = 4
 _MANIFEST = "manifest.json"
-# Parameters that do not change the model.
-_FREE_PARAMETERS = ("verbose",)
-# Sizes that may depend on the machine's measured speed or free memory.
-_SIZES = {"batch_size": "batch_size_", "block_size": "block_size_"}
-# Attributes that only describe the machine.
-_OF_MACHINE = ("max_batch_size_",)
 # Classes that occur in states, besides numbers, lists, dicts and arrays.
 _CLASSES = {cls.__name__: cls for cls in (Expansion, Iterate, State, StepTrials, Walk)}
 # Entry of the manifest if the rows of a file were not held in memory.
@@ -102,150 +98,128 @@ class Checkpoint:
 def open_keeper(checkpoint, resume, estimator, data):
     """Return the `Keeper` of a fit, or None if it has no checkpoints."""
     check_flag("resume", resume)
-    if checkpoint is not None:
-        return Keeper(checkpoint, resume, estimator, data)
-    if resume:
-        raise ValueError("resume=True needs a checkpoint to continue from; got None")
-    return None
+    if checkpoint is None:
+        if resume:
+            raise ValueError(
+                "resume=True needs a checkpoint to continue from; got None"
+            )
+        return None
+    if isinstance(checkpoint, str | os.PathLike):
+        checkpoint = Checkpoint(checkpoint)
+    if not isinstance(checkpoint, Checkpoint):
+        raise ValueError(
+            "checkpoint must be None, the path of a folder or an "
+            f"eigenkern.Checkpoint; got {checkpoint!r}"
+        )
+    return Keeper(checkpoint, resume, estimator, data)
 
 
 class Keeper:
     """Writes the checkpoints of a fit, and reads the one to continue from.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint, str or path
-    resume : bool
-    estimator : Model
-        With checked parameters, not yet fitted.
-    data : Data
-        Validated.
+    The estimator has checked parameters and is not yet fitted. The attribute `data` is
+    what was given, but with the random state of the fit to continue; rows of a file are
+    in memory if they were then.
 
-    Attributes
-    ----------
-    data : Data
-        The same, but with the random state of the fit to continue; rows of a file are
-        in memory if they were then.
-
-    Raises
-    ------
-    ValueError
-        If the folder holds a checkpoint but `resume` is False, one of another fit, or
-        anything else.
-    OSError
-        If the folder cannot be written.
+    Raises a ValueError if the folder holds a checkpoint but `resume` is False, one of
+    another fit, or anything else, and an OSError if it cannot be written.
     """
 
     def __init__(self, checkpoint, resume, estimator, data):
-        if not isinstance(checkpoint, Checkpoint):
-            if not isinstance(checkpoint, str | os.PathLike):
-                raise ValueError(
-                    "checkpoint must be None, the path of a folder or an "
-                    f"eigenkern.Checkpoint; got {checkpoint!r}"
-                )
-            checkpoint = Checkpoint(checkpoint)
         self._checkpoint, self._folder = checkpoint, Path(checkpoint.folder)
-        self._chosen = {}
-        self._state = self._arrays = self._problem = None
         found = self._found(resume)
         if found is not None:
             data = replace(data, X=_rows_as_in(found["data"], data.X))
         made_of = {
-            "format": _FORMAT,
             "eigenkern": sys.modules[__package__.partition(".")[0]].__version__,
             "estimator": type(estimator).__name__,
             "parameters": {
                 name: _text_of(value)
                 for name, value in estimator.get_params(deep=False).items()
-                if name not in _FREE_PARAMETERS
+                if name != "verbose"
             },
             "data": _texts_of_data(estimator, data),
         }
+        self._chosen, self._state, self._arrays = {}, None, {}
         if found is None:
             self._manifest = made_of | {"rng": data.rng.get_state(legacy=False)}
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._write_manifest({}, None)
+                self._write_manifest(None)
             except OSError as error:
-                raise _unusable(self._folder, "write", error) from error
+                raise self._unusable("write", error) from error
         else:
             self._check(found, made_of)
-            self._manifest = {name: found[name] for name in (*made_of, "rng")}
-            self._state, self._chosen = found["state"], found["chosen"]
+            self._manifest = made_of | {"rng": found["rng"]}
+            self._chosen, self._state = found["chosen"], found["state"]
             if self._state is not None:
                 self._arrays = self._read_arrays()
             if estimator.random_state is None:  # leave NumPy's global state alone
                 data = replace(data, rng=np.random.RandomState())
             data.rng.set_state(found["rng"])
-        self.data, self._rng = data, data.rng
+        self.data = data
         self._n_epochs, self._seconds = 0, time.monotonic()
 
     def _found(self, resume):
         """Return the manifest of the checkpoint in the folder, or None."""
-        folder = self._folder
+        where = f"checkpoint={str(self._folder)!r}"
         try:
-            names = sorted(os.listdir(folder))
+            names = sorted(os.listdir(self._folder))
+            if _MANIFEST not in names:
+                foreign = [name for name in names if name != _MANIFEST + ".tmp"]
+                if not foreign:
+                    return None
+                raise ValueError(
+                    f"{where} must be a new or empty folder, or one with a whole "
+                    f"checkpoint; got {foreign[0]!r} in it and no {_MANIFEST}"
+                )
+            if not resume:
+                raise ValueError(
+                    f"{where} holds a checkpoint already: pass resume=True to continue "
+                    "from it, or another folder; nothing in it was changed"
+                )
+            content = (self._folder / _MANIFEST).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unusable(folder, "read", error) from error
-        if _MANIFEST in names:
-            if not resume:
-                raise ValueError(
-                    f"checkpoint={str(folder)!r} holds a checkpoint already: pass "
-                    "resume=True to continue from it, or another folder; nothing in it "
-                    "was changed"
-                )
-            return self._read_manifest()
-        foreign = [name for name in names if name != _MANIFEST + ".tmp"]
-        if foreign:
-            raise ValueError(
-                f"checkpoint={str(folder)!r} must be a new or empty folder, or one "
-                f"with a whole checkpoint; got {foreign[0]!r} in it and no {_MANIFEST}"
-            )
-        return None
-
-    def _read_manifest(self):
+            raise self._unusable("read", error) from error
         try:
-            found = json.loads((self._folder / _MANIFEST).read_bytes())
-            checksum = found.pop("checksum")
-        except OSError as error:
-            raise _unusable(self._folder, "read", error) from error
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise self._damaged(_MANIFEST) from error
-        if checksum != _hash(_canonical(found)):
-            raise self._damaged(_MANIFEST)
-        return found
+            found = json.loads(content)
+            if found.pop("checksum") == joblib.hash(_json(found)):
+                return found
+        except (ValueError, KeyError, AttributeError, TypeError):
+            pass
+        raise self._damaged(_MANIFEST)
 
     def _check(self, found, made_of):
         """Raise a ValueError unless a checkpoint belongs to this fit."""
-
-        def check_same(name, there, here):
-            if there != here:
+        there, here = (
+            {
+                "the version of eigenkern": one["eigenkern"],
+                "the estimator": one["estimator"],
+                **one["parameters"],
+                **one["data"],
+            }
+            for one in (found, made_of)
+        )
+        for name in there | here:
+            if there.get(name) != here.get(name):
                 raise ValueError(
                     f"checkpoint={str(self._folder)!r} is of another fit: {name} is "
-                    f"{there} there and {here} here; pass what it was made with, or "
-                    "another folder"
+                    f"{there.get(name)} there and {here.get(name)} here; pass what it "
+                    "was made with, or another folder"
                 )
 
-        check_same("the format of its files", found["format"], made_of["format"])
-        check_same("the version of eigenkern", found["eigenkern"], made_of["eigenkern"])
-        check_same("the estimator", found["estimator"], made_of["estimator"])
-        for kind in ("parameters", "data"):
-            there, here = found[kind], made_of[kind]
-            for name in sorted({*there, *here}):
-                check_same(name, there.get(name), here.get(name))
-
     def _read_arrays(self):
-        """Return the arrays of the state."""
+        """Return the arrays of the state by name."""
         name = self._state["file"]
         try:
             path = self._folder / name
             if _hash_of_file(path) != self._state["checksum"]:
                 raise self._damaged(name)
             with np.load(path, allow_pickle=False) as arrays:
-                return [arrays[f"a{i}"] for i in range(len(arrays.files))]
-        except (OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                return dict(arrays)
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise self._damaged(name) from error
 
     def _damaged(self, name):
@@ -255,39 +229,43 @@ class Keeper:
             "changed"
         )
 
+    def _unusable(self, verb, error):
+        reason = error.strerror or str(error)
+        text = f"checkpoint={str(self._folder)!r}: cannot {verb} this folder: {reason}"
+        return OSError(text) if error.errno is None else OSError(error.errno, text)
+
     def prepare(self, estimator, data):
         """Return ``estimator._prepare(data)`` with the sizes that the checkpoint has.
 
         Warns if another choice differs from that in the checkpoint.
         """
-        given = {
-            name: getattr(estimator, name)
-            for name in _SIZES
-            if self._chosen.get(_SIZES[name]) is not None
+        # These may depend on the machine's measured speed or free memory.
+        sizes = {
+            name: self._chosen[f"{name}_"]
+            for name in ("batch_size", "block_size")
+            if self._chosen.get(f"{name}_") is not None
             and is_auto(getattr(estimator, name, None))
         }
-        vars(estimator).update({name: self._chosen[_SIZES[name]] for name in given})
-        try:
+        with replaced_parameters(estimator, sizes):
             prepared = estimator._prepare(data)
-        finally:
-            vars(estimator).update(given)
         chosen = {
-            name: _Encoder().encode(value)
+            name: plain(value)
             for name, value in prepared[2].items()
-            if isinstance(value, float | int | str | np.generic)
-            and name not in _OF_MACHINE
+            if isinstance(plain(value), float | int | str) and name != "max_batch_size_"
         }
-        if self._chosen not in ({}, chosen):
-            names = sorted(n for n in chosen if chosen[n] != self._chosen.get(n))
+        before = self._chosen
+        # As texts, because NaN is not equal to itself.
+        others = sorted(k for k in chosen if repr(chosen[k]) != repr(before.get(k)))
+        if before and others:
             warn_user(
                 f"{type(estimator).__name__} continues from a checkpoint, but not bit "
-                f"for bit: this machine chose another {', '.join(names)}",
+                f"for bit: this machine chose another {', '.join(others)}",
             )
         self._problem, self._chosen = prepared[0], chosen
         return prepared
 
     def set_aside(self, name):
-        """Return None: closed forms need no keeper. Warn of an unused checkpoint."""
+        """Warn if a closed form, which needs no keeper, leaves a checkpoint unused."""
         if self._state is not None:
             warn_user(
                 f"{name} does not continue from the checkpoint: this machine now "
@@ -297,81 +275,73 @@ class Keeper:
     def resume(self, solver, rule):
         """Bring solver and rule to the state of the checkpoint.
 
-        Returns
-        -------
-        n_done : int
-            Number of epochs done; `max_iter` if the fit was finished.
+        Returns the number of epochs done; `max_iter` if the fit was finished.
         """
-        state, problem = self._state, self._problem
+        state, arrays, problem = self._state, self._arrays, self._problem
         if state is None:
             return 0
-        decoder = _Decoder(self._arrays, problem.xp, problem.device)
-        saved = decoder.decode(state["tree"])
+        for name in arrays:
+            if name.startswith("device"):
+                arrays[name] = problem.xp.asarray(arrays[name], device=problem.device)
+        saved = _from_tree(state["tree"], arrays)
         rule.load(saved["rule"])
         if not state["over"]:
             solver.load(saved["solver"])
-        self._rng.set_state(saved["rng"])
+        self.data.rng.set_state(saved["rng"])
         self._state = self._arrays = None
         self._n_epochs = len(rule.losses)
         return rule.max_iter if state["over"] else self._n_epochs
 
     def keep(self, solver, rule, over):
         """Write a checkpoint after an epoch, if one is due or it was the last epoch."""
-        seconds, epochs = self._checkpoint.seconds, self._checkpoint.epochs
-        n, now = len(rule.losses), time.monotonic()
-        due = epochs is not None and n - self._n_epochs >= epochs
-        if not (over or due or now - self._seconds >= seconds):
+        every, n = self._checkpoint.epochs, len(rule.losses)
+        due = every is not None and n - self._n_epochs >= every
+        waited = time.monotonic() - self._seconds
+        if not (over or due or waited >= self._checkpoint.seconds):
             return
         try:
             self._write_state(solver, rule, over)
         except OSError as error:
             warn_user(
-                f"{_unusable(self._folder, 'write', error)}; the fit continues, and "
+                f"{self._unusable('write', error)}; the fit continues, and "
                 "the last whole checkpoint is kept",
                 RuntimeWarning,
             )
         self._n_epochs, self._seconds = n, time.monotonic()
 
     def _write_state(self, solver, rule, over):
-        encoder = _Encoder()
-        tree = encoder.encode(
-            {
-                "rule": rule.save(),
-                "solver": None if over else solver.save(),
-                "rng": self._rng.get_state(legacy=False),
-            }
-        )
-        arrays = {f"a{i}": to_numpy(a) for i, a in enumerate(encoder.arrays)}
-        numbers = [int(n) for n in re.findall(r"\d+", " ".join(self._state_files()))]
-        name = f"state-{max(numbers, default=0) + 1}.npz"
-        state = {"file": name, "n_epochs": len(rule.losses), "over": over, "tree": tree}
+        saved = {
+            "rule": rule.save(),
+            "solver": None if over else solver.save(),
+            "rng": self.data.rng.get_state(legacy=False),
+        }
+        tree, arrays = _to_tree(saved)
+        arrays = {key: to_numpy(array) for key, array in arrays.items()}
+        n = len(rule.losses)
+        name = f"state-{n}.npz"
         self._write(name, lambda file: np.savez(file, **arrays))
+        state = {"file": name, "n_epochs": n, "over": over, "tree": tree}
         state["checksum"] = _hash_of_file(self._folder / name)
-        self._write_manifest(self._chosen, state)
-        for other in self._state_files():
-            if other != name:
+        self._write_manifest(state)
+        for path in self._folder.glob("state-*"):
+            if path.name != name:
                 with suppress(OSError):
-                    os.remove(self._folder / other)
+                    path.unlink()
 
-    def _state_files(self):
-        return [name for name in os.listdir(self._folder) if name.startswith("state-")]
-
-    def _write_manifest(self, chosen, state):
-        content = self._manifest | {"chosen": chosen, "state": state}
-        content["checksum"] = _hash(_canonical(content))
-        text = _canonical(content)
-        self._write(_MANIFEST, lambda file: file.write(text))
+    def _write_manifest(self, state):
+        content = self._manifest | {"chosen": self._chosen, "state": state}
+        text = _json(content | {"checksum": joblib.hash(_json(content))})
+        self._write(_MANIFEST, lambda file: file.write(text.encode()))
 
     def _write(self, name, write):
         """Write a file of the folder completely, or not at all."""
-        path = self._folder / name
         temporary = self._folder / f"{name}.tmp"
         try:
             with open(temporary, "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, self._folder / name)
         finally:
             with suppress(OSError):
                 os.remove(temporary)
@@ -383,12 +353,6 @@ class Keeper:
                 os.close(folder)
 
 
-def _unusable(folder, verb, error):
-    reason = error.strerror or str(error)
-    text = f"checkpoint={str(folder)!r}: cannot {verb} this folder: {reason}"
-    return OSError(text) if error.errno is None else OSError(error.errno, text)
-
-
 def _text_of(value):
     """Return a text that identifies the value of a parameter.
 
@@ -396,10 +360,6 @@ def _text_of(value):
     """
     if isinstance(value, np.random.RandomState):
         return "a RandomState"
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, str | bool | int | float):
-        return repr(value)
     if is_array_api_obj(value):
         return _text_of_array(value)
     if isinstance(value, types.FunctionType):
@@ -407,27 +367,26 @@ def _text_of(value):
         inside = [value.__defaults__, value.__kwdefaults__, *cells]
         return f"{value.__module__}.{value.__qualname__} of {_text_of(inside)}"
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-    with suppress(pickle.PicklingError, AttributeError, TypeError):
-        text += f", {joblib.hash(value)}"
+    if value is not None and not isinstance(value, str | bool | int | float):
+        with suppress(pickle.PicklingError, AttributeError, TypeError):
+            text += f", {joblib.hash(value)}"
     return text
 
 
 def _texts_of_data(estimator, data):
     """Return texts that identify the data of a fit."""
-    texts = {"X": _text_of_array(data.X), "y": _text_of_array(data.targets)}
+    arrays = {"X": data.X, "y": data.targets, "sample_weight": data.weights}
+    if data.validation is not None:
+        names = "X_val", "y_val", "sample_weight_val"
+        arrays |= zip(names, data.validation, strict=True)
+    if getattr(estimator, "warm_start", False):
+        coef = getattr(estimator, estimator._coef_attribute, None)
+        arrays["the model of warm_start=True"] = coef
+    texts = {name: _text_of_array(a) for name, a in arrays.items() if a is not None}
     if isinstance(data.X, StoredRows):
         texts[_READ_AT_ONCE] = str(data.X.block_size)
     if hasattr(estimator, "classes_"):
         texts["classes"] = _text_of(estimator.classes_.tolist())
-    if data.weights is not None:
-        texts["sample_weight"] = _text_of_array(data.weights)
-    if data.validation is not None:
-        names = "X_val", "y_val", "sample_weight_val"
-        parts = zip(names, data.validation, strict=True)
-        texts |= {name: _text_of_array(a) for name, a in parts if a is not None}
-    coef = getattr(estimator, estimator._coef_attribute, None)
-    if getattr(estimator, "warm_start", False) and coef is not None:
-        texts["the model of warm_start=True"] = _text_of_array(coef)
     return texts
 
 
@@ -459,80 +418,44 @@ def _hashes_of_rows(rows):
     return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
-def _canonical(content):
-    """Return JSON that is the same for equal content; arrays become lists."""
-    to_list = np.ndarray.tolist
-    text = json.dumps(content, sort_keys=True, allow_nan=False, default=to_list)
-    return text.encode()
-
-
-def _hash(content):
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
 def _hash_of_file(path):
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
-class _Encoder:
-    """Encodes numbers, lists, dicts and known classes as JSON; arrays go to a list.
+def _json(content):
+    return json.dumps(content, default=np.ndarray.tolist)
 
-    An array that occurs several times is written once.
 
-    Attributes
-    ----------
-    arrays : list
-    """
+def _to_tree(value):
+    """Return a value as JSON allows it, with names for arrays; and these, each once."""
+    names, arrays = {}, {}
 
-    def __init__(self):
-        self.arrays, self._numbers = [], {}
-
-    def encode(self, value):
-        """Return what `_Decoder.decode` turns back into the value."""
+    def encoded(value):
         if isinstance(value, np.generic):
-            value = value.item()
-        if value is None or isinstance(value, bool | int | str):
+            return value.item()
+        name = type(value).__name__
+        if name in _CLASSES:
+            return {"class": name, "of": vars(value)}
+        place = "host" if is_numpy_array(value) else "device"
+        name = names.setdefault(id(value), f"{place}{len(names)}")
+        arrays[name] = value
+        return {"array": name}
+
+    return json.loads(json.dumps(value, default=encoded)), arrays
+
+
+def _from_tree(tree, arrays):
+    """Return the value of which `_to_tree` returned tree and arrays."""
+
+    def decoded(found):
+        if "array" in found:
+            return arrays[found["array"]]
+        if "class" in found:
+            value = object.__new__(_CLASSES[found["class"]])
+            vars(value).update(found["of"])
             return value
-        if isinstance(value, float):
-            return value if np.isfinite(value) else {"float": repr(value)}
-        if isinstance(value, list | tuple):
-            return [self.encode(one) for one in value]
-        if isinstance(value, dict):
-            pairs = value.items()
-            return {"dict": [[self.encode(k), self.encode(v)] for k, v in pairs]}
-        if type(value).__name__ in _CLASSES:
-            name = type(value).__name__
-            return {"class": [name, self.encode(vars(value))]}
-        number = self._numbers.setdefault(id(value), len(self.arrays))
-        if number == len(self.arrays):
-            self.arrays.append(value)
-        kind = "array" if is_numpy_array(value) else "device_array"
-        return {kind: number}
+        # JSON has numbers as keys of a dict only in the form of text.
+        return {int(k) if k.isdigit() else k: v for k, v in found.items()}
 
-
-class _Decoder:
-    """Decodes what an `_Encoder` returned, on the device that computes."""
-
-    def __init__(self, arrays, xp, device):
-        self._arrays = arrays
-        # An array that occurs several times is moved once.
-        self._moved = cache(lambda i: xp.asarray(arrays[i], device=device))
-
-    def decode(self, tree):
-        """Return the value."""
-        if isinstance(tree, list):
-            return [self.decode(one) for one in tree]
-        if not isinstance(tree, dict):
-            return tree
-        ((kind, content),) = tree.items()
-        if kind == "float":
-            return float(content)
-        if kind == "dict":
-            return {self.decode(k): self.decode(v) for k, v in content}
-        if kind == "class":
-            name, attributes = content
-            value = object.__new__(_CLASSES[name])
-            vars(value).update(self.decode(attributes))
-            return value
-        return self._moved(content) if kind == "device_array" else self._arrays[content]
+    return json.loads(json.dumps(tree), object_hook=decoded)

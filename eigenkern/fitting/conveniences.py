@@ -16,50 +16,41 @@ class _SignatureOfInit:
 
 
 class HelpsUsersOfSVC:
-    """An estimator whose constructor says what to pass instead of `gamma` and `C`."""
+    """An estimator whose constructor says what to pass instead of `gamma` and `C`.
+
+    Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
+    1/2 |f|^2 + C sum_i loss_i.
+    """
 
     # Some versions of Python (3.11.2) would take that of ``__new__``.
     __signature__ = _SignatureOfInit()
 
     def __new__(cls, *args, **parameters):
         # Not in __init__: scikit-learn reads the parameters from its signature.
-        refuse_names_of_svc(cls, parameters)
+        unknown = {"gamma", "C"} & parameters.keys()
+        if unknown:  # saves inspecting the signature
+            known = inspect.signature(cls.__init__).parameters
+            unknown -= known.keys()
+            if "bandwidth" in known and unknown:
+                name = "gamma" if "gamma" in unknown else "C"
+                raise TypeError(_answer(cls, name, parameters, "alpha" in known))
         return super().__new__(cls)
 
 
-def refuse_names_of_svc(cls, parameters):
-    """Raise a TypeError that says what to pass instead of `gamma` and `C`.
-
-    Parameters
-    ----------
-    cls : type
-        The estimator. Its ``_alpha_of_C`` is the alpha that equals C in SVC's objective
-        1/2 |f|^2 + C sum_i loss_i.
-    parameters : dict
-        The arguments of its constructor.
-    """
-    unknown = {"gamma", "C"} & parameters.keys()
-    if not unknown:  # saves inspecting the signature
-        return
-    known = inspect.signature(cls.__init__).parameters
-    unknown -= known.keys()
-    if "bandwidth" not in known or not unknown:
-        return
-    name = "gamma" if "gamma" in unknown else "C"
-    answer = f"{cls.__name__} has no parameter {name!r}"
+def _answer(cls, name, parameters, has_alpha):
+    """Return what to pass instead of `gamma` or `C`."""
+    answer, value = f"{cls.__name__} has no parameter {name!r}", parameters[name]
     if name == "gamma":
-        answer += f": {_bandwidth_of(parameters[name])}"
-    elif "alpha" in known:
-        # With the log loss the penalty is half of |f|^2, as in SVC.
-        halved = parameters.get("loss") == "log_loss"
-        alpha = "1 / (C n)" if halved else cls._alpha_of_C
-        answer += (
-            f": C={parameters[name]!r} weighs loss and penalty like alpha = "
-            f"{alpha}, for n training rows"
-        )
-    else:
-        answer += ", nor a penalty of its own"
-    raise TypeError(answer)
+        return f"{answer}: {_bandwidth_of(value)}"
+    if not has_alpha:
+        return answer + ", nor a penalty of its own"
+    # With the log loss the penalty is half of |f|^2, as in SVC.
+    halved = parameters.get("loss") == "log_loss"
+    alpha = "1 / (C n)" if halved else cls._alpha_of_C
+    return (
+        f"{answer}: C={value!r} weighs loss and penalty like alpha = {alpha}, for n "
+        "training rows"
+    )
 
 
 def _bandwidth_of(gamma):
@@ -91,26 +82,20 @@ def set_with_kernel(estimator, set_params, params):
         return set_params(**params)
     of_kernel = {name.removeprefix(_PREFIX): params.pop(name) for name in names}
     set_params(**params)
-    estimator.kernel = _replaced(estimator.kernel, of_kernel)
-    return estimator
-
-
-def _replaced(kernel, params):
-    """Return a kernel object with other parameters."""
-    name = next(iter(params))
+    kernel = estimator.kernel
     if not isinstance(kernel, Kernel):
         hint = "; its bandwidth is the parameter bandwidth" * isinstance(kernel, str)
         raise ValueError(
-            f"kernel must be a kernel object to set {_PREFIX}{name}; got "
-            f"{kernel!r}{hint}"
+            f"kernel must be a kernel object to set {names[0]}; got {kernel!r}{hint}"
         )
     known = kernel.get_params()
-    for name in params:
+    for name in of_kernel:
         if name not in known:
             raise ValueError(
                 f"kernel has no parameter {name!r}: {kernel!r} has {list(known)}"
             )
-    return replace(kernel, **params)
+    estimator.kernel = replace(kernel, **of_kernel)
+    return estimator
 
 
 # Address of the pages, such as "https://eigenkern.example.org/stable". None: they are

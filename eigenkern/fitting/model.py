@@ -1,7 +1,6 @@
 """The base of all models: fitting, predicted values, tags."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -23,13 +22,12 @@ from .conveniences import HelpsUsersOfSVC, link_to_documentation, set_with_kerne
 from .outcome import (
     check_given_kernel,
     check_values,
-    constant_values,
     is_own,
     warn_of_far_values,
     warn_of_outcome,
 )
 from .planning import warn_of_long_fit, what_fits
-from .rules import EpochRule, ProgressLine, Report, train
+from .rules import ProgressLine, train
 from .validation import (
     Interrupted,
     all_or_nothing,
@@ -38,7 +36,6 @@ from .validation import (
     check_rows,
     check_same_location,
     check_verbose,
-    check_weights,
     publish,
     replaced_parameters,
     total_weights,
@@ -72,7 +69,8 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
     _alpha_of_C = "1 / (2 C n)"
     #: ``_gradients(X)`` of a fitted model on kernels (`kernel_gradients`).
     _gradients = None
-    #: Whether a fit warns if nothing was learned; not if another one judges the model.
+    #: Whether a fit warns if nothing was learned, and of far values; not if another one
+    #: judges the model.
     _tells_outcome = True
     #: `Ends` of the kernel's spectrum, if the last fit found it to be indefinite.
     _kernel_ends = None
@@ -114,10 +112,10 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
             rule = self._fit_to(data, callbacks, keeper)
         if self._tells_outcome:
             warn_of_outcome(self, data, rule)
-        rows = data.rows_with_weight()
-        self._warn_of_far_values(
-            data.X if len(rows) == len(data.targets) else data.take(rows).X
-        )
+            rows = data.rows_with_weight()
+            self._warn_of_far_values(
+                data.X if len(rows) == len(data.targets) else data.take(rows).X
+            )
         return self
 
     def _fit_to(self, data, callbacks, keeper):
@@ -132,18 +130,24 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
             found = chosen | rule.fitted_attributes(interrupted)
             out_of_sample = rule.out_of_sample()
             if data.constant:
-                out_of_sample = constant_values(all_data)
+                rows = all_data.rows_with_weight()
+                mean = all_data.with_constant_targets().targets
+                out_of_sample = all_data.out_of_sample(rows, mean[rows])
             return found | self._calibrated(all_data, out_of_sample)
 
-        report = Report(problem, callbacks, progress)
+        callbacks.problem = problem
         try:
             if keeper is not None and not hasattr(solver, "save"):  # a closed form
                 keeper = keeper.set_aside(type(self).__name__)
-            fitted = attributes(train(solver, rule, report, keeper))
+            interrupted = train(
+                solver, rule, callbacks=callbacks, progress=progress, keeper=keeper
+            )
+            fitted = attributes(interrupted)
         except KeyboardInterrupt as interrupt:
             if not rule.undo():
                 raise
-            report.close()
+            if progress is not None:
+                progress.close()
             publish(self, attributes(True))
             warn_user(
                 f"{type(self).__name__} was interrupted after {len(rule.losses)} "
@@ -204,19 +208,13 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
                 "kernel='precomputed' needs the square kernel matrix of the training "
                 f"rows as X; got shape {tuple(X.shape)}"
             )
-        class_weights = self._weights_of_classes(y)
-        weights = total_weights(sample_weight, class_weights, len(Y))
+        of_class = self._weights_of_classes(y)
+        weights = total_weights(sample_weight, of_class, y)
         validation = None
         if X_val is not None and y_val is not None:
-            validation = self._validate_given(X_val, y_val, sample_weight_val)
-            if validation[1].shape[1] != Y.shape[1]:
-                raise ValueError(
-                    f"y_val must have as many outputs as y, {Y.shape[1]}; "
-                    f"got {validation[1].shape[1]}"
-                )
-            X_val, Y_val, labels, w_val = validation
-            w_val = self._weights_as_in_training(w_val, labels, y, class_weights)
-            validation = X_val, Y_val, w_val
+            validation = self._validate_given(
+                X_val, y_val, sample_weight_val, Y.shape[1], of_class
+            )
         elif not (X_val is None and y_val is None and sample_weight_val is None):
             raise ValueError(
                 "X_val and y_val must be passed together, and sample_weight_val with "
@@ -226,28 +224,19 @@ class Model(HelpsUsersOfSVC, CallbackSupportMixin, BaseEstimator):
         rng, groups = self._make_rng(), self._stratify(y)
         return Data(X, Y, y, weights, rng, groups, validation, precomputed)
 
-    def _validate_given(self, X, y, sample_weight):
-        """Return the validated rows to select on: X, targets, labels, weights."""
+    def _validate_given(self, X, y, sample_weight, n_outputs, of_class):
+        """Return X, targets and weights of validated rows to select on."""
         try:
             X, y = validated(self, X, y, reset=False, **self._checks_of_y)
             Y, labels = self._encode(y, X.dtype, reset=False, name="y_val")
         except ValueError as error:
             raise ValueError(f"X_val and y_val are not valid: {error}") from error
-        weights = check_weights(sample_weight, len(Y), "sample_weight_val")
-        return X, Y, labels, weights
-
-    def _weights_as_in_training(self, weights, labels, y, class_weights):
-        """Return the weights of validation rows times those of classes, or None."""
-        if class_weights is not None:
-            of_class = np.zeros(len(self.classes_))
-            of_class[y] = class_weights
-            weights = of_class[labels] * (1.0 if weights is None else weights)
-        if weights is not None and not weights.any():
+        if Y.shape[1] != n_outputs:
             raise ValueError(
-                "sample_weight_val and class_weight must leave a row of X_val with "
-                "weight: their product is zero for every row"
+                f"y_val must have as many outputs as y, {n_outputs}; got {Y.shape[1]}"
             )
-        return weights
+        weights = total_weights(sample_weight, of_class, labels, "sample_weight_val")
+        return X, Y, weights
 
     def _part_held_out(self, n):
         """Return the fraction of n rows that a fit holds out to stop early."""
@@ -341,16 +330,8 @@ def check_epochs(estimator):
 def split(data, early_stopping, fraction):
     """Return the training rows, and rows to score the epochs on (or None).
 
-    Neither includes rows without weight: their coefficients are zero.
-
-    Parameters
-    ----------
-    data : Data
-    early_stopping : bool
-        Whether rows are held out.
-    fraction : float
-        Fraction of the rows with weight, per class, to hold out; at least one row of
-        each class stays for training.
+    Neither includes rows without weight: their coefficients are zero. The `fraction` is
+    of the rows with weight, per class; at least one row of each class stays.
     """
     rows = data.rows_with_weight()
     if not early_stopping:
@@ -369,33 +350,3 @@ def spare(model, merged, *, at_start=False):
     if merged.data.groups is None or not model._spares:
         return None
     return Spared(merged, at_start=at_start)
-
-
-def epoch_rule(
-    model, problem, data, held_out, *, kind=EpochRule, start=None, spared=None
-):
-    """Return the rule of an iteration over epochs.
-
-    The held-out rows score the epochs, and probabilities are calibrated on them, or on
-    the spared rows.
-    """
-    score, out_of_sample = None, None
-    if spared is not None:
-        out_of_sample = spared.out_of_sample
-    elif held_out is not None:
-        labels = data.labels[held_out]
-        weights = None if data.weights is None else data.weights[held_out]
-        score = partial(model._score_values, labels=labels, weights=weights)
-        out_of_sample = partial(data.out_of_sample, held_out)
-    return kind(
-        type(model).__name__,
-        model._failure_hint,
-        problem,
-        max_iter=model.max_iter,
-        tol=model.tol,
-        n_iter_no_change=model.n_iter_no_change,
-        score=score,
-        start=start,
-        out_of_sample=out_of_sample,
-        spares=spared is not None,
-    )

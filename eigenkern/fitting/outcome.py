@@ -1,7 +1,5 @@
 """What a fit says of its outcome: far values, an indefinite kernel, nothing learned."""
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
@@ -24,21 +22,14 @@ _LEAST_SHARE, _CLEAR_SHARE = 1e-3, 0.1
 # The loss is that of a few random rows or, if they leave a doubt, of more; up to as
 # many it is that of all. The model gets the benefit of _DOUBT standard errors.
 _JUDGED, _DOUBT = (200, 2000), 2.0
-# Targets that differ by fewer rounding errors are equal, as in `epochs`.
+# Targets that differ by fewer rounding errors are equal.
 _EQUAL_TARGETS_EPS = 10
 
 
 def warn_of_outcome(model, data, rule):
     """Warn, once, of an indefinite kernel, or of a fit that learned nothing.
 
-    Parameters
-    ----------
-    model : Model
-        Fitted.
-    data : Data
-        What it was fitted to.
-    rule : Rule
-        The one that ended the training.
+    The model is fitted to the data, and the rule has ended its training.
     """
     name, ends = type(model).__name__, getattr(model, "estimator_", model)._kernel_ends
     nothing, gain = data.constant, rule.gain
@@ -65,18 +56,8 @@ def warn_of_outcome(model, data, rule):
         )
 
 
-def constant_values(data):
-    """Return the mean of the targets as the value of every row, to calibrate on."""
-    rows = data.rows_with_weight()
-    mean = np.average(data.targets[rows], axis=0, weights=data.weights_of(rows))
-    return data.out_of_sample(rows, np.tile(mean, (len(rows), 1)))
-
-
 def learned_nothing(model, data):
-    """Return whether targets vary, and the model's loss is that of the best constant.
-
-    Parameters are those of `warn_of_outcome`.
-    """
+    """Whether targets vary, and a model's loss on them is that of the best constant."""
     rows = data.rows_with_weight()
     w = data.weights_of(rows)
     Y, eps = data.targets[rows], np.finfo(str(data.X.dtype).split(".")[-1]).eps
@@ -110,32 +91,11 @@ def _loss_of(model, spread):
     return SquaredError(), spread
 
 
-_COSTS_DIGITS = "it costs the others digits"
-_has_warned = ContextVar("has_warned", default=False)
-
-
-@contextmanager
-def no_warning_of_columns():
-    """Return a context for fits to rows of which another estimator warns."""
-    token = _has_warned.set(True)
-    try:
-        yield
-    finally:
-        _has_warned.reset(token)
-
-
 def warn_of_far_values(estimator, X, kernel, centers):
     """Warn of the entries of training rows that cost digits, or that are cut off.
 
-    Rows that are not in memory are not read again for this.
-
-    Parameters
-    ----------
-    estimator : estimator
-    X : array or LazyRows of shape (n, d)
-    kernel : Kernel or None
-    centers : array of shape (p, d)
-        Those of the model, by which the kernel cuts off.
+    The kernel cuts off by the `centers` of the model. Rows that are not in memory are
+    not read again for this.
     """
     if isinstance(kernel, Linear | Polynomial):
         warn_of_leverage(estimator, X, kernel.diagonal)
@@ -147,7 +107,7 @@ def warn_of_far_values(estimator, X, kernel, centers):
 
 def warn_of_cutoffs(estimator, X, offset, limits):
     """Warn if an entry of X is farther from the offset than its column's limit."""
-    if _has_warned.get() or is_lazy(X):
+    if is_lazy(X):
         return
     offset, limits = (None if a is None else to_numpy(a) for a in (offset, limits))
     offset = np.zeros_like(limits) if offset is None else offset
@@ -164,21 +124,15 @@ def warn_of_cutoffs(estimator, X, offset, limits):
     _warn(estimator, X, column, value, f"it was cut off at {limit:.3g}")
 
 
-def warn_of_leverage(estimator, X, squared_norms, consequence=_COSTS_DIGITS):
+def warn_of_leverage(
+    estimator, X, squared_norms, consequence="it costs the others digits"
+):
     """Warn if rounding of a row's squared norm exceeds those of most rows.
 
-    Return for which rows it does, bool (n,), or None if it does for none.
-
-    Parameters
-    ----------
-    estimator : estimator
-    X : array or sparse matrix of shape (n, d), or LazyRows
-    squared_norms : callable
-        ``squared_norms(X)`` returns k(x, x) of every row, (n,).
-    consequence : str
-        For the message.
+    Return for which rows it does, bool (n,), or None if it does for none. The norms
+    ``squared_norms(X)`` are k(x, x), (n,).
     """
-    if _has_warned.get() or is_lazy(X):
+    if is_lazy(X):
         return None
     with np.errstate(over="ignore"):
         norms = to_numpy(squared_norms(X)).astype(np.float64)
@@ -275,25 +229,8 @@ def is_own(kernel):
 def check_given_kernel(kernel, X, rows, device="auto"):
     """Check a kernel that is not eigenkern's own on a sample of the rows.
 
-    Parameters
-    ----------
-    kernel : str, Kernel or callable
-        The parameter of the estimator.
-    X : array or LazyRows of shape (n, d) or, with kernel="precomputed", (n, n)
-    rows : ndarray of int
-        Those to sample from.
-    device : str or list, default="auto"
-        The parameter of the estimator.
-
-    Returns
-    -------
-    Ends or None
-        None: the kernel is positive semi-definite on the sample, or one of eigenkern's.
-
-    Raises
-    ------
-    ValueError
-        If its values are complex, all zero, or not symmetric.
+    Returns the `Ends` of its spectrum; None if it is positive semi-definite on the
+    sample. Raises a ValueError if its values are complex, all zero, or not symmetric.
     """
     if is_own(kernel):
         return None

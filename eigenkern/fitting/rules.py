@@ -4,10 +4,8 @@ A solver is an iterator of states. A `Rule` looks at each state, decides when tr
 ends, and then which coefficients are the model.
 """
 
-import math
 import sys
 import time
-from functools import partial
 
 import numpy as np
 
@@ -17,33 +15,25 @@ from ..operators.cached import cached
 from .validation import warn_user
 
 
-def train(solver, rule, report, keeper=None):
+def train(solver, rule, *, callbacks=None, progress=None, keeper=None):
     """Take states from a solver until the rule, or a callback, ends the training.
 
-    Parameters
-    ----------
-    solver : iterator
-        Yields a state per iteration.
-    rule : Rule
-    report : Report
-        Notified of every iteration.
-    keeper : Keeper, default=None
-        Continues from a checkpoint, and writes further ones.
-
-    Returns
-    -------
-    bool
-        Whether a callback ended the training.
+    A `Keeper` continues from a checkpoint, and writes further ones. Returns whether a
+    callback ended the training.
     """
-    interrupted, n_done = False, 0
-    if keeper is not None:
-        n_done = keeper.resume(solver, rule)
-    report.start(n_done)
+    n_done = 0 if keeper is None else keeper.resume(solver, rule)
+    if progress is not None:
+        progress.start_iterations(n_done)
+    interrupted = False
     for i in range(n_done, rule.max_iter):
-        report.begin()
+        if callbacks is not None:
+            callbacks.begin()
         state = next(solver)
         over = rule.update(state)
-        interrupted = report.end(state, rule)
+        if progress is not None:
+            progress.update(rule)
+        if callbacks is not None:
+            interrupted = callbacks.end(state)
         over = over or interrupted or i == rule.max_iter - 1
         if rule.on_all_rows and not over:
             solver.take_all_rows()
@@ -51,74 +41,25 @@ def train(solver, rule, report, keeper=None):
             keeper.keep(solver, rule, over)
         if over:
             break
-    report.close()
+    if progress is not None:
+        progress.close()
     return interrupted
-
-
-class Report:
-    """Reports the iterations to callbacks and to the progress display.
-
-    Parameters
-    ----------
-    problem : Problem, default=None
-        Callbacks may ask for its `fitted_attributes`.
-    callbacks : Callbacks, default=None
-    progress : ProgressLine, default=None
-    """
-
-    def __init__(self, problem=None, callbacks=None, progress=None):
-        self._problem, self._callbacks = problem, callbacks
-        self._progress = progress
-
-    def start(self, n_done):
-        """Report that training begins, after `n_done` iterations of an earlier run."""
-        if self._progress is not None:
-            self._progress.start_iterations(n_done)
-
-    def begin(self):
-        """Report that an iteration begins."""
-        if self._callbacks is not None:
-            self._callbacks.begin()
-
-    def end(self, state, rule):
-        """Report that an iteration ended; return whether a callback wants to stop."""
-        if self._progress is not None:
-            self._progress.update(rule)
-        if self._callbacks is None:
-            return False
-        return self._callbacks.end(partial(self._attributes, state))
-
-    def _attributes(self, state):
-        return self._problem.fitted_attributes(state.coef) | state.counts
-
-    def close(self):
-        """Report that training ended."""
-        if self._progress is not None:
-            self._progress.close()
 
 
 class Plateau(Saved):
     """Whether a value that should fall has stalled.
 
-    Parameters
-    ----------
-    tol : float
-        Smallest decrease that counts.
-    patience : int
-        Number of values to wait for a decrease.
-
-    Attributes
-    ----------
-    best : float
-        The smallest value.
-    waited : int
-        Number of values since the last decrease.
+    It has if none of the last `patience` values was lower than the best one by `tol`.
     """
 
     _saved = ("best", "waited")
 
     def __init__(self, tol, patience):
         self._tol, self._patience = tol, patience
+        self.restart()
+
+    def restart(self):
+        """Forget all values."""
         self.best, self.waited = np.inf, 0
 
     def update(self, value, unit):
@@ -160,20 +101,7 @@ class Rule(Saved):
 
 
 class SolutionRule(Rule):
-    """The last state of a closed-form solver, or of a few epochs, is the model.
-
-    Parameters
-    ----------
-    problem : Problem
-    losses : list of float, default=()
-        What a `ProgressLine` shows.
-    max_iter : int, default=1
-
-    Attributes
-    ----------
-    state : State
-        The last one.
-    """
+    """The last state of a closed-form solver, or of a few epochs, is the model."""
 
     def __init__(self, problem, losses=(), max_iter=1):
         self._problem, self.losses, self.max_iter = problem, losses, max_iter
@@ -251,114 +179,34 @@ _SAME_LOSS_EPS = 10
 _LAST_PART = 4
 
 
-class Stopping(Saved):
-    """Ends the epochs once nothing improves, the loss is 0, or `max_iter` is reached.
-
-    If rows are spared, these conditions end only the epochs without them. Epochs on all
-    rows follow: a quarter of `max_iter`, or fewer if they do not improve.
-
-    Parameters
-    ----------
-    max_iter : int
-    tol : float
-        Relative to the loss of the first epoch, or in units of the score.
-    n_iter_no_change : int
-    spares : bool
-        Whether rows are spared at first.
-
-    Attributes
-    ----------
-    on_all_rows : bool
-        Whether the next epochs also visit the spared rows.
-    """
-
-    _saved = ("_plateau", "_last", "on_all_rows")
-
-    def __init__(self, max_iter, tol, n_iter_no_change, spares):
-        self._make_plateau = partial(Plateau, tol, n_iter_no_change)
-        self._max_iter, self._plateau = max_iter, self._make_plateau()
-        self._spares, self._last, self.on_all_rows = spares, max_iter, False
-
-    def update(self, losses, scores, failed):
-        """Record an epoch; return whether it is the last one.
-
-        Parameters
-        ----------
-        losses, scores : list of float
-            Of all epochs so far. If there are scores, they count instead of the losses.
-        failed : bool
-            Whether the solver cannot continue.
-        """
-        value, unit = (-scores[-1], 1.0) if scores else (losses[-1], losses[0])
-        over = self._plateau.update(value, unit) or (not scores and value == 0.0)
-        n, n_last = len(losses), max(self._max_iter // _LAST_PART, 1)
-        nearly = over or failed or n >= self._max_iter - n_last
-        if self._spares and nearly and not self.on_all_rows:
-            self.on_all_rows, over = True, False
-            self._plateau, self._last = self._make_plateau(), n + n_last
-        return over or failed or n >= self._last
-
-
 class EpochRule(Rule):
     """The model is that of the best epoch, or of the last one if none is scored.
 
-    It is never worse than the mean of the targets. `Stopping` decides when epochs end.
+    It is never worse than the mean of the targets. The held-out rows of `data` score
+    the epochs, and probabilities are calibrated on them, or on the `Spared` rows. The
+    iteration starts from the coefficients `start`; None: the constant model.
 
-    Parameters
-    ----------
-    name, hint : str
-        For warnings: name of the estimator, and what to do if no step is stable.
-    problem : Problem
-    max_iter, tol, n_iter_no_change
-        Of `Stopping`.
-    score : callable, default=None
-        ``score(F)`` of values on the held-out rows.
-    start : object, default=None
-        Coefficients that the iteration starts from. None: the constant model.
-    out_of_sample : callable, default=None
-        ``out_of_sample(values)`` returns an `OutOfSample` from the values of the
-        held-out or spared rows.
-    spares : bool, default=False
-        Whether rows are spared; then no epoch is scored.
-
-    Attributes
-    ----------
-    losses, scores : list of float
-        One per epoch.
+    Epochs end once nothing improves, the loss is 0, or `max_iter` is reached. If rows
+    are spared, this ends only the epochs without them. Epochs on all rows follow: a
+    quarter of `max_iter`, or fewer if they do not improve.
     """
 
     _saved = tuple(
-        "losses scores _coef _state _values _begin _fallback _stopping".split()
+        "losses scores on_all_rows _coef _state _values _begin _fallback _plateau "
+        "_last".split()
     )
 
-    def __init__(
-        self,
-        name,
-        hint,
-        problem,
-        max_iter,
-        tol,
-        n_iter_no_change,
-        score=None,
-        start=None,
-        out_of_sample=None,
-        spares=False,
-    ):
-        self._name, self._hint, self.max_iter = name, hint, max_iter
-        self._problem, self._score = problem, score
-        self._out_of_sample, self._spares = out_of_sample, spares
-        self._stopping = Stopping(max_iter, tol, n_iter_no_change, self._spares)
+    def __init__(self, model, problem, data, held_out, *, start=None, spared=None):
+        self._model, self._problem, self._data = model, problem, data
+        self._held_out = held_out if spared is None else None
+        self._spared, self._name = spared, type(model).__name__
+        self.max_iter = self._last = model.max_iter
+        self._plateau = Plateau(model.tol, model.n_iter_no_change)
         self.losses, self.scores = [], []
-        self._coef = self._state = self._values = None
+        self._coef = self._state = self._values = self._recorded = None
         # _fallback: where the epoch with the least loss began, as its end may be bad.
         self._start = problem.initial_coef() if start is None else start
         self._begin = self._fallback = self._start
-        self._recorded = None
-
-    @property
-    def on_all_rows(self):
-        """As in `Stopping`."""
-        return self._stopping.on_all_rows
 
     def load(self, saved):
         """Take the saved state of another rule for the same problem."""
@@ -370,50 +218,63 @@ class EpochRule(Rule):
         if self._recorded is None:
             return False
         self.load(self._recorded)
-        self._note_values(self._spares)
+        self._note_values(self._spared is not None)
         return True
 
     def update(self, state):
         """Record an epoch; return whether training ends."""
         self.losses.append(state.loss)
-        if self._score is None:
+        if self._held_out is None:
             self._coef = state.coef
         else:
-            self._note_score(state.coef)
+            score, values = self._scored(state.coef)
+            if self._coef is None or score > self._best_score:
+                self._coef, self._values = state.coef, values
+            self.scores.append(score)
         if state.loss <= min(self.losses):
             self._fallback = self._begin
         self._begin, self._state = state.coef, state
-        over = self._stopping.update(self.losses, self.scores, state.failed)
+        over = self._is_over(state.failed)
         self._note_values(self.on_all_rows)
         self._recorded = self.save()
         return over
 
-    def _note_score(self, coef):
-        """Record the score of coefficients, and keep them if it is the best one."""
-        score, values = self._score_of(coef)
-        if self._coef is None or score > self._best_score():
-            self._coef, self._values = coef, values
-        self.scores.append(score)
+    def _is_over(self, failed):
+        """Whether training ends; or begin the epochs on all rows."""
+        losses, scores, n = self.losses, self.scores, len(self.losses)
+        value, unit = (-scores[-1], 1.0) if scores else (losses[-1], losses[0])
+        over = self._plateau.update(value, unit) or (not scores and value == 0.0)
+        n_last = max(self.max_iter // _LAST_PART, 1)
+        nearly = over or failed or n >= self.max_iter - n_last
+        if self._spared is not None and nearly and not self.on_all_rows:
+            self.on_all_rows, over = True, False
+            self._plateau.restart()
+            self._last = n + n_last
+        return over or failed or n >= self._last
 
+    def _scored(self, coef):
+        """Return the score of coefficients, and their values on the held-out rows."""
+        values, rows, w = self._problem.validation_values(coef), self._held_out, None
+        if self._data.weights is not None:
+            w = self._data.weights[rows]
+        return self._model._score_values(values, self._data.labels[rows], w), values
+
+    @property
     def _best_score(self):
-        """Return the best score so far, NaN aside."""
-        numbers = [score for score in self.scores if not math.isnan(score)]
-        return max(numbers, default=-math.inf)
+        return np.fmax.reduce(self.scores, initial=-np.inf)  # NaN aside
 
     def _note_values(self, now):
         """If it is time, record the values on spared rows, not yet learned."""
         if now and self._values is None:
             self._values = self._problem.validation_values(self._coef)
 
-    def _score_of(self, coef):
-        values = self._problem.validation_values(coef)
-        return self._score(values), values
-
     def out_of_sample(self):
         """Return the values of the model on held-out or spared rows, or None."""
         if self._values is None:
             return None
-        return self._out_of_sample(self._values)
+        if self._spared is not None:
+            return self._spared.out_of_sample(self._values)
+        return self._data.out_of_sample(self._held_out, self._values)
 
     def fitted_attributes(self, interrupted=False):
         """Return the attributes of the model and of the epochs."""
@@ -423,30 +284,24 @@ class EpochRule(Rule):
             warn_user(
                 f"{self._name} found no step size that keeps the iteration "
                 f"bounded: halved {state.n_step_halvings} times; the best coefficients "
-                f"before that are kept. {self._hint}"
+                f"before that are kept. {self._model._failure_hint}"
             )
-        model = self._problem.fitted_attributes(self._best_coef())
+        model = self._problem.fitted_attributes(self._best_coef()) | state.counts
         within = self._problem.within
-        return (
-            model
-            | state.counts
-            | {
-                "n_iter_": len(self.losses),
-                "loss_curve_": [loss + within for loss in self.losses],
-                "validation_scores_": self.scores if self.scores else None,
-                "n_step_halvings_": state.n_step_halvings,
-            }
-        )
+        return model | {
+            "n_iter_": len(self.losses),
+            "loss_curve_": [loss + within for loss in self.losses],
+            "validation_scores_": self.scores or None,
+            "n_step_halvings_": state.n_step_halvings,
+        }
 
     def _best_coef(self):
-        """Return the coefficients that become the model."""
-        return self._last_good() if self._score is None else self._best_scored()
-
-    def _best_scored(self):
-        """Return the coefficients with the best score: of an epoch, the start, or 0."""
-        best, coef = self._best_score(), self._coef
+        """Return the coefficients of the model: with the best score, or the last."""
+        if self._held_out is None:
+            return self._last_good()
+        best, coef = self._best_score, self._coef
         for other in (self._start, self._problem.initial_coef()):
-            score, values = self._score_of(other)
+            score, values = self._scored(other)
             if score > best:
                 best, coef, self._values = score, other, values
         return coef
@@ -498,43 +353,16 @@ class EarlyStopping(Saved):
     of the least error, or the first at which the error falls by less than `tol`. Then
     as many steps are made on all rows.
 
-    Parameters
-    ----------
-    problem : CenterProblem or RowProblem
-    step_of : callable
-        ``step_of(top)`` returns gamma for a largest eigenvalue.
-    tell : callable
-        ``tell(errors, t)`` is called when t is chosen.
-    finish : callable
-        ``finish(self)`` returns the last state, from the attributes.
-    factorize : callable
-        ``factorize()`` returns the last state if the kernel turns out to have negative
-        eigenvalues.
-    n_iter : int
-        Most steps; as many as are made if nothing is chosen.
-    tol : float or None
-    cache_size : float or "auto"
-        MB for kernel matrices.
-    n_stored : int
-        How many first models on all rows to keep, in `path`.
+    ``step_of(top)`` returns gamma for a largest eigenvalue, ``tell(errors, t)`` is
+    called when t is chosen, and ``finish(self)`` returns the last state, or
+    ``factorize()`` if the kernel turns out to have negative eigenvalues. `n_iter` is
+    the largest t, or t itself if nothing is chosen; `path` keeps the first `n_stored`
+    models on all rows.
 
-    Attributes
-    ----------
-    walk : Walk or None
-        The current descent; None before it starts.
-    b : array or None
-        The model on all rows; None before it is found.
-    errors : list of float or None
-        Of 0, 1, ... steps on the validation rows.
-    best : array or None
-        b of the training rows after the chosen number of steps.
-    t : int or None
-        The number of steps on the training rows; None before it is chosen.
-    step, n_steps : float, int
-        gamma, and how many such steps give the model; on all rows both may change.
-    path : list of arrays
-    is_over : bool
-        Whether all steps were made.
+    Attributes: `walk` is the current descent, `b` the model on all rows, `errors` those
+    of 0, 1, ... steps on the validation rows, `best` the b of the training rows after
+    the chosen number of steps, t; `step` is gamma, and `n_steps` how many such steps
+    give the model: on all rows both may change. They are None before they are known.
     """
 
     _saved = tuple("walk b errors best t step n_steps path is_over".split())
@@ -660,13 +488,7 @@ class EarlyStopping(Saved):
 
 
 class EarlyStoppingRule(SolutionRule):
-    """The last state of an `EarlyStopping` is the model.
-
-    Parameters
-    ----------
-    problem : CenterProblem or RowProblem
-    solver : EarlyStopping
-    """
+    """The last state of an `EarlyStopping` is the model."""
 
     def __init__(self, problem, solver):
         super().__init__(problem, losses=range(0), max_iter=sys.maxsize)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from ..arrays.array import location_of, move, namespace, to_numpy
+from ..arrays.array import joined, location_of
 from ..problems.data import Data, differing_column
-from ..problems.retained import Retained, joined
+from ..problems.retained import Retained, joined_data
 from ..rows.lazy_rows import in_memory
-from .rules import Plateau, Report, Rule, SolutionRule, train
+from .rules import Plateau, Rule, SolutionRule, train
 from .validation import (
     all_or_nothing,
     check_same_location,
@@ -24,41 +24,31 @@ from .validation import (
     warn_user,
 )
 
-# Minimum number of rows to learn from after the first piece: fewer wait for more, as
-# each update predicts up to 500 judges. On eight streams in pieces of 8 rows, sorted
-# and shuffled, EigenPro and DSG, the mean R2 is 0.65, 0.63, 0.63, 0.63 and 0.63 with a
-# minimum of 8, 16, 32, 64 and 128.
+# Minimum number of rows to learn from after the first piece: fewer wait for more. R2 of
+# eight streams in pieces of 8 rows with 8, 16, 32, 64, 128: .65, .63, .63, .63, .63.
 _MIN_ROWS_LEARNED = 32
-# A piece is not a fair sample if Welch's t of the ranks of its gradients is above
-# _UNLIKE, as for one fair piece in some ten thousand. A model is worse if its loss is
-# above WORSE times that of the best model, on the same rows. Mean R2 of twelve
-# sorted streams of 2000 rows, EigenPro: 0.60, 0.61, 0.61, 0.63 and 0.63 with _UNLIKE =
-# 2, 3, 4, 8 and 16; 0.59, 0.61, 0.63 and 0.63 with WORSE = 1.02, 1.1, 1.5 and 2. Single
-# streams cause these differences: most change by less than 0.01.
-_UNLIKE, WORSE = 4.0, 1.1
-# The same as WORSE once a piece was replaced (`Memory.has_replaced`): steps are halved
-# until the loss is below. With 1, 1.02, 1.1 and 1.3 the mean R2 of four sorted real
-# sets is 0.51, 0.57, 0.50 and 0.49, of eight synthetic streams 0.66, 0.63, 0.62 and
-# 0.62 (EigenPro; that of DSG changes by 0.02 at most).
-_WORSE_IF_REPLACED = 1.02
+# A piece is not a fair sample if Welch's t of the ranks of its gradients is larger, as
+# for one fair piece in some ten thousand. R2 of twelve sorted streams with 2, 3, 4, 8,
+# 16: .60, .61, .61, .63, .63; most change by less than .01.
+_UNLIKE = 4.0
+# A model is worse if its loss is above WORSE times that of the best one, on the same
+# rows. R2 of these streams with 1.02, 1.1, 1.5, 2: .59, .61, .63, .63. Once a piece was
+# replaced, steps are halved until the loss is below _WORSE_IF_REPLACED times that. R2
+# of four sorted real sets with 1, 1.02, 1.1, 1.3: .51, .57, .50, .49.
+WORSE, _WORSE_IF_REPLACED = 1.1, 1.02
 # A loss up to this many times the mean square of the targets is rounding.
 _ROUNDING_LOSS = 1e-10
-# Epochs over the retained rows when a model begins anew. R2 of 2000 rows in 20 pieces,
-# sorted by the target or by a feature, of four functions of 3 to 10 features, averaged
-# over EigenPro, linear EigenPro and DSG: 0.42, 0.45, 0.46, 0.46 and 0.46 with 1, 2, 5,
-# 10 and 20 epochs. Not used for the choice: scores of seven real sets sorted by target,
-# 0.658, 0.656, 0.672 and 0.673 with 1, 2, 5 and 10. Single streams differ by up to 0.3.
+# Epochs over the retained rows when a model begins anew. R2 of sorted streams with 1,
+# 2, 5, 10, 20: .42, .45, .46, .46, .46; single ones differ by up to .3.
 _N_EPOCHS_ANEW = 5
 # A model begins anew early if, since it last began, the number of rows has grown by
-# _MORE_ROWS and its loss by _MORE_LOSS. Scores of 5000 rows in 20 pieces, with and
-# without this: a9a sorted by class 0.837, 0.777 (shuffled 0.834), covtype sorted by
-# class 0.696, 0.645 (0.701), cpusmall and kin8nm the same to 0.02.
+# _MORE_ROWS and its loss by _MORE_LOSS. Scores of 5000 rows sorted by class with and
+# without this: a9a .837, .777 (shuffled .834), covtype .696, .645 (.701).
 _MORE_ROWS, _MORE_LOSS = 1.25, 2.0
 # Attributes of the stream, not of the model.
 _STREAM_ATTRIBUTES = "_memory_", "_waiting_", "loss_curve_", "n_iter_"
-# Number of step sizes to try, each half of the last, if rows drawn from all make the
-# model worse. On twelve sorted streams of 2000 rows 4, 8 and 16 give the same models, 2
-# nearly; with 1 the mean R2 of four real sets is 0.51 instead of 0.57.
+# Step sizes to try, each half of the last, if rows drawn from all make the model worse.
+# R2 of four real sets .57, with one .51; on twelve streams 4, 8 and 16 are the same.
 _N_STEP_SIZES = 8
 # A stream is sorted if this many pieces in a row differ from the rows before them. One
 # fair piece in a thousand may differ (`differing_column`).
@@ -66,10 +56,7 @@ _N_DIFFERING = 3
 
 
 class Trial(NamedTuple):
-    """A state, its model's attributes, and that model's loss on other rows.
-
-    The loss is NaN if the state has failed.
-    """
+    """A state, its model's attributes, and that model's loss on other rows, or NaN."""
 
     state: Any
     model: dict
@@ -79,24 +66,12 @@ class Trial(NamedTuple):
 class Memory(NamedTuple):
     """What a stream remembers of the rows so far.
 
-    Attributes
-    ----------
-    retained : Retained or None
-        Rows of all pieces; None before the first one after a fit.
-    n_chose : float
-        Number of rows when preconditioner and step were chosen; infinite after a fit,
-        whose rows are not retained.
-    chosen_loss : float
-        Loss of the model that began then.
-    has_replaced : bool
-        Whether a piece was replaced: unlike the rows so far, or its model worse.
-    best : dict or None
-        The best model so far; None: the present one.
-    least : float or None
-        The loss of the best model on ``retained.judges``; None: not known.
-    n_differing : int
-        Number of last pieces, in a row, that differed in a column from the rows before
-        them. Once at `_N_DIFFERING` it stays there.
+    `n_chose` is the number of rows when preconditioner and step were chosen (infinite
+    after a fit, whose rows are not retained), `chosen_loss` the loss of the model that
+    began then, `best` the attributes of the best model so far (None: the present one),
+    `least` its loss on ``retained.judges``, and `n_differing` the number of last
+    pieces, in a row, that differed in a column from the rows before them.
+    `has_replaced`: a piece was unlike the rows so far, or its model worse.
     """
 
     retained: Retained | None = None
@@ -143,7 +118,8 @@ class Streaming:
 
     A family defines ``_prepare_piece(data, anew)``, which returns a problem, a solver
     whose first state is that after the piece, and fitted attributes; if `anew`, it
-    chooses what the first piece chooses.
+    chooses what the first piece chooses. It may define ``_without_leverage(piece)``,
+    the piece without rows that would undo what was learned, and ``_count_rows(piece)``.
     """
 
     #: Attribute of a model that can learn further pieces.
@@ -164,32 +140,27 @@ class Streaming:
         piece = self._validate_piece(X, y, sample_weight, n_outputs, 2 if first else 1)
         piece = self._without_leverage(piece)
         if first:
-            return self._start(piece)
-        vars(self).pop("calibration_", None)  # of an earlier fit
-        self._count_rows(piece)
-        losses = [*self.loss_curve_, self._loss_on(piece)]
-        if self._waiting_ is not None:
-            piece = joined([self._waiting_, piece])
-        self._waiting_ = piece
-        if len(piece.targets) >= _MIN_ROWS_LEARNED:
-            self._waiting_ = None
-            losses[-1] = self._learn(piece)
-        self.n_iter_, self.loss_curve_ = len(losses), losses
-        self._warn_of_far_values(piece.X)
-        return self
-
-    def _start(self, piece):
-        """Learn the first piece."""
-        state, attributes = self._learned(piece, anew=True)
-        attributes |= {
-            "n_iter_": 1,
-            "loss_curve_": [state.loss],
-            "validation_scores_": None,
-            "_memory_": Memory(Retained.of(piece), len(piece.targets)),
-        }
-        publish(self, attributes)
-        if state.failed:
-            self._warn_of_piece()
+            state, attributes = self._learned(piece, anew=True)
+            attributes |= {
+                "n_iter_": 1,
+                "loss_curve_": [state.loss],
+                "validation_scores_": None,
+                "_memory_": Memory(Retained.of(piece), len(piece.targets)),
+            }
+            publish(self, attributes)
+            if state.failed:
+                self._warn_of_piece()
+        else:
+            vars(self).pop("calibration_", None)  # of an earlier fit
+            self._count_rows(piece)
+            losses = [*self.loss_curve_, self._loss_on(piece)]
+            if self._waiting_ is not None:
+                piece = joined_data([self._waiting_, piece])
+            self._waiting_ = piece
+            if len(piece.targets) >= _MIN_ROWS_LEARNED:
+                self._waiting_ = None
+                losses[-1] = self._learn(piece)
+            self.n_iter_, self.loss_curve_ = len(losses), losses
         self._warn_of_far_values(piece.X)
         return self
 
@@ -272,8 +243,7 @@ class Streaming:
         """Return the trial of `n` rows drawn from all, starting from the best model.
 
         Of eight step sizes, each half of the last, it takes the first with a loss
-        within the limit, else the last. They begin with that of the `refused` trial, if
-        there is one.
+        within the limit, else the last. They begin with that of a `refused` trial.
         """
         halvings = self.n_step_halvings_
         if refused is not None:
@@ -292,10 +262,8 @@ class Streaming:
         Its loss on the judges must be within the limit, which is easy: it has learned
         them five times. In a sorted stream it must instead be no worse than the present
         model on retained rows that it has not learned, though the present one may have.
-        R2 of DSGRegressor, 4000 rows sorted by target or a feature, in 20 pieces, by
-        the limit and by the other rows: synthetic rows 0.75, 0.80 (shuffled 0.79), with
-        noise 0.35, 0.37 (0.39), bike_hour 0.541, 0.550 (0.559); EigenProRegressor the
-        same to 0.01.
+        R2 of DSGRegressor on sorted rows by the limit and by the other rows: .75, .80
+        (shuffled .79); with noise .35, .37 (.39); bike_hour .541, .550 (.559).
         """
         retained = memory.retained
         if not memory.is_sorted:
@@ -321,7 +289,7 @@ class Streaming:
         problem, solver, chosen = self._prepare_piece(data, anew)
         again = anew and hasattr(self, self._stream_attribute)
         rule = SolutionRule(problem, max_iter=_N_EPOCHS_ANEW if again else 1)
-        train(solver, rule, Report())
+        train(solver, rule)
         halvings = rule.state.n_step_halvings
         if rule.state.failed:
             halvings = getattr(self, "n_step_halvings_", 0)
@@ -335,24 +303,21 @@ class Streaming:
         )
 
     def _take_model(self, model):
-        """Take the attributes of a model."""
         vars(self).update(model)
 
     def _without_leverage(self, piece):
-        """Return a piece without rows that would undo what was learned, or as it is."""
         return piece
 
     def _count_rows(self, piece):
-        """Count the rows and update their means, in models that need them."""
+        pass
 
     def _weights_of(self, data):
-        class_weights = self._weights_of_classes(data.labels)
-        return total_weights(data.weights, class_weights, len(data.targets))
+        of_class = self._weights_of_classes(data.labels)
+        return total_weights(data.weights, of_class, data.labels)
 
     def _gradients_on(self, data):
         """Return the losses of rows, their gradients in f, and weights, on the host."""
-        F = move(self._expand(data.X), *location_of(self.intercept_)) + self.intercept_
-        F = to_numpy(F).astype(np.float64)
+        F = self._fitted_values(data.X)
         losses, gradients = self._value_and_gradient(data.targets, F)
         weights = self._weights_of(data)
         return losses, gradients, np.ones(len(F)) if weights is None else weights
@@ -409,10 +374,7 @@ class Streaming:
 def are_unlike(values, weights):
     """Whether two sets of rows differ in the mean of a column: Welch's test of ranks.
 
-    Parameters
-    ----------
-    values : tuple of two ndarrays, of shape (n_1, l) and (n_2, l)
-    weights : tuple of two ndarrays
+    `values` are two ndarrays, of shape (n_1, l) and (n_2, l), and `weights` too.
     """
     n = len(weights[0])
     # Ranks, because a few large values would dominate.
@@ -429,21 +391,10 @@ def are_unlike(values, weights):
 class Stream:
     """Passes over pieces of data of any size, as batches of one size.
 
-    Parameters
-    ----------
-    pieces : callable or iterable
-        ``pieces()``, or else ``iter(pieces)``, yields the pieces of a pass.
-    encode : callable
-        ``encode(piece)`` returns arrays with the same number of rows.
-
-    Attributes
-    ----------
-    n_passes : float
-        1 for an iterator, which can be read only once; infinite otherwise.
-    at_end : bool
-        Whether the pass is over.
-    n_rows, n_rows_of_pass : int
-        Number of rows yielded by the last call of `batches`, and in this pass.
+    ``pieces()``, or else ``iter(pieces)``, yields the pieces of a pass, and
+    ``encode(piece)`` returns arrays with the same number of rows. An iterator can be
+    read only once: then `n_passes` is 1, otherwise infinite. `n_rows` is the number of
+    rows yielded by the last call of `batches`, `n_rows_of_pass` that of this pass.
     """
 
     def __init__(self, pieces, encode):
@@ -499,7 +450,9 @@ class Stream:
         while n < size and (piece := next(self._iterator, None)) is not None:
             _n_rows(piece)
             arrays = self._encode(piece)
-            self._rest = arrays if n == 0 else joined_arrays([self._rest, arrays])
+            if n > 0:
+                arrays = tuple(map(joined, zip(self._rest, arrays, strict=True)))
+            self._rest = arrays
             n = self._rest[0].shape[0]
         return n
 
@@ -528,26 +481,12 @@ class Stream:
 
 
 class PassRule(Rule):
-    """Stops when the loss of a pass over a stream no longer improves.
+    """Stops when the loss of a pass over a stream no longer improves."""
 
-    Parameters
-    ----------
-    name, hint : str
-        For warnings: name of the estimator, and what to do if no step is stable.
-    max_iter : int
-    tol : float
-        Relative to the loss of the first pass.
-    n_iter_no_change : int
-
-    Attributes
-    ----------
-    losses, scores : list of float
-        One loss per pass; no scores.
-    """
-
-    def __init__(self, name, hint, max_iter, tol, n_iter_no_change):
-        self._name, self._hint, self.max_iter = name, hint, max_iter
-        self._plateau, self.losses = Plateau(tol, n_iter_no_change), []
+    def __init__(self, model, max_iter):
+        self._name, self._hint = type(model).__name__, model._failure_hint
+        self._plateau = Plateau(model.tol, model.n_iter_no_change)
+        self.max_iter, self.losses = max_iter, []
 
     def update(self, state):
         """Record a pass; return whether training ends."""
@@ -578,10 +517,3 @@ def _n_rows(piece):
         )
     y = piece[1]
     return y.shape[0] if hasattr(y, "shape") else len(y)
-
-
-def joined_arrays(pieces):
-    """Return tuples of arrays as one tuple of arrays, joined along their rows."""
-    return tuple(
-        namespace(parts[0]).concat(list(parts)) for parts in zip(*pieces, strict=True)
-    )

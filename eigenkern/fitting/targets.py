@@ -79,14 +79,7 @@ class RegressionTargets(RegressorMixin):
 def check_scale(y, dtype, *, small):
     """Raise a ValueError unless a data type can hold the squares of the targets.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n,) or (n, l)
-    dtype : data type
-        Of X.
-    small : bool
-        Whether to refuse targets that are too small, which later pieces of a stream may
-        have.
+    Targets of a later piece of a stream may be too `small`; else they may not.
     """
     low, high = (1e-150, 1e150) if "64" in str(dtype) else (1e-19, 1e19)
     largest = np.atleast_1d(np.abs(y).max(axis=0))
@@ -163,17 +156,20 @@ class ClassificationTargets(ClassifierMixin):
         self.classes_ = np.unique(classes)
 
     def _weights_of_classes(self, codes):
+        """Return the weight of each class, (k,); 0 of one that has no row."""
         if self.class_weight is None:
             return None
-        by_name = isinstance(self.class_weight, str)
-        labels = codes if by_name else self.classes_
-        weights = compute_sample_weight(self.class_weight, labels)
+        weights = np.zeros(len(self.classes_))
+        if isinstance(self.class_weight, str):
+            weights[codes] = compute_sample_weight(self.class_weight, codes)
+        else:
+            weights[:] = compute_sample_weight(self.class_weight, self.classes_)
         if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise ValueError(
                 "class_weight must give finite, nonnegative weights, not all zero; got "
                 f"{self.class_weight!r}"
             )
-        return weights if by_name else weights[codes]
+        return weights
 
     def _stratify(self, codes):
         return codes
@@ -194,18 +190,15 @@ class ClassificationTargets(ClassifierMixin):
         if len(self.classes_) == 1:
             return {"calibration_": Calibration(1.0, 1.0, (0.0,))}
         weights, codes = found.weights, _codes_of(found.targets)
-        class_weights = self._weights_of_classes(data.labels)
-        if class_weights is not None:
-            of_class = np.zeros(len(self.classes_))
-            of_class[data.labels] = class_weights
-            safe = np.where(of_class > 0, of_class, np.inf)
-            weights = weights / safe[codes]
+        of_class = self._weights_of_classes(data.labels)
+        if of_class is not None:
+            weights = weights / np.where(of_class > 0, of_class, np.inf)[codes]
         found = calibrate(
             self._as_indicators(found.values),
             codes,
             weights,
             found.n_observations,
-            keeps_decision=class_weights is None,
+            keeps_decision=of_class is None,
         )
         return {"calibration_": found}
 

@@ -48,40 +48,25 @@ def check_number(
 ):
     """Raise a ValueError unless `value` is a number between `low` and `high`.
 
-    Parameters
-    ----------
-    name : str
-        The parameter, for the message.
-    value : object
-    low, high : float
-        Bounds, included unless `open_ends`; no upper bound if `high` is None.
-    integer : bool, default=False
-        Whether only integers are valid.
-    open_ends : bool, default=False
-        Whether the bounds are excluded.
-    open_low : bool, default=False
-        Whether the lower bound is excluded.
-    or_auto : bool, default=False
-        Whether "auto" is valid too.
+    The bounds are included, except both if `open_ends`, or the lower one if `open_low`.
+    No `high` is no upper bound. With `or_auto`, "auto" is valid too.
     """
     if or_auto and is_auto(value):
         return
-    kind, given = Integral if integer else Real, value
-    valid = isinstance(value, kind) and not isinstance(value, bool | np.bool_)
-    value = plain(value)  # a bound may be outside the range of float32
-    if valid and open_ends:
-        valid = low < value and (high is None or value < high)
-    elif valid:
-        valid = low <= value and (high is None or value <= high)
-        valid = valid and not (open_low and value == low)
-    if valid and value < float("inf"):
-        return
+    valid = isinstance(value, Integral if integer else Real)
+    if valid and not isinstance(value, bool | np.bool_):
+        number = plain(value)  # a bound may be outside the range of float32
+        at_low, at_high = not (open_ends or open_low), not open_ends
+        fits = low < number or (at_low and low == number)
+        fits &= high is None or number < high or (at_high and number == high)
+        if fits and number < float("inf"):
+            return
     noun = "an integer" if integer else "a number"
     noun = f"'auto' or {noun}" if or_auto else noun
     above = ">" if open_ends or open_low else ">="
     below = "<" if open_ends else "<="
     bounds = f"{above} {low}" + ("" if high is None else f" and {below} {high}")
-    raise ValueError(f"{name} must be {noun} {bounds}; got {given!r}")
+    raise ValueError(f"{name} must be {noun} {bounds}; got {value!r}")
 
 
 def check_flag(name, value):
@@ -138,13 +123,7 @@ def check_method(centers, methods):
 
 
 def check_centers(centers, X, methods):
-    """Return the centers that the parameter `centers` gives, or None for a method.
-
-    Raises
-    ------
-    ValueError
-        Unless it is one of `methods`, or an array of rows with the features of X.
-    """
+    """Return given centers, with the features of X, or None for one of `methods`."""
     if check_method(centers, methods):
         return None
     centers = check_array(
@@ -156,11 +135,6 @@ def check_centers(centers, X, methods):
             f"got shape {tuple(centers.shape)}"
         )
     return centers
-
-
-def check_parameters(estimator):
-    """Raise a ValueError unless the parameters of an estimator are valid."""
-    estimator._check_parameters()
 
 
 def check_labels(classes):
@@ -194,17 +168,8 @@ def validated(
 ):
     """Return what scikit-learn's `validate_data` returns, or rows not in memory.
 
-    Parameters
-    ----------
-    estimator : estimator
-    X : array-like, file or Dask collection
-    y : array-like or Dask collection, default="no_validation"
-        By default, only X is returned.
-    reset : bool
-        Whether these rows set the number and names of the features.
-    ensure_min_samples : int, default=1
-    **checks_of_y : dict
-        Options of `check_X_y`.
+    By default, only X is returned. With `reset`, these rows set the number and names of
+    the features. The other options are those of `check_X_y`.
     """
     rows = lazy_rows(X)
     if rows is None:
@@ -280,60 +245,34 @@ def check_weights(sample_weight, n, name="sample_weight"):
     return weights
 
 
-def total_weights(sample_weight, class_weights, n):
-    """Return the product of both kinds of weights, or None."""
-    weights = check_weights(sample_weight, n)
-    if class_weights is not None:
-        weights = class_weights if weights is None else weights * class_weights
+def total_weights(sample_weight, of_class, labels, name="sample_weight"):
+    """Return the products of weights of rows and of their classes, or None."""
+    weights = check_weights(sample_weight, len(labels), name)
+    if of_class is not None:
+        weights = of_class[labels] * (1.0 if weights is None else weights)
         if not weights.any():
+            where = " of X_val" if name == "sample_weight_val" else ""
             raise ValueError(
-                "sample_weight and class_weight must leave a row with weight: "
-                "their product is zero for every sample"
+                f"{name} and class_weight must leave a row{where} with weight: their "
+                "product is zero for every row"
             )
     return weights
 
 
-def shared_out(X):
-    """Return a context in which the package itself parallelizes products of NumPy.
-
-    Other array libraries parallelize their own, perhaps with the same BLAS.
-    """
-    if is_array_api_obj(X) and not is_numpy_array(X):
-        return nullcontext()
-    return single_threaded_blas
-
-
 def on_its_device(method):
-    """Make a method of an estimator and X run on the estimator's device.
+    """Make a method of an estimator and X run as `computing` says.
 
-    There the package parallelizes large products, and BLAS runs on one thread. For a
-    Dask collection the method is called on every chunk, when the result is computed.
+    For a Dask collection it is called on every chunk, when the result is computed.
     """
 
     @wraps(method)
     def run(self, X, *args, **options):
         if is_dask(X):
             return by_chunks(self, method.__name__, X, *args, **options)
-        with advises_on_memory(self, method.__name__, X):
-            with working_device(self.device, X), shared_out(X):
-                return method(self, X, *args, **options)
+        with computing(self, method.__name__, X):
+            return method(self, X, *args, **options)
 
     return run
-
-
-@contextmanager
-def plain_parameters(estimator):
-    """Replace parameters that are NumPy scalars by Python's numbers for a while.
-
-    Their arithmetic would stay in float32 or int32, or overflow.
-    """
-    parameters = estimator.get_params(deep=False)
-    for name, value in parameters.items():
-        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
-            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
-    scalars = {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
-    with replaced_parameters(estimator, scalars):
-        yield
 
 
 @contextmanager
@@ -345,6 +284,18 @@ def replaced_parameters(estimator, values):
         yield
     finally:
         vars(estimator).update(given)
+
+
+def _plain_parameters(estimator):
+    """Return parameters that are NumPy scalars as Python's numbers.
+
+    Arithmetic of the scalars would stay in float32 or int32, or overflow.
+    """
+    parameters = estimator.get_params(deep=False)
+    for name, value in parameters.items():
+        if is_array_api_obj(value) and value.ndim == 0 and not np.isscalar(value):
+            raise ValueError(f"{name} must not be an array of shape (); got {value!r}")
+    return {k: plain(v) for k, v in parameters.items() if isinstance(v, np.generic)}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -362,8 +313,8 @@ def all_or_nothing(method):
     def run(self, X, *args, **options):
         before = dict(vars(self))
         try:
-            with plain_parameters(self), advises_on_memory(self, method.__name__, X):
-                with working_device(self.device, X), shared_out(X):
+            with replaced_parameters(self, _plain_parameters(self)):
+                with computing(self, method.__name__, X):
                     return method(self, X, *args, **options)
         except BaseException as error:
             # An interrupt of an inner estimator that this one fits undoes this fit.
@@ -388,10 +339,18 @@ _REMEDIES = {
 
 
 @contextmanager
-def advises_on_memory(estimator, method, X=None):
-    """Turn every error of running out of memory into a MemoryError with advice."""
+def computing(estimator, method, X=None):
+    """Compute on the estimator's device, where large products are parallelized here.
+
+    BLAS runs on one thread, except for other array libraries than NumPy, which
+    parallelize their own products, perhaps with the same BLAS. Every error of running
+    out of memory becomes a MemoryError with advice.
+    """
+    foreign = is_array_api_obj(X) and not is_numpy_array(X)
+    blas = nullcontext() if foreign else single_threaded_blas
     try:
-        yield
+        with working_device(estimator.device, X), blas:
+            yield
     except (MemoryError, RuntimeError) as error:
         said = str(error)
         ran_out = isinstance(error, MemoryError) or any(s in said for s in _RAN_OUT)

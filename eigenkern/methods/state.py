@@ -10,27 +10,14 @@ import numpy as np
 class State:
     """What a solver yields after each iteration.
 
-    Attributes
-    ----------
-    coef : object
-        The model: an array of coefficients, or an `Expansion`; None if there is none
-        before the last state.
-    counts : dict
-        Fitted attributes that the solver found or counted.
-    loss : float
-        Mean loss of an epoch, each batch measured before its update.
-    residual : float
-        The largest relative residual of the outputs.
-    converged, failed : bool
-        Whether every output is done; whether the solver cannot continue.
-    step_size : float
-        Step in use, without the factors of `StepSearch`.
-    n_step_halvings : int
-        How often the guard went back and halved the step.
-    out_of_sample : OutOfSample or None
-        Values to calibrate probabilities on.
-    rest : object
-        What another run resumes from.
+    `coef` is the model, an array or an `Expansion`; None if there is none before the
+    last state. `counts` are fitted attributes that the solver found or counted. `loss`
+    is the mean loss of an epoch, each batch measured before its update, and `residual`
+    the largest relative residual of the outputs. `converged`: every output is done;
+    `failed`: the solver cannot continue. `step_size` is the one in use, without the
+    factors of `StepSearch`, and `n_step_halvings` how often the guard went back and
+    halved it. `out_of_sample` has values to calibrate probabilities on, and `rest` is
+    what another run resumes from.
     """
 
     coef: Any
@@ -48,18 +35,20 @@ class State:
 class Saved:
     """An object that is saved by its attributes, for checkpoints.
 
-    Attributes
-    ----------
-    _saved : tuple of str or None
-        Names of the attributes that change; None: all.
+    `_saved` names those that change; None: all.
     """
 
     _saved: tuple[str, ...] | None = None
 
     def save(self):
         """Return the attributes, for `load`; lists are copied."""
-        names = vars(self) if self._saved is None else self._saved
-        return {name: _copied(getattr(self, name)) for name in names}
+        saved = {}
+        for name in vars(self) if self._saved is None else self._saved:
+            value = getattr(self, name)
+            if isinstance(value, Saved):
+                value = value.save()
+            saved[name] = list(value) if isinstance(value, list) else value
+        return saved
 
     def load(self, saved):
         """Take the attributes of another object for the same problem."""
@@ -69,9 +58,3 @@ class Saved:
                 part.load(value)
             else:
                 setattr(self, name, value)
-
-
-def _copied(value):
-    if isinstance(value, Saved):
-        return value.save()
-    return list(value) if isinstance(value, list) else value

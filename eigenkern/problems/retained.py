@@ -11,33 +11,20 @@ from ..rows.robust import cast
 from .data import Data, hold_out
 
 # Most rows to retain, most bytes, and the number of rows to retain even if they take
-# more bytes. Pickles stay small; sorted streams of 4000 rows (cpusmall, a9a) end near
-# the shuffled ones, or warn.
+# more bytes. Sorted streams of 4000 rows (cpusmall, a9a) end near the shuffled ones.
 _MAX_RETAINED, _MAX_RETAINED_BYTES, _MIN_RETAINED = 2000, 16e6, 250
-# Number of judges, the rows that show whether a model has become worse; and the growth
-# of the stream after which judges are drawn again. Mean losses of 500 rows have a
-# standard deviation of 6 % if residuals are normal; two models are compared on the same
-# rows.
+# Number of judges, whose mean losses have a standard deviation of 6 % if residuals are
+# normal, and the growth of the stream after which they are drawn again.
 _N_JUDGES, _JUDGES_GROWTH = 500, 1.25
 
 
 @dataclass(frozen=True)
 class Retained:
-    """A uniform sample of all rows of a stream so far.
+    """A uniform sample of all rows of a stream so far, without a random generator.
 
-    Attributes
-    ----------
-    data : Data
-        The rows, with their sample weights and without a random generator.
-    n_seen : int
-        Number of rows with positive weight so far.
-    n_most : int
-        Most rows to retain.
-    judges : Data
-        Some of them, to compare models on; drawn again once there are a quarter more
-        rows.
-    n_drawn : int
-        `n_seen` when the judges were drawn.
+    `n_seen` counts the rows with positive weight so far, and `n_most` is how many to
+    retain. The `judges` are some of the retained rows, to compare models on; they were
+    drawn after `n_drawn` rows, and are drawn again once there are a quarter more.
     """
 
     data: Data
@@ -50,7 +37,11 @@ class Retained:
     def of(cls, data):
         """Return the sample of the first rows."""
         data = _with_weight(data)
-        of_row = _n_bytes(data.X) / max(len(data.targets), 1)
+        X, n = data.X, max(len(data.targets), 1)
+        if scipy.sparse.issparse(X):
+            of_row = (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) / n
+        else:
+            of_row = n_bytes(X) / n
         n_most = max(_MAX_RETAINED_BYTES / max(of_row, 1.0), _MIN_RETAINED)
         none = data.take(np.arange(0))
         return cls(none, 0, int(min(n_most, _MAX_RETAINED)), none).plus(data)
@@ -67,7 +58,7 @@ class Retained:
         if len(taken):
             chosen = np.arange(min(self.n_seen + n, self.n_most))
             chosen[places[taken]] = n_before + taken
-            retained = joined([retained, data]).take(chosen)
+            retained = joined_data([retained, data]).take(chosen)
         more = replace(self, data=retained, n_seen=self.n_seen + n)
         if more.n_seen < _JUDGES_GROWTH * self.n_drawn:
             return more
@@ -95,19 +86,20 @@ class Retained:
         return self.data.take(order[:n])
 
 
-def joined(pieces):
-    """Return the rows of several pieces as one `Data`."""
-    first, weights = pieces[0], None
+def joined_data(pieces):
+    """Return several pieces as one `Data`, in the data type of the first."""
+    first, weights, parts = pieces[0], None, [piece.X for piece in pieces]
     if any(piece.weights is not None for piece in pieces):
-        weights = np.concatenate(
-            [
-                np.ones(len(piece.targets)) if piece.weights is None else piece.weights
-                for piece in pieces
-            ]
-        )
+        each = [piece.weights_of(np.arange(len(piece.targets))) for piece in pieces]
+        weights = np.concatenate(each)
+    dtype = first.X.dtype
+    if scipy.sparse.issparse(first.X):
+        X = scipy.sparse.vstack(parts, format="csr", dtype=dtype)
+    else:
+        X = namespace(first.X).concat([cast(part, dtype) for part in parts])
     return replace(
         first,
-        X=_joined_rows([piece.X for piece in pieces]),
+        X=X,
         targets=np.concatenate([piece.targets for piece in pieces]),
         labels=np.concatenate([piece.labels for piece in pieces]),
         weights=weights,
@@ -118,17 +110,3 @@ def _with_weight(data):
     data = replace(data, rng=None)
     rows = data.rows_with_weight()
     return data if len(rows) == len(data.targets) else data.take(rows)
-
-
-def _joined_rows(parts):
-    """Return rows as one array, in the data type of the first piece."""
-    if scipy.sparse.issparse(parts[0]):
-        return scipy.sparse.vstack(parts, format="csr", dtype=parts[0].dtype)
-    xp, dtype = namespace(parts[0]), parts[0].dtype
-    return xp.concat([cast(X, dtype) for X in parts])
-
-
-def _n_bytes(X):
-    if scipy.sparse.issparse(X):
-        return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
-    return n_bytes(X)

@@ -22,16 +22,16 @@ def test_the_best_scored_epoch_is_the_model(scores, best):
         fitted_attributes=lambda coef: {"coef_": coef},
     )
     # Coefficients are epoch numbers; zero and the start have no score.
-    rule = EpochRule(
-        "EigenPro",
-        "",
-        problem,
-        3,
-        1e-4,
-        5,
-        score=lambda epoch: np.nan if epoch < 0 else scores[epoch],
-        out_of_sample=lambda values: values,
+    model = SimpleNamespace(
+        max_iter=3,
+        tol=1e-4,
+        n_iter_no_change=5,
+        _score_values=lambda epoch, *_: np.nan if epoch < 0 else scores[epoch],
     )
+    data = SimpleNamespace(
+        labels=np.zeros(1), weights=None, out_of_sample=lambda _, values: values
+    )
+    rule = EpochRule(model, problem, data, held_out=[0])
     for i in range(3):
         rule.update(State(i, loss=1.0 / (i + 1), step_size=1.0))
     assert rule.fitted_attributes()["coef_"] == best
