@@ -48,13 +48,14 @@ from ..plan.sizes import n_sampled_rows
 from ..problems.data import Data
 from ..problems.retained import Retained
 from .eigenpro_fit import (
+    ExactlyOnCenters,
+    OnCenters,
+    OnRows,
     WatchedRounds,
     check_tuning,
     learner_of_fitted,
     new_learner,
-    prepare_exact,
-    prepare_machine,
-    prepare_on_centers,
+    prepared,
     warn_of_projections,
 )
 
@@ -253,11 +254,11 @@ class _EigenPro(Streaming, Model):
         """Return problem, solver, chosen attributes and rule of a fit."""
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         merged = data.merged(train, fewest=max(largest_size(self), 2))
-        if self.algorithm == "eigenpro3-exact":
-            return prepare_exact(self, merged, held_out)
-        spared = spare(self, merged, at_start=has_own_centers(self))
-        prepare = prepare_on_centers if has_own_centers(self) else prepare_machine
-        return prepare(self, merged, held_out, spared)
+        own = has_own_centers(self)
+        spared, basis = spare(self, merged, at_start=own), OnCenters if own else OnRows
+        if self.algorithm == "eigenpro3-exact" and not data.indefinite:
+            basis = ExactlyOnCenters
+        return prepared(basis(self, merged, held_out, spared), spared)
 
     def _check_stream(self):
         super()._check_stream()

@@ -72,30 +72,105 @@ def check_tuning(estimator):
     check_epochs(estimator)
 
 
-def chosen_ridge(model, problem, K, merged, in_double):
-    """Return alpha n, which a fit may choose.
+class Basis:
+    """What a model is fitted on: a problem, and the two ways to solve it.
 
-    The choice uses K, the kernel matrix of the training rows or a sample of them;
-    `merged` are the training rows, and `in_double` as in `auto_ridge`.
+    A subclass defines what `prepared` calls, in its order:
+
+    - ``_problem(predicted)``: the problem, with rows to predict;
+    - ``ridge()``: c = alpha n, which a fit may choose;
+    - ``plan(ridge, direct=)``: the `Plan`, direct only if it may be so;
+    - ``solved(ridge)``: coefficients, loss, chosen attributes and left-out values of a
+      direct solution, or None;
+    - ``tune(plan, ridge)``: chooses preconditioner, batch and step, and sets `chosen`,
+      the fitted attributes of all that;
+    - ``epochs(start, rows)``: the solver that visits a slice of the rows, or all for
+      None;
+    - ``gone_on(state)``: the solver that continues from a state on all rows.
     """
+
+    rule = EpochRule
+
+    def __init__(self, model, merged, held_out, spared):
+        self.model, self.merged, self.held_out = model, merged, held_out
+        self.problem = self._problem(held_out if spared is None else spared.rows)
+        self.problem.within = merged.within
+
+    def start(self):
+        """Return zero, or the coefficients that ``warm_start=True`` continues from."""
+        model, problem = self.model, self.problem
+        if not model.warm_start or not hasattr(model, "dual_coef_"):
+            return problem.initial_coef()
+        shape = (problem.n_coefficients, problem.targets.shape[1])
+        given = tuple(model.dual_coef_.shape)
+        if given != shape or not problem.has_centers(model.centers_):
+            raise ValueError(
+                "warm_start=True continues from the coefficients of the previous fit "
+                f"and needs the same X (or centers) and outputs: coefficients of shape "
+                f"{shape}; got a previous fit with shape {given}"
+                + (" and other rows" if given == shape else "")
+            )
+        return problem.coef_of(model.dual_coef_)
+
+
+def prepared(basis, spared):
+    """Return problem, solver, chosen attributes and rule: directly, or by epochs."""
+    ridge = basis.ridge()
+    plan = basis.plan(ridge, direct=True)
+    if plan.method == "direct":
+        found = basis.solved(ridge)
+        if found is not None:
+            return _solution(basis.problem, *found)
+        plan = basis.plan(ridge, direct=False)
+    start = basis.start()
+    basis.tune(plan, ridge)
+    solver = basis.epochs(start, None if spared is None else spared.visited)
+    if spared is not None:
+        solver = spared.states(solver, basis.gone_on)
+    given = basis.model, basis.problem, basis.merged.data, basis.held_out
+    rule = basis.rule(*given, start=start, spared=spared)
+    return basis.problem, solver, basis.chosen, rule
+
+
+def _solution(problem, coef, loss, chosen, left_out):
+    """Return problem, solver, chosen attributes and rule of a direct solution."""
+    loss += problem.within
+    chosen = dict.fromkeys(_CHOSEN) | chosen
+    chosen |= {
+        "algorithm_": "direct",
+        "n_iter_": 1,
+        "loss_curve_": [loss],
+        "validation_scores_": None,
+        "n_step_halvings_": 0,
+    }
+    solver = iter([State(coef, chosen, out_of_sample=left_out)])
+    return problem, solver, chosen, SolutionRule(problem, [loss])
+
+
+def _chosen_ridge(basis, K, in_double):
+    """Return c: given, or chosen on K, the kernel matrix of rows or a sample of them.
+
+    `in_double` is that of `auto_ridge`.
+    """
+    model, problem = basis.model, basis.problem
     if not chooses_penalty(model):
         return given_penalty(model) * problem.targets.shape[0]
     return auto_ridge(
         K,
         problem.targets,
         problem.weights,
-        replicates=merged.replicates,
+        replicates=basis.merged.replicates,
         labels=is_classifier(model),
         in_double=in_double,
     )
 
 
-def tuned(model, problem, K, sizes, *, of_all_rows):
-    """Return preconditioner, batch and step for a model, measured on its matrix K.
+def _tuned(basis, K, sizes, *, of_all_rows):
+    """Return preconditioner, batch and step, measured on K(X, X).
 
     The eigenvectors are those of a subsample, or with `of_all_rows` those of all rows.
     """
-    make_preconditioner = Spectral.of
+    model, problem, make_preconditioner = basis.model, basis.problem, Spectral.of
     if of_all_rows:
         options = {"svd_solver": model.svd_solver, "rng": problem.rng}
         make_preconditioner = partial(GlobalSpectral.of, **options)
@@ -108,22 +183,6 @@ def tuned(model, problem, K, sizes, *, of_all_rows):
         step_size=model.step_size,
         damping=model.damping,
     )
-
-
-def first_coef(model, problem):
-    """Return zero, or the coefficients that ``warm_start=True`` continues from."""
-    if not model.warm_start or not hasattr(model, "dual_coef_"):
-        return problem.initial_coef()
-    shape = (problem.n_coefficients, problem.targets.shape[1])
-    same = tuple(model.dual_coef_.shape) == shape
-    if not same or not problem.has_centers(model.centers_):
-        raise ValueError(
-            "warm_start=True continues from the coefficients of the previous fit and "
-            f"needs the same X (or centers) and outputs: coefficients of shape "
-            f"{shape}; got a previous fit with shape {tuple(model.dual_coef_.shape)}"
-            + (" and other rows" if same else "")
-        )
-    return problem.coef_of(model.dual_coef_)
 
 
 # Fitted attributes of what was chosen, and their places in `Tuning`.
@@ -149,131 +208,91 @@ def tuned_attributes(tuning, problem):
     return attributes | {"eigenvalues_": problem.to_source(attributes["eigenvalues_"])}
 
 
-def prepared_solution(problem, coef, loss, chosen, out_of_sample):
-    """Return problem, solver, chosen attributes and rule of a direct solution.
+class OnRows(Basis):
+    """Every training row is a center: EigenPro 1 and 2, or one Cholesky factor."""
 
-    Parameters
-    ----------
-    problem : Problem
-    coef : array of shape (n, l)
-    loss : float
-    chosen : dict
-        Fitted attributes that only some direct solutions have.
-    out_of_sample : OutOfSample or None
-    """
-    chosen = dict.fromkeys(_CHOSEN) | chosen
-    loss += problem.within
-    chosen |= {
-        "algorithm_": "direct",
-        "n_iter_": 1,
-        "loss_curve_": [loss],
-        "validation_scores_": None,
-        "n_step_halvings_": 0,
-    }
-    solver = iter([State(coef, chosen, out_of_sample=out_of_sample)])
-    return problem, solver, chosen, SolutionRule(problem, [loss])
+    def _problem(self, predicted):
+        model, data = self.model, self.merged.data
+        self._shape = shape_of(model, data, len(self.merged.rows), self.held_out)
+        self._plan = plan_on_rows(self._shape)
+        problem = KernelProblem(
+            self.merged,
+            predicted,
+            kernel=model.kernel,
+            bandwidth=model.bandwidth,
+            device=model.device,
+        )
+        if data.indefinite and self._plan.fits:
+            problem = problem.in_double().positive()
+        return problem
 
+    def ridge(self):
+        problem, in_double = self.problem, None
+        if not (problem.kernel is None or self.merged.data.indefinite):
+            in_double = problem.first_rows_in_double
+        return _chosen_ridge(self, problem.operator, in_double)
 
-def prepare_machine(model, merged, held_out, spared):
-    """Return problem, solver, chosen attributes and rule of a kernel machine.
+    def plan(self, ridge, *, direct):
+        return self._plan if direct else plan_on_rows(self._shape, direct=False)
 
-    Parameters
-    ----------
-    model : EigenProRegressor or EigenProClassifier
-    merged : Merged
-        The training rows.
-    held_out : ndarray of int or None
-        Rows to score the epochs.
-    spared : Spared or None
-        The spared training rows.
-    """
-    n, data = len(merged.rows), merged.data
-    shape = shape_of(model, data, n, held_out)
-    plan = plan_on_rows(shape)
-    problem = KernelProblem(
-        merged,
-        held_out if spared is None else spared.rows,
-        kernel=model.kernel,
-        bandwidth=model.bandwidth,
-        device=model.device,
-    )
-    if data.indefinite and plan.fits:
-        problem = problem.in_double().positive()
-    in_double = None
-    if not (problem.kernel is None or data.indefinite):
-        in_double = problem.first_rows_in_double
-    ridge = chosen_ridge(model, problem, problem.operator, merged, in_double)
-    if plan.method == "direct":
-        prepared = _prepare_direct_machine(model, problem, ridge, merged)
-        if prepared is not None:
-            return prepared
-        plan = plan_on_rows(shape, direct=False)
-    if ridge:
-        problem = problem.penalized(ridge)
-    is_eigenpro1 = model.algorithm == "eigenpro1"
-    if plan.first:
-        problem = problem.cached(model.cache_size, plan.kept)
-    K, sizes = problem.operator, plan.sizes
-    tuning = tuned(model, problem, K, sizes, of_all_rows=is_eigenpro1)
-    if not plan.first:
-        problem = problem.cached(model.cache_size, plan.kept)
-    P, row_steps = tuning.preconditioner, None
-    if tuning.largest_entry is not None:
-        largest = tuning.largest_entry
-        row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
-    make_solver = partial(
-        eigenpro,
-        problem.operator,
-        problem.targets,
-        P,
-        weights=problem.weights,
-        batch_size=tuning.batch_size,
-        step_size=tuning.step_size,
-        rng=problem.rng,
-        step=step_on_all_rows if is_eigenpro1 else step_on_rows,
-        row_steps=row_steps,
-    )
-    start = first_coef(model, problem)
-    solver = make_solver(
-        coef=start,
-        try_steps=is_auto(model.step_size),
-        rows=None if spared is None else spared.visited,
-    )
-    if spared is not None:
-        solver = spared.states(solver, partial(gone_on, make_solver))
-    chosen = tuned_attributes(tuning, problem) | {
-        "algorithm_": chosen_algorithm(model),
-        "alpha_": ridge / n,
-        "cache_size_": problem.cache_megabytes,
-    }
-    rule = EpochRule(model, problem, merged.data, held_out, start=start, spared=spared)
-    return problem, solver, chosen, rule
+    def solved(self, ridge):
+        # Without a penalty a small one makes the model about as smooth as `max_iter`
+        # epochs would. A penalty below the rounding of single precision needs kernel
+        # values in double precision, in the fit and in predictions.
+        penalty, n = EPOCH_PENALTY / self.model.max_iter, len(self.merged.rows)
+        problem = self.problem.precise_enough(ridge)
+        K, y, w = problem.operator, problem.targets, problem.weights
+        found = solve_directly(K, y, w, penalty, ridge=ridge)
+        if found is None:
+            return None
+        loss = weighted_mean_square(found.residual, w)
+        if not loss <= problem.loss(problem.initial_coef()):
+            return None
+        self.problem = problem
+        places = np.arange(n - found.kept.shape[0], n)
+        residual = to_numpy(found.residual[int(places[0]) :, :])
+        left_out = self.merged.left_out(places, residual, to_numpy(found.kept))
+        chosen = {"alpha_": ridge / n, "cache_size_": n**2 * K.itemsize / 1e6}
+        return found.coef, loss, chosen, left_out
 
+    def tune(self, plan, ridge):
+        model, problem = self.model, self.problem
+        if ridge:
+            problem = problem.penalized(ridge)
+        all_rows = model.algorithm == "eigenpro1"
+        if plan.first:
+            problem = problem.cached(model.cache_size, plan.kept)
+        tuning = _tuned(self, problem.operator, plan.sizes, of_all_rows=all_rows)
+        if not plan.first:
+            problem = problem.cached(model.cache_size, plan.kept)
+        self.problem, P, row_steps = problem, tuning.preconditioner, None
+        if tuning.largest_entry is not None:
+            largest = tuning.largest_entry
+            row_steps = RowSteps(P, problem.diagonal, problem.weights, largest)
+        self._solver = partial(
+            eigenpro,
+            problem.operator,
+            problem.targets,
+            P,
+            weights=problem.weights,
+            batch_size=tuning.batch_size,
+            step_size=tuning.step_size,
+            rng=problem.rng,
+            step=step_on_all_rows if all_rows else step_on_rows,
+            row_steps=row_steps,
+        )
+        self.chosen = tuned_attributes(tuning, problem) | {
+            "algorithm_": chosen_algorithm(model),
+            "alpha_": ridge / len(self.merged.rows),
+            "cache_size_": problem.cache_megabytes,
+        }
 
-def _prepare_direct_machine(model, problem, ridge, merged):
-    """Return the same for a direct solution, or None if it fails.
+    def epochs(self, start, rows):
+        tries = is_auto(self.model.step_size)
+        return self._solver(coef=start, try_steps=tries, rows=rows)
 
-    If `ridge` is 0, a small penalty, `EPOCH_PENALTY` over `max_iter`, makes it about as
-    smooth as `max_iter` epochs would. A penalty below the rounding of single precision
-    needs kernel values in double precision, in the fit and in predictions.
-    """
-    penalty = EPOCH_PENALTY / model.max_iter
-    problem = problem.precise_enough(ridge)
-    K = problem.operator
-    found = solve_directly(K, problem.targets, problem.weights, penalty, ridge=ridge)
-    if found is None:
-        return None
-    loss = weighted_mean_square(found.residual, problem.weights)
-    if not loss <= problem.loss(problem.initial_coef()):
-        return None
-    chosen = {
-        "alpha_": ridge / len(merged.rows),
-        "cache_size_": K.shape[0] ** 2 * K.itemsize / 1e6,
-    }
-    places = np.arange(len(merged.rows) - found.kept.shape[0], len(merged.rows))
-    residual = to_numpy(found.residual[int(places[0]) :, :])
-    out_of_sample = merged.left_out(places, residual, to_numpy(found.kept))
-    return prepared_solution(problem, found.coef, loss, chosen, out_of_sample)
+    def gone_on(self, state):
+        return gone_on(self._solver, state)
 
 
 # Minimum number of batches in an epoch: a direct solution counts as this many
@@ -281,114 +300,122 @@ def _prepare_direct_machine(model, problem, ridge, merged):
 _LEAST_BATCHES = 8
 
 
-def prepare_on_centers(model, merged, held_out, spared):
-    """Return problem, solver, chosen attributes and rule of EigenPro 3 and 4.
+class ProjectedRule(EpochRule):
+    """The rule of epochs that also warns if projections were inaccurate."""
 
-    Parameters
-    ----------
-    model : EigenProRegressor or EigenProClassifier
-    merged : Merged
-        The training rows.
-    held_out : ndarray of int or None
-        Rows to score the epochs.
-    spared : Spared or None
-        The spared training rows.
-    """
-    predicted = held_out if spared is None else spared.rows
-    problem = _chosen_problem(model, merged.data, merged.rows, predicted)
-    problem.within = merged.within
-    if merged.data.indefinite:  # no projection exists, and no penalty can be chosen
-        ridge = given_penalty(model) * problem.n_rows
-        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
-        if prepared is not None:
-            return prepared
-    K, p = problem.sampled_kernel(), problem.n_coefficients
-    ridge = chosen_ridge(model, problem, K, merged, problem.sampled_kernel_in_double)
-    shape = shape_of(model, merged.data, problem.n_rows, held_out)
-    plan = plan_on_centers(shape, p)
-    if plan.method == "direct":
-        prepared = _prepare_direct_on_centers(model, problem, ridge, merged)
-        if prepared is not None:
-            return prepared
-        plan = plan_on_centers(shape, p, direct=False)
-    start = first_coef(model, problem)
-    learner = Learner.make(
-        model, problem, plan, ridge / problem.n_rows, start, n_rows=problem.n_rows
-    )
-    if plan.kept:
-        problem = problem.kept(model.cache_size)
-    batches = partial(problem.batches, learner.tuning.batch_size)
-    visited = batches if spared is None else partial(batches, spared.visited)
-    solver = learner.solver(visited, try_half_steps=is_auto(model.step_size))
-    if spared is not None:
-        solver = spared.states(solver, partial(learner.gone_on, batches))
-    chosen = learner.chosen_attributes() | {
-        "algorithm_": chosen_algorithm(model),
-        "cache_size_": problem.cache_megabytes,
-    }
-    rule = ProjectedRule(
-        model, problem, merged.data, held_out, start=start, spared=spared
-    )
-    return problem, solver, chosen, rule
+    def fitted_attributes(self, interrupted=False):
+        attributes = super().fitted_attributes(interrupted)
+        warn_of_projections(self._name, attributes)
+        return attributes
 
 
-def prepare_exact(model, merged, held_out):
-    """Return the same for EigenPro 3 with exact projections of full batches."""
-    data = merged.data
-    if data.indefinite:
-        return prepare_on_centers(model, merged, held_out, None)
-    problem = _chosen_problem(model, data, merged.rows, held_out)
-    problem.within = merged.within
-    n, start = problem.n_rows, first_coef(model, problem)
-    if not is_auto(model.batch_size) and model.batch_size != n:
-        raise ValueError(
-            "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
-            f"steps take all {n} training rows; got {model.batch_size}"
+class OnCenters(Basis):
+    """A model has centers of its own: EigenPro 3 and 4, or normal equations."""
+
+    rule = ProjectedRule
+
+    def _problem(self, predicted):
+        problem = _chosen_problem(
+            self.model, self.merged.data, self.merged.rows, predicted
         )
-    problem.check_memory()
-    plan = plan_on_centers(shape_of(model, data, n), problem.n_coefficients)
-    K = problem.row_operator()
-    tuning = tuned(model, problem, K, plan.sizes, of_all_rows=True)
-    K = problem.matrix()
-    solver = projected_exactly(
-        K,
-        problem.targets,
-        problem.weights,
-        tuning.preconditioner,
-        ExactProjection(CenterFactor(problem.center_matrix)),
-        iterate=Iterate.of(start),
-        step_size=tuning.step_size,
-    )
-    chosen = tuned_attributes(tuning, problem) | {
-        "algorithm_": chosen_algorithm(model),
-        "alpha_": 0.0,
-        "cache_size_": K.shape[0] * K.shape[1] / 1e6 * problem.center_matrix.itemsize,
-        "projection_interval_": 1,
-    }
-    rule = ProjectedRule(model, problem, data, held_out, start=start)
-    return problem, solver, chosen, rule
+        self._shape = shape_of(
+            self.model, self.merged.data, problem.n_rows, self.held_out
+        )
+        return problem
+
+    def ridge(self):
+        problem = self.problem
+        if self.merged.data.indefinite:  # no penalty can be chosen
+            return given_penalty(self.model) * problem.n_rows
+        K = problem.sampled_kernel()
+        return _chosen_ridge(self, K, problem.sampled_kernel_in_double)
+
+    def plan(self, ridge, *, direct):
+        p, indefinite = self.problem.n_coefficients, self.merged.data.indefinite
+        # On indefinite kernels no projection exists.
+        return plan_on_centers(self._shape, p, direct=direct, needed=indefinite)
+
+    def solved(self, ridge):
+        model, problem = self.model, self.problem
+        least, size = problem.least_ridge(), problem.entry_size()
+        if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
+            return None
+        if ridge:
+            ridge = max(ridge, least)
+        penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
+        coef, left_out = problem.solved(ridge or penalty, self.merged)
+        if coef is None:
+            return None
+        chosen = {
+            "cache_size_": 0.0,
+            "alpha_": ridge / problem.n_rows,
+            "projection_interval_": None,
+            "t_": _LEAST_BATCHES * model.max_iter,
+            "projection_residual_": 0.0,
+        }
+        return coef, problem.loss(coef), chosen, left_out
+
+    def tune(self, plan, ridge):
+        model, problem = self.model, self.problem
+        n, alpha = problem.n_rows, ridge / problem.n_rows
+        self._learner = Learner.make(model, problem, plan, alpha, n_rows=n)
+        if plan.kept:
+            self.problem = problem = problem.kept(model.cache_size)
+        self._batches = partial(problem.batches, plan.batch_size)
+        self.chosen = self._learner.chosen_attributes() | {
+            "algorithm_": chosen_algorithm(model),
+            "cache_size_": problem.cache_megabytes,
+        }
+
+    def epochs(self, start, rows):
+        self._learner.iterate = Iterate.of(start)
+        batches = self._batches if rows is None else partial(self._batches, rows)
+        tries = is_auto(self.model.step_size)
+        return self._learner.solver(batches, try_half_steps=tries)
+
+    def gone_on(self, state):
+        return self._learner.gone_on(self._batches, state)
 
 
-def _prepare_direct_on_centers(model, problem, ridge, merged):
-    """Return the same for a direct solution, or None if it fails."""
-    least, size = problem.least_ridge(), problem.entry_size()
-    if not 0 < size < np.inf or (given_penalty(model) > 0 and ridge <= least):
-        return None
-    if ridge:
-        ridge = max(ridge, least)
-    penalty = max(EPOCH_PENALTY / model.max_iter * size, least)
-    coef, out_of_sample = problem.solved(ridge or penalty, merged)
-    if coef is None:
-        return None
-    loss = problem.loss(coef)
-    chosen = {
-        "cache_size_": 0.0,
-        "alpha_": ridge / problem.n_rows,
-        "projection_interval_": None,
-        "t_": _LEAST_BATCHES * model.max_iter,
-        "projection_residual_": 0.0,
-    }
-    return prepared_solution(problem, coef, loss, chosen, out_of_sample)
+class ExactlyOnCenters(OnCenters):
+    """EigenPro 3 with exact projections of full batches."""
+
+    def ridge(self):
+        return 0.0
+
+    def plan(self, ridge, *, direct):
+        n, m = self.problem.n_rows, self.model.batch_size
+        if not is_auto(m) and m != n:
+            raise ValueError(
+                "batch_size must be 'auto' with algorithm='eigenpro3-exact', whose "
+                f"steps take all {n} training rows; got {m}"
+            )
+        self.problem.check_memory()
+        return super().plan(ridge, direct=False)
+
+    def tune(self, plan, ridge):
+        problem = self.problem
+        tuning = _tuned(self, problem.row_operator(), plan.sizes, of_all_rows=True)
+        K = problem.matrix()
+        self._solver = partial(
+            projected_exactly,
+            K,
+            problem.targets,
+            problem.weights,
+            tuning.preconditioner,
+            ExactProjection(CenterFactor(problem.center_matrix)),
+            step_size=tuning.step_size,
+        )
+        n_bytes = K.shape[0] * K.shape[1] * problem.center_matrix.itemsize
+        self.chosen = tuned_attributes(tuning, problem) | {
+            "algorithm_": self.model.algorithm,
+            "alpha_": 0.0,
+            "cache_size_": n_bytes / 1e6,
+            "projection_interval_": 1,
+        }
+
+    def epochs(self, start, rows):
+        return self._solver(iterate=Iterate.of(start))
 
 
 def _chosen_problem(model, data, train, held_out=None, *, streams=False):
@@ -720,16 +747,6 @@ class WatchedRounds:
         batch = problem.batch(judges.X, judges.targets, judges.weights)
         residual = batch.operator @ iterate.mean - batch.targets
         return weighted_mean_square(residual, batch.weights)
-
-
-class ProjectedRule(EpochRule):
-    """The rule of epochs that also warns if projections were inaccurate."""
-
-    def fitted_attributes(self, interrupted=False):
-        """Return the attributes of the model and of the epochs."""
-        attributes = super().fitted_attributes(interrupted)
-        warn_of_projections(self._name, attributes)
-        return attributes
 
 
 def warn_of_projections(name, attributes):

@@ -23,7 +23,7 @@ from ..arrays.linalg import large_product
 from ..fitting.checkpoint import Checkpoint
 from ..fitting.model import Model, may_spare, spare, split
 from ..fitting.outcome import have_leverage, warn_of_leverage
-from ..fitting.rules import EpochRule
+from ..fitting.planning import shape_of
 from ..fitting.streaming import Streaming
 from ..fitting.targets import ClassificationTargets, RegressionTargets
 from ..fitting.validation import check_flag, check_number
@@ -50,8 +50,9 @@ from ..rows.lazy_rows import is_lazy
 from ..rows.robust import cast
 from .eigenpro_fit import (
     EPOCH_PENALTY,
+    Basis,
     check_tuning,
-    prepared_solution,
+    prepared,
     tuned_attributes,
 )
 
@@ -169,81 +170,19 @@ class _LinearEigenPro(Streaming, Model):
         return may_spare(self)
 
     def _plan(self, shape):
-        n = shape.n_train
-        features = CenteredFeatures(shape.X[:n], shape.X[0])
+        features = CenteredFeatures(shape.X[: shape.n_train], shape.X[0])
         alpha = float(has_penalty(self))  # only whether it is 0 matters
-        direct = is_solved_directly(self, features)
-        given = alpha, self.batch_size, self.subsample_size
-        sizes = partial(sizes_of_features, features, shape.n_outputs, *given)
-        return plan_on_features(shape, features, direct, sizes)
+        return plan_on_features(
+            shape, features, alpha, is_solved_directly(self, features)
+        )
 
     def _prepare(self, data):
         train, held_out = split(data, stops_early(self), self.validation_fraction)
         data, train = _without_leverage(data, train)
         fewest = max(largest_size(self), data.X.shape[1])
         merged = data.merged(train, fewest=fewest)
-        data, train = merged.data, merged.rows
         spared = spare(self, merged)
-        problem = self._problem(
-            data,
-            train,
-            held_out if spared is None else spared.rows,
-            self.fit_intercept,
-            needs_normal=partial(is_solved_directly, self),
-        )
-        problem.within = merged.within
-        ridge, begun = given_penalty(self) * len(train), None
-        if chooses_penalty(self):
-            X, y = problem.operator, problem.targets
-            ridge, begun = auto_ridge_of_features(
-                X, y, problem.weights, replicates=merged.replicates
-            )
-        alpha = ridge / len(train)
-        in_core = problem.operator.in_core
-        if (alpha > 0 or in_core) and is_solved_directly(self, problem.operator):
-            prepared = self._prepare_direct(problem, alpha, begun, merged)
-            if prepared is not None:
-                return prepared
-        begun = problem.normal = None  # free d x d numbers
-        tuning = self._tune(problem, alpha)
-        start = self._first_coef(problem)
-        chosen = self._chosen(problem, alpha, tuning)
-        make_solver = partial(self._solver, problem, tuning.preconditioner, chosen)
-        solver = make_solver(
-            coef=start,
-            try_steps=is_auto(self.step_size),
-            rows=None if spared is None else spared.visited,
-        )
-        if spared is not None:
-            solver = spared.states(solver, partial(gone_on, make_solver))
-        rule = EpochRule(self, problem, data, held_out, start=start, spared=spared)
-        return problem, solver, chosen, rule
-
-    def _prepare_direct(self, problem, alpha, begun, merged):
-        """Return the same for a direct solution, or None if it fails.
-
-        It is one step of EigenPro with all eigenvectors. If `alpha` is 0, a small
-        penalty makes it about as smooth as `max_iter` epochs would.
-        """
-        found = solve_features_directly(
-            problem.operator,
-            problem.targets,
-            problem.weights,
-            alpha * len(merged.rows),
-            EPOCH_PENALTY / self.max_iter,
-            has_mean=self.fit_intercept,
-            begun=begun,
-            normal=problem.normal,
-        )
-        of_mean = weighted_mean_square(problem.targets, problem.weights)
-        if found is None or not found.loss <= of_mean:
-            return None
-        problem.normal = None
-        places = np.arange(found.kept.shape[0])
-        residual, kept = to_numpy(found.residual), to_numpy(found.kept)
-        out_of_sample = merged.left_out(places, residual, kept)
-        chosen = self._chosen(problem, alpha)
-        return prepared_solution(problem, found.coef, found.loss, chosen, out_of_sample)
+        return prepared(OnFeatures(self, merged, held_out, spared), spared)
 
     def _problem(self, data, train, held_out, center, seen=None, **options):
         return LinearProblem(
@@ -271,17 +210,8 @@ class _LinearEigenPro(Streaming, Model):
             **options,
         )
 
-    def _tune(self, problem, alpha=0.0, *, batch_size=None):
-        """Return the tuning; if `batch_size` is given, for a piece of a stream."""
-        in_pieces = batch_size is not None
-        sizes = sizes_of_features(
-            problem.operator,
-            problem.targets.shape[1],
-            alpha,
-            batch_size if in_pieces else self.batch_size,
-            self.subsample_size,
-            in_pieces=in_pieces,
-        )
+    def _tuned(self, problem, sizes):
+        """Return preconditioner and step; `sizes` are those of `sizes_of_features`."""
         return tune_on_features(
             problem.operator,
             sizes,
@@ -305,20 +235,6 @@ class _LinearEigenPro(Streaming, Model):
         vectors = problem.xp.asarray(tuning.preconditioner.vectors.T, copy=True)
         chosen |= {"algorithm_": "eigenpro", "components_": problem.to_source(vectors)}
         return chosen | tuned_attributes(tuning, problem)
-
-    def _first_coef(self, problem):
-        """Return zero, or the coefficients that ``warm_start=True`` continues from."""
-        if not self.warm_start or not hasattr(self, "coef_"):
-            return problem.initial_coef()
-        (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
-        shape = tuple(self.coef_.shape)
-        if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
-            raise ValueError(
-                "warm_start=True continues from the coefficients of the previous fit "
-                f"and needs as many features and outputs: {d} and {n_outputs}; "
-                f"got coef_ of shape {shape}"
-            )
-        return problem.coef_of(self.coef_)
 
     @property
     def _seen(self):
@@ -358,7 +274,10 @@ class _LinearEigenPro(Streaming, Model):
             coef, m = problem.initial_coef(), self.batch_size
         alpha, halvings = given_penalty(self), 0
         if anew:
-            tuning = self._tune(problem, batch_size=m)
+            given = 0.0, m, self.subsample_size
+            X, n_outputs = problem.operator, problem.targets.shape[1]
+            sizes = sizes_of_features(X, n_outputs, *given, in_pieces=True)
+            tuning = self._tuned(problem, sizes)
             preconditioner = tuning.preconditioner
             chosen = self._chosen(problem, alpha, tuning)
         else:
@@ -418,6 +337,91 @@ class _LinearEigenPro(Streaming, Model):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+class OnFeatures(Basis):
+    """Rows of features: linear EigenPro, or one factor of F' F or F F'."""
+
+    def _problem(self, predicted):
+        model, merged = self.model, self.merged
+        return model._problem(
+            merged.data,
+            merged.rows,
+            predicted,
+            model.fit_intercept,
+            needs_normal=partial(is_solved_directly, model),
+        )
+
+    def ridge(self):
+        problem, self._begun = self.problem, None
+        if not chooses_penalty(self.model):
+            return given_penalty(self.model) * len(self.merged.rows)
+        ridge, self._begun = auto_ridge_of_features(
+            problem.operator,
+            problem.targets,
+            problem.weights,
+            replicates=self.merged.replicates,
+        )
+        return ridge
+
+    def plan(self, ridge, *, direct):
+        X, n = self.problem.operator, len(self.merged.rows)
+        direct = direct and (ridge > 0 or X.in_core)
+        direct = direct and is_solved_directly(self.model, X)
+        if not direct:
+            self._begun = self.problem.normal = None  # free d x d numbers
+        shape = shape_of(self.model, self.merged.data, n, self.held_out)
+        return plan_on_features(shape, X, ridge / n, direct)
+
+    def solved(self, ridge):
+        # One step of EigenPro with all eigenvectors. Without a penalty a small one
+        # makes the model about as smooth as `max_iter` epochs would.
+        model, problem, n = self.model, self.problem, len(self.merged.rows)
+        found = solve_features_directly(
+            problem.operator,
+            problem.targets,
+            problem.weights,
+            ridge,
+            EPOCH_PENALTY / model.max_iter,
+            has_mean=model.fit_intercept,
+            begun=self._begun,
+            normal=problem.normal,
+        )
+        of_mean = weighted_mean_square(problem.targets, problem.weights)
+        if found is None or not found.loss <= of_mean:
+            return None
+        problem.normal = None
+        places, kept = np.arange(found.kept.shape[0]), to_numpy(found.kept)
+        left_out = self.merged.left_out(places, to_numpy(found.residual), kept)
+        return found.coef, found.loss, model._chosen(problem, ridge / n), left_out
+
+    def start(self):
+        model, problem = self.model, self.problem
+        if not model.warm_start or not hasattr(model, "coef_"):
+            return problem.initial_coef()
+        (_, d), n_outputs = problem.operator.shape, problem.targets.shape[1]
+        shape = tuple(model.coef_.shape)
+        if shape not in ((d,), (n_outputs, d)) or (len(shape) == 1 and n_outputs > 1):
+            raise ValueError(
+                "warm_start=True continues from the coefficients of the previous fit "
+                f"and needs as many features and outputs: {d} and {n_outputs}; "
+                f"got coef_ of shape {shape}"
+            )
+        return problem.coef_of(model.coef_)
+
+    def tune(self, plan, ridge):
+        model, problem = self.model, self.problem
+        tuning, alpha = model._tuned(problem, plan.sizes), ridge / len(self.merged.rows)
+        self.chosen = model._chosen(problem, alpha, tuning)
+        given = problem, tuning.preconditioner, self.chosen
+        self._solver = partial(model._solver, *given)
+
+    def epochs(self, start, rows):
+        tries = is_auto(self.model.step_size)
+        return self._solver(coef=start, try_steps=tries, rows=rows)
+
+    def gone_on(self, state):
+        return gone_on(self._solver, state)
 
 
 def _without_leverage(data, rows):

@@ -37,6 +37,7 @@ from .sizes import (
     n_sampled_rows,
     projection_interval,
     projection_work,
+    sizes_of_features,
     tuning_bytes,
 )
 
@@ -125,10 +126,11 @@ def plan_on_rows(shape, *, direct=True):
 
 
 def plan_on_centers(
-    shape, p, *, direct=True, n_rows=None, n_epochs=None, batch_size=None
+    shape, p, *, direct=True, needed=False, n_rows=None, n_epochs=None, batch_size=None
 ):
     """Return the plan of a model on p centers; `direct` as in `plan_on_rows`.
 
+    `needed` says that a direct solution is, whatever it costs.
     `n_rows` are those of an epoch, infinite for a stream, and `batch_size` that of
     earlier pieces. Chosen besides, for epochs: whether a `factor` projects, or
     conjugate gradients; T, the `interval` of projections, and whether `every_step` is
@@ -141,11 +143,13 @@ def plan_on_centers(
     fit, Z = Costs(shape), shape.matrix(p, p, symmetric=True)
     fit.holds("centers", p * (d + Z.row_width) * size)
     fit.holds("targets", (8 + size) * n * k)
-    if e.algorithm == "eigenpro3-exact":
+    if e.algorithm == "eigenpro3-exact" and not needed:
         return _exactly_on_centers(fit, shape, p)
     n_sampled = n_sampled_rows(n)
     sample = shape.matrix(n_sampled, n_sampled)
     add_ridge(fit, shape, sample, n_sampled * Z.row_width * size)
+    if direct and needed:
+        return _directly_on_centers(fit, shape, p)
     direct = direct and may_be_direct(e) and not is_lazy(shape.X)
     if direct and not _drowned(shape, p):
         if direct_pays_on_centers(Z, n, d, k, e.max_iter, e.cache_size):
@@ -249,11 +253,11 @@ def _exactly_on_centers(fit, shape, p):
     )
 
 
-def plan_on_features(shape, features, direct, sizes):
-    """Return the plan of a linear model.
+def plan_on_features(shape, features, alpha, direct):
+    """Return the plan of a linear model, solved directly if `direct` says so.
 
-    `features` are the centered rows, `direct` says whether they are solved directly,
-    and `sizes` returns the largest m, m and s of epochs.
+    `features` are the centered rows, `alpha` is the penalty. Chosen besides, for
+    epochs, are `sizes`: the largest m, m and s.
     """
     e, d, k, size = shape.estimator, shape.d, shape.n_outputs, shape.itemsize
     n, fit = features.shape[0], Costs(shape)
@@ -261,7 +265,8 @@ def plan_on_features(shape, features, direct, sizes):
     fit.holds("targets", (8 + 2 * size) * n * k)
     if direct:
         return _directly_on_features(fit, shape, features)
-    _, m, s = sizes()
+    given = alpha, e.batch_size, e.subsample_size
+    sizes = _, m, s = sizes_of_features(features, k, *given)
     q = max_components(n, s, None) if is_auto(e.n_components) else e.n_components
     q = min(q, s - 1, d)
     fit.holds("preconditioner", d * q * size)
@@ -274,7 +279,7 @@ def plan_on_features(shape, features, direct, sizes):
     fit.products(columns * min(2 * n * d, n * d * narrow), size)
     fit.reads(e.max_iter * 2 * n * d)
     fit.products(columns * n / m * 2 * q * d, size)
-    return fit.plan("eigenpro", batch_size=m, n_epochs=e.max_iter)
+    return fit.plan("eigenpro", batch_size=m, n_epochs=e.max_iter, sizes=sizes)
 
 
 def _directly_on_features(fit, shape, X):
