@@ -36,7 +36,8 @@ K_nm R beta. Theorem 5 asks for gamma < |K_nm R|^2; it must be gamma <= n / |K_n
 1 / max(e), as its example, gamma = 1 / max k(x, x), always is. The paper computes R
 from a QR decomposition of K_mm, this package by pivoted Cholesky (see `whitening`).
 
-Read `whitening` (R), then `moments` (B and q), `paths` (g), `left_out` (their errors) and
-`descent` (NYTRO step by step). N times its gradient is `CenterProblem.gradient` of
-equation 20, and `RowProblem.gradient` of 12. `fitting.rules` chooses t on held-out rows.
+Read `whitening` (R), then `moments` (B and q), `paths` (g), `left_out` (their errors)
+and `descent` (NYTRO step by step). N times its gradient is `CenterProblem.gradient` of
+equation 20, and `RowProblem.gradient` of 12. `fitting.rules` chooses t on held-out
+rows.
 """
