@@ -17,16 +17,13 @@ class State:
         before the last state.
     counts : dict
         Fitted attributes that the solver found or counted.
-    loss : float
-        Mean loss of an epoch, each batch measured before its update.
-    residual : float
-        The largest relative residual of the outputs.
+    loss, residual : float
+        Mean loss of an epoch, each batch measured before its update; the largest
+        relative residual of the outputs.
     converged, failed : bool
         Whether every output is done; whether the solver cannot continue.
-    step_size : float
-        Step in use, without the factors of `StepSearch`.
-    n_step_halvings : int
-        How often the guard went back and halved the step.
+    step_size, n_step_halvings : float, int
+        Step in use, without the factors of `StepSearch`; how often the guard halved it.
     out_of_sample : OutOfSample or None
         Values to calibrate probabilities on.
     rest : object
@@ -46,13 +43,7 @@ class State:
 
 
 class Saved:
-    """An object that is saved by its attributes, for checkpoints.
-
-    Attributes
-    ----------
-    _saved : tuple of str or None
-        Names of the attributes that change; None: all.
-    """
+    """An object that is saved by its attributes; those in `_saved`, None: all."""
 
     _saved: tuple[str, ...] | None = None
 
