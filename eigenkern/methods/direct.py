@@ -194,8 +194,9 @@ def solve_features_directly(
         normal = F.normal_equations(y, w)
     # A Cholesky factor depends on no unit of a column: a single large entry costs the
     # other columns no digits.
-    first = F.block(0, min(n, N_DIAGONAL))
-    trace = n * usual_size(xp.vecdot(first, first), w[:N_DIAGONAL])
+    m = min(n, N_DIAGONAL)
+    first = F.block(0, m)
+    trace = n * usual_size(xp.vecdot(first, first), w[:m])
     if not ridge > _DOUBLE_EPS * trace:
         return None
     if normal is not None:
@@ -239,7 +240,7 @@ def _solved_by_rows(F, y, w, penalty, ridge, has_mean):
         return None
     loss = float(xp.mean(w * xp.mean(found.residual**2, axis=1)))
     m = found.kept.shape[0]
-    kept = found.kept - has_mean * w[n - m :] / n  # as in `_kept`
+    kept = found.kept - has_mean / n * w[n - m :]  # as in `_kept`
     residual, kept = xp.flip(found.residual[n - m :, :], axis=0), xp.flip(kept)
     coef = F.adjoint(xp.flip(found.coef, axis=0))
     coef, residual, kept = (xp.astype(one, dtype) for one in (coef, residual, kept))
@@ -305,7 +306,7 @@ def _kept(F, w, factor, has_mean):
     n = F.shape[0]
     m = n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT)
     rows, least = F.block(0, m, dtype=factor.L.dtype), float(F.xp.finfo(F.dtype).eps)
-    return kept_of_features(factor.L, rows.T, w[:m], least) - has_mean * w[:m] / n
+    return kept_of_features(factor.L, rows.T, w[:m], least) - has_mean / n * w[:m]
 
 
 def usual_size(entries, weights=None):
