@@ -45,8 +45,8 @@ from eigenkern import (
 )
 from eigenkern.arrays.linalg import solve_triangular
 from eigenkern.arrays.machine import GPU
+from eigenkern.estimators import eigenpro_fit
 from eigenkern.kernels import Laplacian
-from eigenkern.methods import projected as solver
 from eigenkern.operators.cached import CachedTriangle
 from eigenkern.operators.tiled import TiledKernel
 from eigenkern.rows.dask_rows import (
@@ -98,26 +98,26 @@ def fitted(X, y, p, m, note=lambda: None):
     the mean of the largest part of a batch that is on one of them. ``note()`` is called
     before the first step and after the last.
     """
-    projected_steps, ends, parts = solver.projected_steps, [], []
+    projected, ends, parts = eigenpro_fit.projected, [], []
 
-    def timed(batches, *args):
+    def timed(next_epoch, *args, **options):
         def marked():
             note()
-            for batch in batches:
+            for batch in next_epoch():
                 ends.append(time.perf_counter())
                 yield batch
                 groups = getattr(batch.rows, "groups", [])
                 sizes = [len(group.position) for group in groups] or [1]
                 parts.append(max(sizes) / sum(sizes))
             ends.append(time.perf_counter())
+            note()
 
-        projected_steps(marked(), *args)
-        note()
+        return projected(marked, *args, **options)
 
     start = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with mock.patch.object(solver, "projected_steps", timed):
+        with mock.patch.object(eigenpro_fit, "projected", timed):
             model(p, m).fit(X, y)
     return time.perf_counter() - start, np.median(np.diff(ends)), np.mean(parts)
 

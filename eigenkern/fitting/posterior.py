@@ -15,15 +15,8 @@ from .outcome import check_values
 from .validation import check_rows
 
 _NO_VARIANCES = dict.fromkeys(
-    (
-        "prior_variance_",
-        "noise_variance_",
-        "_posterior_factor",
-        "_posterior_centers",
-        "_feature_factor",
-        "_target_variance",
-        "_usual_variance",
-    )
+    "prior_variance_ noise_variance_ _posterior_factor _posterior_centers"
+    " _feature_factor _target_variance _usual_variance".split()
 )
 
 # Maximum number p of centers for which a fitted model keeps its factor. That takes 8
@@ -43,17 +36,9 @@ def most_centers(estimator):
 def posterior_attributes(problem, alpha, spectrum, factor):
     """Return the attributes that variances of predictions need, or None for each.
 
-    A model with more than 6000 centers has no variances.
-
-    Parameters
-    ----------
-    problem : LeastSquares
-    alpha : float
-    spectrum : Spectrum or None
-        The spectrum that gave the model.
-    factor : Factor or None
-        The factor that gave the model. None: computed here, with `alpha` raised above
-        rounding if necessary.
+    A model with more than 6000 centers has no variances. `spectrum` or `factor` gave
+    the model; without a factor one is computed here, with `alpha` raised above rounding
+    if necessary.
     """
     if problem.kernel is None or problem.n_coefs > _MOST_CENTERS:
         return _NO_VARIANCES
@@ -68,17 +53,8 @@ class Posterior:
     """The Gaussian process of a fitted model, at some rows.
 
     Its variances are differences of nearly equal numbers, so the kernel is computed in
-    float64, whatever the data type of the rows.
-
-    Parameters
-    ----------
-    model : NystromRegressor
-    X : array of shape (m, d)
-
-    Raises
-    ------
-    ValueError
-        If the model has no variances.
+    float64, whatever the data type of the rows. A ValueError is raised if the model has
+    no variances.
     """
 
     def __init__(self, model, X):
@@ -115,9 +91,6 @@ class Posterior:
     def _moved(self, values):
         return move(values, *self._devices[0])
 
-    def _to_centers(self, X):
-        return kernel_operator(self._kernel, self._centers, self._devices, X)
-
     def _features(self, K):
         """Return P of some rows, and U (None on the full kernel)."""
         P = solve_triangular(self._factors[0], K.T)
@@ -129,14 +102,7 @@ class Posterior:
         s^2 was measured on rows like the training rows. If s^2 k(x, x) is less than the
         variance of the targets, variances rise to that on rows where they are larger
         than on 95 % of those. Nor are they larger than that, unless f itself is farther
-        from the mean of the targets.
-
-        Parameters
-        ----------
-        variance : array of shape (m, l)
-        diagonal : array of shape (m,)
-            k(x, x).
-        K : array of shape (m, p)
+        from the mean of the targets. `diagonal` is k(x, x) of the rows, K (m, p).
         """
         if self._spread is None:
             return variance
@@ -148,15 +114,15 @@ class Posterior:
         raised = variance + part * xp.maximum(spread - prior, zeros)
         return xp.minimum(raised, xp.maximum(spread, large_product(K, self._coef) ** 2))
 
+    @np.errstate(over="ignore", invalid="ignore")
     def deviation(self):
         """Return the standard deviation of new targets, where X lives, in its type."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._returned(by_rows(self._deviation_of, self._X))
+        return self._returned(by_rows(self._deviation_of, self._X))
 
     def _deviation_of(self, X):
         X = self._double(X)
         diagonal = self._moved(self._kernel.diagonal(X))
-        matrix = self._to_centers(X)
+        matrix = kernel_operator(self._kernel, self._centers, self._devices, X)
         xp, (m, p) = matrix.xp, matrix.shape
         parts = []
         for rows in blocks(m, 3 * p):
@@ -169,14 +135,12 @@ class Posterior:
             parts.append(xp.sqrt(variance + self._noise))
         return xp.concat(parts)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def covariance(self):
         """Return the covariance of new targets, where X lives, in its type."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self._returned(self._covariance_of(in_memory(self._X)))
-
-    def _covariance_of(self, X):
-        X = self._double(X)
-        to_centers = self._to_centers(X).block()
+        X = self._double(in_memory(self._X))
+        to_centers = kernel_operator(self._kernel, self._centers, self._devices, X)
+        to_centers = to_centers.block()
         P, U = self._features(to_centers)
         K = kernel_operator(self._kernel, X, self._devices).block()
         xp = namespace(K)
@@ -193,7 +157,7 @@ class Posterior:
         ratio = limited / xp.where(some, variance, xp.ones_like(variance))
         root = xp.sqrt(xp.where(some, ratio, xp.ones_like(ratio)))
         both = root[:, None, :] * both * root[None, :, :]
-        return both + self._noise * noise[:, :, None]
+        return self._returned(both + self._noise * noise[:, :, None])
 
     def _returned(self, values):
         values = values[..., 0] if self._single else values

@@ -38,6 +38,6 @@ from a QR decomposition of K_mm, this package by pivoted Cholesky (see `whitenin
 
 Read `whitening` (R), then `moments` (B and q), `paths` (g), `left_out` (their errors)
 and `descent` (NYTRO step by step). N times its gradient is `CenterProblem.gradient` of
-equation 20, and `RowProblem.gradient` of 12. `fitting.rules` chooses t on rows that are
-held out.
+equation 20, and `RowProblem.gradient` of 12. `fitting.rules` chooses t on held-out
+rows.
 """

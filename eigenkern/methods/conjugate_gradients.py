@@ -13,19 +13,11 @@ _STATE = ("X", "R", "P", "R_Z", "residuals", "active", "done")
 
 
 class Solution(NamedTuple):
-    """An approximate solution, after an iteration.
+    """An approximate solution, (p, l), after an iteration.
 
-    Attributes
-    ----------
-    coef : array of shape (p, l)
-    residuals : ndarray of shape (l,)
-        Norm of the residual of every column, divided by that of its right-hand side.
-    converged : bool
-        Whether every column is done.
-    rest : array of shape (p, l) or None
-        The residual itself; None unless all columns end together.
-    state : dict
-        What another run resumes from.
+    `residuals` (l,) are norms over those of the right-hand sides; `converged`: every
+    column is done. `rest` is the residual itself, (p, l), if all columns end together.
+    Another run resumes from `state`.
     """
 
     coef: Any
@@ -48,28 +40,15 @@ def conjugate_gradient(
 
         step = R'Z / P'HP,  X += step P,  R' = R - step HP,  P' = Z' + R'Z' / R'Z P
 
-    Parameters
-    ----------
-    apply : callable
-        ``apply(P)`` returns H P, for any number of columns.
-    rhs : array of shape (p, l)
-    start : array of shape (p, l)
-        X to start from.
-    tol : float
-    precondition : callable, default=None
-        ``precondition(R)`` returns M R, with M close to the inverse of H; None: M = I.
-    together : bool, default=False
-        Whether all columns continue until the last of them is done.
-    state : dict, default=None
-        The state of a solution of the same problem to resume from; then `start` is not
-        used.
+    ``apply(P)`` returns H P for any number of columns, ``precondition(R)`` M R, with M
+    close to the inverse of H; None: M = I. `together`: all columns continue until the
+    last of them is done. `state` is that of a `Solution` of the same problem.
     """
     xp = namespace(rhs)
     scale = _norms(rhs)
     scale[scale == 0] = 1.0
     if state is None:
-        active = np.arange(rhs.shape[1])
-        X = start
+        X, active = start, np.arange(rhs.shape[1])
         R = rhs - apply(start) if bool(xp.any(start != 0)) else rhs
         Z = P = R if precondition is None else precondition(R)
         R_Z = xp.sum(R * Z, axis=0)
@@ -135,13 +114,7 @@ def _assembled(done, X, active):
 
 
 class Falkon:
-    """The iterations of `falkon`, which can resume from a checkpoint.
-
-    Parameters
-    ----------
-    *args
-        The arguments of `falkon`, without `state`.
-    """
+    """The iterations of `falkon`, of the same parameters, that can be resumed."""
 
     def __init__(self, *args):
         self._args, self._states, self._state = args, falkon(*args), None
@@ -150,17 +123,14 @@ class Falkon:
         return self
 
     def __next__(self):
-        """Return the `State` after the next iteration."""
         state = next(self._states)
         self._state = state.rest
         return state
 
     def save(self):
-        """Return the state of the conjugate gradients."""
         return self._state
 
     def load(self, saved):
-        """Resume from where another run of the same problem was."""
         self._states, self._state = falkon(*self._args, state=saved), saved
 
 
@@ -177,15 +147,11 @@ def falkon(
     ----------
     matrix : Matrix
         K_nm.
-    targets : array of shape (n, l)
-        With their mean subtracted, in float64.
-    weights : array of shape (n,)
-        In float64, with sum N.
+    targets, weights : arrays of shape (n, l) and (n,)
+        In float64, with their mean subtracted; with sum N.
     preconditioner : TwoCholesky
-    alpha : float
-        lambda.
-    tol : float
-        Bound on the relative residual of every output.
+    alpha, tol : float
+        lambda; bound on the relative residual of every output.
     start : array of shape (p, l), default=None
         Coefficients R b of the centers; None: zero.
     state : dict, default=None

@@ -25,28 +25,9 @@ class Descent:
 
     Equation 20 of NYTRO on centers, 12 on the full kernel; b is the paper's beta.
 
-    Parameters
-    ----------
-    gradient : callable
-        ``gradient(b, Y)`` returns B b - q with the q of targets Y; for Y None: B b.
-    targets : array of shape (n, l)
-        Minus their mean, in float64.
-    n_coefs : int
-        p.
-    noise : float
-        A gradient smaller than this fraction of the first one may be rounding.
-
-    Attributes
-    ----------
-    start : array of shape (p, l)
-        Zero.
-    top : float
-        Largest eigenvalue of B.
-
-    Raises
-    ------
-    ValueError
-        If the kernel has values that are not finite.
+    ``gradient(b, Y)`` returns B b - q with the q of targets Y, minus their mean, or B b
+    for Y None. A gradient smaller than the fraction `noise` of the first one may be
+    rounding. `start` is zero, (p, l), and `top` the largest eigenvalue of B.
     """
 
     def __init__(self, gradient, targets, n_coefs, noise):
@@ -58,18 +39,10 @@ class Descent:
         self.top = top_eigenvalue(lambda V: gradient(V, None), self.start)
 
     def walked(self, walk, step_size):
-        """Return the `Walk` after one more step.
+        """Return the `Walk` after one more step gamma < 2 / e_max.
 
-        Parameters
-        ----------
-        walk : Walk
-        step_size : float
-            gamma < 2 / e_max.
-
-        Raises
-        ------
-        IndefiniteKernelError
-            If the gradient grows, which it cannot if all eigenvalues are positive.
+        An `IndefiniteKernelError` is raised if the gradient grows, which it cannot if
+        all eigenvalues are positive.
         """
         g = self._gradient(walk.b, self._targets)
         norm = float(namespace(g).linalg.vector_norm(g))
@@ -82,16 +55,7 @@ class Descent:
 
 @dataclass
 class Walk:
-    """Gradient descent after some steps.
-
-    Attributes
-    ----------
-    b : array of shape (p, l)
-    t : int
-        Number of steps.
-    first, previous : float or None
-        Norms of the first and of the last gradient.
-    """
+    """Gradient descent after t steps; norms of the first and of the last gradient."""
 
     b: Any
     t: int = 0

@@ -6,13 +6,15 @@ import numpy as np
 
 from ..arrays.array import is_numpy, namespace, to_numpy
 from ..arrays.linalg import (
+    cholesky,
     cholesky_solve,
+    inverse_diagonal,
     plus_diagonal,
     shifted_cholesky,
-    solve_triangular,
 )
 from ..arrays.threads import Team, n_blas_threads
 from ..operators.matrix import GivenMatrix, add_gram
+from .left_out import kept_of_features, n_left_out
 
 # A factor has errors of some eps times the largest eigenvalue, which is less than n
 # times the mean of the diagonal. A precision suffices if the penalty is above them.
@@ -20,11 +22,8 @@ _SINGLE_EPS, _DOUBLE_EPS = 2.0**-23, 2.0**-52
 # Penalties for which single precision can hold the entries of the normal matrix.
 SINGLE_RANGE = 1e-30, 1e30
 # Relative residual, in units of eps, at which a system counts as solved, and the most
-# refinements. 70 models (1500 rows of seven data sets; kernels and linear, with and
-# without penalty, single and double precision) took 2.6 refinements on average. With
-# 10, 100 and 1e5 in place of 1000 they took 3.4, 3.0 and 2.2, and squared errors on new
-# rows changed by fractions of up to 2e-5, 2e-5 and 6e-4. With at most 1, 2 and 20
-# refinements they changed by 8e-4, 4e-4 and 0.
+# refinements. With 100 and 1e5 in place of 1000, errors of 70 models on new rows change
+# by fractions of up to 2e-5 and 6e-4; with at most 2 refinements by 4e-4.
 _SOLVED, _MOST_REFINEMENTS = 1000, 5
 # The same for normal equations, by the bytes of a number. Such a residual can mean an
 # error sqrt(lambda_1 / c) times as large as one of the rows. Limits of 0.1 and of 100
@@ -39,27 +38,51 @@ _LEAST_SQUARES_LEFT = {4: 1e-8, 8: 1e-3}
 # eps |G| |a| / |b|: with 1000 to 300 000 rows, 4 to 200 features, correlated or not,
 # the error is 0.03 to 3.5.
 _SUMS_EPS, _SUMS_EPS_ROOT = 10, 0.1
-# An eighth of the rows is left out one by one, within two limits. With 1000 of 8000
-# rows the inverse that this needs is cheap compared with the factor. These rows
-# calibrate a few numbers, which more rows would hardly change.
-_PART_LEFT_OUT, _LEAST_LEFT_OUT, _MOST_LEFT_OUT = 8, 300, 4000
+# An eighth of the rows is left out one by one, but no more than this: they calibrate a
+# few numbers, and the inverse that they need stays cheap.
+_PART_LEFT_OUT, _MOST_LEFT_OUT = 1 / 8, 4000
 # Rows on which the size of k(x, x) is measured, and the most that one of them counts,
 # in units of the median: k(x, x) of the rows of sparse tables is up to 100 times that.
 N_DIAGONAL, _MOST_COUNTED = 1000, 1000.0
 
 
-class DirectSolution(NamedTuple):
-    """A solution.
+class Factor(NamedTuple):
+    """Cholesky factor of G + c I: L is lower triangular, c is `ridge`.
 
-    Attributes
-    ----------
-    coef, residual : arrays of shape (n, l)
-        a and y - A a.
-    kept : array of shape (m,)
-        1 - h of each of the last rows, with the leverage h, by which its value in the
-        model moves with its target. In the model of all other rows its residual is
-        1 / (1 - h) times as large.
+    G is `weighted` K, and (K + c W^-1)^-1 = W^1/2 (L L')^-1 W^1/2; or Phi' W Phi.
+    `product` multiplies by G, which the upper triangle of L then holds; or is None.
     """
+
+    L: Any
+    ridge: float
+    product: Any = None
+
+    @classmethod
+    def of(cls, G, ridge, *, keep=False):
+        """Return the factor, in the place of G, or None; `keep` G if that is free."""
+        if keep:
+            L, product = shifted_cholesky(G, ridge)
+        else:
+            L, product = cholesky(plus_diagonal(G, ridge)), None
+        return None if L is None else cls(L, ridge, product)
+
+    def solve(self, q):
+        """Return (G + c I)^-1 q."""
+        return cholesky_solve(self.L, q)
+
+
+def weighted(K, weights):
+    """Return W^1/2 K W^1/2, in the place of K; None: W is the identity."""
+    xp = namespace(K)
+    if weights is not None and not bool(xp.all(weights == 1)):
+        root = xp.astype(xp.sqrt(weights), K.dtype, copy=False)
+        K *= root[:, None]
+        K *= root[None, :]
+    return K
+
+
+class DirectSolution(NamedTuple):
+    """a and y - A a, (n, l), and 1 - h of the last rows, (m,); see `left_out`."""
 
     coef: Any
     residual: Any
@@ -67,18 +90,7 @@ class DirectSolution(NamedTuple):
 
 
 class FeatureSolution(NamedTuple):
-    """A solution of a linear model.
-
-    Attributes
-    ----------
-    coef : array of shape (d, l)
-    loss : float
-        The weighted mean of (y - F a)^2.
-    residual : array of shape (m, l)
-        y - F a of the first rows.
-    kept : array of shape (m,)
-        1 - h of the first rows, as in `DirectSolution`.
-    """
+    """a, (d, l), the weighted mean of (y - F a)^2; y - F a, 1 - h of the first rows."""
 
     coef: Any
     loss: float
@@ -88,7 +100,7 @@ class FeatureSolution(NamedTuple):
 
 @np.errstate(over="ignore", invalid="ignore")  # values that overflow do not solve it
 def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
-    """Return the coefficients of kernel ridge regression, or None if that fails.
+    """Return the `DirectSolution` of kernel ridge regression, or None if that fails.
 
     It solves, for a, ::
 
@@ -97,25 +109,15 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     by a Cholesky factor, in n^3 / 6 multiply-adds, and memory for one matrix. The
     factor is in single precision, twice as fast, if c is above its rounding; the
     solution is refined to the precision of A. It fails if A + c W^-1 is indefinite.
-
-    Parameters
-    ----------
-    A : Matrix
-        K(X, X) of n rows.
-    y : array of shape (n, l)
-    weights : array of shape (n,) or None
-        Diagonal of W, positive.
-    penalty : float, default=0.0
-        Relative to the `usual_size` of the diagonal; used if `ridge` is 0.
-    ridge : float, default=0.0
-        c itself. Double precision is tried if single precision does not suffice.
-
-    Returns
-    -------
-    DirectSolution or None
     """
-    xp, enough = A.xp, _SOLVED * float(A.xp.finfo(A.dtype).eps)
-    precisions = _precisions(A, weights, penalty, ridge)
+    xp, n, enough = A.xp, A.shape[0], _SOLVED * float(A.xp.finfo(A.dtype).eps)
+    precisions = [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
+    if ridge:
+        m = min(n, N_DIAGONAL)
+        entries = xp.linalg.diagonal(A.block(0, m, 0, m))
+        size = usual_size(entries, None if weights is None else weights[:m])
+        single = ridge > n * _SINGLE_EPS * size
+        precisions = [xp.float32, xp.float64] if single else [xp.float64]
     for dtype in precisions:
         solution, left = _solved(A, y, weights, penalty, ridge, dtype, enough)
         # For data in double precision, a factor in double precision does better.
@@ -125,11 +127,36 @@ def solve_directly(A, y, weights, penalty=0.0, *, ridge=0.0):
     return None
 
 
+def _solved(A, y, weights, penalty, ridge, dtype, enough):
+    """Return the solution, and its residual over |y|, infinite without a factor."""
+    xp, K = A.xp, A.block(dtype=dtype)
+    if A.in_memory and dtype == A.dtype:  # it is not ours to change
+        K = xp.asarray(K, copy=True)
+    c = ridge or penalty * usual_size(xp.linalg.diagonal(K), weights)
+    factor = Factor.of(weighted(K, weights), c, keep=True)
+    if factor is None:
+        return None, np.inf
+    root = xp.ones_like(y[:, :1]) if weights is None else xp.sqrt(weights)[:, None]
+    b = root * y
+
+    def error_of(x):
+        if factor.product is None or factor.L.dtype != A.dtype:
+            return b - root * (A @ (root * x)) - c * x
+        return b - factor.product(x) - c * x
+
+    x, error, left = _refined(factor, b, error_of, enough)
+    a, residual = root * x, (error + c * x) / root
+    n = y.shape[0]
+    last = slice(n - n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT), n)
+    kept = c * inverse_diagonal(xp.tril(factor.L[last, last]))
+    return DirectSolution(a, residual, xp.astype(kept, A.dtype, copy=False)), left
+
+
 @np.errstate(over="ignore", invalid="ignore")
 def solve_features_directly(
     F, y, weights, ridge, penalty=0.0, *, has_mean, begun=None, normal=None
 ):
-    """Return the coefficients of a linear model, or None if that fails.
+    """Return the `FeatureSolution` of a linear model, or None if that fails.
 
     It solves ``(F' W F + c I) a = F' W y``, c = `ridge`  or  penalty * mean(diag(W F
     F')), by a Cholesky factor, in n d^2 / 2 + d^3 / 6 multiply-adds, and memory for two
@@ -147,9 +174,7 @@ def solve_features_directly(
     y : array of shape (n, l)
     weights : array of shape (n,) or None
         Diagonal of W, positive, with mean 1.
-    ridge : float
-    penalty : float, default=0.0
-        Used if `ridge` is 0.
+    ridge, penalty : float
     has_mean : bool
         Whether the means of features and targets were computed from these rows too.
     begun : tuple of int and array of shape (d, d), default=None
@@ -158,10 +183,6 @@ def solve_features_directly(
     normal : tuple of arrays of shape (d, d) and (d, l), default=None
         F' W F and F' W y in double precision, for rows in a file; the first may be
         overwritten.
-
-    Returns
-    -------
-    FeatureSolution or None
     """
     xp, (n, d) = F.xp, F.shape
     w = xp.ones_like(y[:, 0]) if weights is None else weights
@@ -171,12 +192,21 @@ def solve_features_directly(
         ridge = penalty * float(xp.mean(w * F.row_squares()))
     if not F.is_dense and normal is None:
         normal = F.normal_equations(y, w)
-    enough = _SOLVED_OF_FEATURES[F.itemsize]
-    precisions = _precisions_of_features(F, w, ridge)
-    if precisions and normal is not None:
+    # A Cholesky factor depends on no unit of a column: a single large entry costs the
+    # other columns no digits.
+    m = min(n, N_DIAGONAL)
+    first = F.block(0, m)
+    trace = n * usual_size(xp.vecdot(first, first), w[:m])
+    if not ridge > _DOUBLE_EPS * trace:
+        return None
+    if normal is not None:
         found = _solved_by_sums(F, y, w, ridge, normal, has_mean)
         if found is not None:
             return found
+    enough, precisions = _SOLVED_OF_FEATURES[F.itemsize], [xp.float64]
+    low, high = SINGLE_RANGE
+    if F.in_core and _SINGLE_EPS * trace < ridge and low < ridge < high:
+        precisions = [xp.float32, xp.float64]
     rates, residual = xp.ones_like(y[0, :]), y
 
     def error_of(a):
@@ -187,12 +217,12 @@ def solve_features_directly(
 
     for dtype in precisions:
         G, b = _normal_equations(F, y, weights, dtype, begun, normal)
-        L, _ = shifted_cholesky(G, ridge)
-        if L is None:
+        factor = Factor.of(G, ridge)
+        if factor is None:
             continue
-        a, _, left = _refined(L, b, error_of, enough)
+        a, _, left = _refined(factor, b, error_of, enough)
         if left <= (_NO_SOLUTION if dtype == precisions[-1] else enough):
-            kept = _kept_of_features(F, w, L, has_mean)
+            kept = _kept(F, w, factor, has_mean)
             loss = float(xp.mean(w * xp.mean(residual**2, axis=1)))
             return FeatureSolution(a, loss, residual[: kept.shape[0], :], kept)
     return None
@@ -210,7 +240,7 @@ def _solved_by_rows(F, y, w, penalty, ridge, has_mean):
         return None
     loss = float(xp.mean(w * xp.mean(found.residual**2, axis=1)))
     m = found.kept.shape[0]
-    kept = found.kept - has_mean * w[n - m :] / n  # as in `_kept_of_features`
+    kept = found.kept - has_mean / n * w[n - m :]  # as in `_kept`
     residual, kept = xp.flip(found.residual[n - m :, :], axis=0), xp.flip(kept)
     coef = F.adjoint(xp.flip(found.coef, axis=0))
     coef, residual, kept = (xp.astype(one, dtype) for one in (coef, residual, kept))
@@ -225,10 +255,10 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     rounding of G is above what counts as solved.
     """
     xp, (G, b), n = F.xp, normal, y.shape[0]
-    L, _ = shifted_cholesky(xp.asarray(G, copy=True), ridge)
-    if L is None:
+    factor = Factor.of(xp.asarray(G, copy=True), ridge)
+    if factor is None:
         return None
-    a = cholesky_solve(L, b)
+    a = factor.solve(b)
     size = float(xp.max(xp.sum(xp.abs(G), axis=1)))
     eps = _DOUBLE_EPS * (_SUMS_EPS + _SUMS_EPS_ROOT * n**0.5)
     if not eps * size * _largest(a) <= _SOLVED_OF_FEATURES[F.itemsize] * _largest(b):
@@ -239,26 +269,9 @@ def _solved_by_sums(F, y, w, ridge, normal, has_mean):
     if not left > _LEAST_SQUARES_LEFT[F.itemsize] * squares:
         return None
     a = xp.astype(a, F.dtype, copy=False)
-    kept = _kept_of_features(F, w, L, has_mean)
+    kept = _kept(F, w, factor, has_mean)
     residual = y[: kept.shape[0], :] - F.product(a, 0, kept.shape[0])
     return FeatureSolution(a, left / (n * y.shape[1]), residual, kept)
-
-
-def _precisions_of_features(F, w, ridge):
-    """Return the data types of factors to try: those whose rounding is below c."""
-    xp, n = F.xp, F.shape[0]
-    m = min(n, N_DIAGONAL)
-    rows = F.block(0, m)
-    squares = xp.vecdot(rows, rows)
-    # A Cholesky factor depends on no unit of a column: a single large entry costs the
-    # other columns no digits.
-    trace = n * usual_size(squares, w[:m])
-    if not ridge > _DOUBLE_EPS * trace:
-        return []
-    low, high = SINGLE_RANGE
-    if F.in_core and _SINGLE_EPS * trace < ridge and low < ridge < high:
-        return [xp.float32, xp.float64]
-    return [xp.float64]
 
 
 def _normal_equations(F, y, weights, dtype, begun, normal):
@@ -288,16 +301,12 @@ def add_normal_matrix(G, A):
     add_gram(G, A, Team(n_blas_threads()) if is_numpy(namespace(A)) else None)
 
 
-def _kept_of_features(F, w, L, has_mean):
-    """Return 1 - h of the first rows, with the leverage h of each on its own value.
-
-    h is that of the features, and 1 / n for the mean. The first rows of a file are in
-    memory.
-    """
-    xp, n = F.xp, F.shape[0]
-    m = _n_left_out(n)
-    Z = solve_triangular(L, F.block(0, m, dtype=L.dtype).T)
-    return 1.0 - w[:m] * (xp.astype(xp.sum(Z**2, axis=0), F.dtype) + has_mean / n)
+def _kept(F, w, factor, has_mean):
+    """Return 1 - h of the first rows, which are in memory; the mean adds 1 / n to h."""
+    n = F.shape[0]
+    m = n_left_out(n, _PART_LEFT_OUT, _MOST_LEFT_OUT)
+    rows, least = F.block(0, m, dtype=factor.L.dtype), float(F.xp.finfo(F.dtype).eps)
+    return kept_of_features(factor.L, rows.T, w[:m], least) - has_mean / n * w[:m]
 
 
 def usual_size(entries, weights=None):
@@ -313,76 +322,17 @@ def usual_size(entries, weights=None):
     return float(np.mean(weights * values))
 
 
-def _n_left_out(n):
-    """Return how many rows are left out one by one."""
-    return min(max(n // _PART_LEFT_OUT, _LEAST_LEFT_OUT), _MOST_LEFT_OUT, n)
+def _refined(factor, b, error_of, enough):
+    """Return the solution of a system, its error, and that over |b|.
 
-
-def _precisions(A, weights, penalty, ridge):
-    """Return the data types of the factors to try."""
-    xp, n = A.xp, A.shape[0]
-    if not ridge:
-        return [xp.float32 if penalty > n * _SINGLE_EPS else xp.float64]
-    m = min(n, N_DIAGONAL)
-    entries = xp.linalg.diagonal(A.block(0, m, 0, m))
-    of_rows = None if weights is None else weights[:m]
-    single = ridge > n * _SINGLE_EPS * usual_size(entries, of_rows)
-    return [xp.float32, xp.float64] if single else [xp.float64]
-
-
-def _solved(A, y, weights, penalty, ridge, dtype, enough):
-    """Return the solution, and its residual over |y|, infinite without a factor.
-
-    The factor is that of S + c I with S = W^1/2 A W^1/2.
-    """
-    xp, K = A.xp, A.block(dtype=dtype)
-    if A.in_memory and dtype == A.dtype:  # it is not ours to change
-        K = xp.asarray(K, copy=True)
-    c = ridge or penalty * usual_size(xp.linalg.diagonal(K), weights)
-    if weights is not None:
-        root = xp.astype(xp.sqrt(weights)[:, None], dtype, copy=False)
-        K *= root
-        K *= root.T
-    L, scaled_product = shifted_cholesky(K, c)
-    if L is None:
-        return None, np.inf
-    w = xp.ones_like(y[:, 0]) if weights is None else weights
-    root = xp.sqrt(w)[:, None]
-    b = root * y
-
-    def error_of(x):
-        if scaled_product is None or L.dtype != A.dtype:
-            return b - root * (A @ (root * x)) - c * x
-        return b - scaled_product(x) - c * x
-
-    x, error, left = _refined(L, b, error_of, enough)
-    a, residual = root * x, (error + c * x) / root
-    # (A + c W^-1)^-1 = W^1/2 (L L')^-1 W^1/2, whose last block needs only that of L.
-    n = L.shape[0]
-    last = slice(n - _n_left_out(n), n)
-    inverse = solve_triangular(L[last, last], plus_diagonal(0.0 * L[last, last], 1.0))
-    kept = c * xp.astype(xp.sum(inverse**2, axis=0), A.dtype)
-    return DirectSolution(a, residual, kept), left
-
-
-def _refined(L, b, error_of, enough):
-    """Return the solution of a system with the factor L, its error, and that over |b|.
-
-    Parameters
-    ----------
-    L : array of shape (n, n)
-    b : array of shape (n, l)
-    error_of : callable
-        ``error_of(x)`` returns b minus the product of the matrix and x.
-    enough : float
-        Error, relative to that of x = 0, at which refining ends.
+    ``error_of(x)`` returns b minus the product of the matrix and x. Refining ends when
+    the error is `enough`, relative to that of x = 0.
     """
     xp = namespace(b)
     x, error = xp.zeros_like(b), b
     size = left = _largest(b) or 1.0
     for _ in range(_MOST_REFINEMENTS):
-        z = xp.astype(error / left, L.dtype, copy=False)
-        z = cholesky_solve(L, z)
+        z = factor.solve(xp.astype(error / left, factor.L.dtype, copy=False))
         x = x + left * xp.astype(z, b.dtype, copy=False)
         error, before = error_of(x), left
         left = _largest(error)

@@ -107,10 +107,8 @@ def eigenpro(
         a to start from.
     weights : array of shape (n,) or None
         w, with mean 1.
-    batch_size : int
-        m.
-    step_size : float
-        eta.
+    batch_size, step_size : int, float
+        m and eta.
     rng : numpy.random.RandomState
         Order of the batches.
     step : callable, default=step_on_rows
@@ -133,11 +131,6 @@ def eigenpro(
         The rows that an epoch visits. None: all.
     row_steps : RowSteps, default=None
         Factors of the steps on single rows.
-
-    Returns
-    -------
-    Guarded
-        An iterator of one `State` per epoch.
 
     References
     ----------
@@ -162,14 +155,10 @@ def eigenpro(
         sides = search.remaining(sides) if search.n_sides > 1 else coef
         rates = guard.factor * step_size / batch_size * search.factors
         watch = EpochWatch(guard, zero_loss, rates.shape, len(starts) // 2)
-        order = A.shuffled_ranges(starts, rng).tolist()
-        batches = [slice(i, min(i + batch_size, rows.stop)) for i in order]
         # Sides that diverge may overflow before the guard sees it.
         with A.exclusive_threads(), np.errstate(over="ignore", invalid="ignore"):
-            state = sides, rates, batches, zero_losses
-            mean = eigenpro_steps(A, y, w, P, *state, step, watch, alpha, row_steps)
-            judge = partial(_judge, A, y, w, zero_losses, mean, rows.stop)
-            search.choose(watch.losses, watch.late, judge)
+            mean = epoch_steps(rates, watch)
+            search.choose(watch.losses, watch.late, partial(judge, mean))
             coef[...] = search.chosen_columns(sides)
             model = search.chosen_columns(mean)
             n_rows = rows.stop - rows.start
@@ -178,6 +167,43 @@ def eigenpro(
                 least = np.inf
         losses = search.chosen(watch.losses) / n_rows
         return Epoch(model, losses, least, watch.has_stepped)
+
+    def epoch_steps(rates, watch):
+        """Step on every batch; return the mean of the iterates of the second half.
+
+        The k iterates side by side, a of shape (n, k l) or (d, k l), change in place.
+        `rates` (k, l) is eta / m. Numbers are the steps of algorithm 1 of EigenPro 2.
+        """
+        a, k, mean = sides, rates.shape[0], xp.zeros_like(sides)
+        rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
+        for i in A.shuffled_ranges(starts, rng).tolist():  # 1
+            b = slice(i, min(i + batch_size, rows.stop))
+            F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
+            error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
+            weighted = w[b, None] * error
+            losses, of_zero = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
+            if watch.add(losses, float(of_zero), b.stop - b.start):
+                break
+            # An iterate that diverged stays at zero, where it cannot overflow.
+            for side in np.flatnonzero(watch.lost):
+                columns = slice(side * n_outputs, (side + 1) * n_outputs)
+                a[:, columns], rates[columns] = 0.0, 0.0
+            factors = None if row_steps is None else row_steps.of(b, K_bs)
+            g = rates * (weighted if factors is None else factors * weighted)
+            step(A, P, a, b, K_bs, g)  # 3, 5
+            if alpha > 0:
+                a[...] = P.shrunk(a, a, alpha * (b.stop - b.start) * rates)
+            if watch.n_late > 0:  # `watch.add` has counted this batch
+                mean += (a - mean) / watch.n_late
+        return mean
+
+    def judge(mean):
+        """Return the losses of the models on the last rows, and that of f = 0."""
+        last = slice(rows.stop - min(rows.stop, _N_RACE_JUDGES), rows.stop)
+        error = A.product(mean, last.start, last.stop)
+        error = error - xp.concat([y[last, :]] * (mean.shape[1] // n_outputs), axis=1)
+        losses = xp.sum(w[last, None] * error * error, axis=0)
+        return losses, float(xp.sum(zero_losses[last]))
 
     def restore(good):
         nonlocal sides
@@ -205,44 +231,3 @@ def gone_on(make_solver, state):
     """Return the solver that continues from the model of a state, with its step."""
     n = state.n_step_halvings
     return make_solver(coef=state.coef, try_steps=False, n_halvings=n)
-
-
-def eigenpro_steps(
-    A, y, w, P, a, rates, batches, zero_losses, step, watch, alpha, row_steps=None
-):
-    """Step on every batch; return the mean of the iterates a of the second half.
-
-    The k iterates side by side, `a` of shape (n, k l) or (d, k l), change in place.
-    `rates` (k, l) has eta / m, and `zero_losses` (n,) the losses of f = 0. Numbers in
-    comments are the steps of algorithm 1 of EigenPro 2.
-    """
-    xp, k = namespace(a), rates.shape[0]
-    mean = xp.zeros_like(a)
-    rates = xp.asarray(rates.reshape(-1), dtype=a.dtype, device=device_of(a))
-    for b in batches:  # 1
-        F, K_bs = A.product_and_columns(a, b.start, b.stop, P.n_columns)  # 2, 4
-        error = F - (y[b, :] if k == 1 else xp.concat([y[b, :]] * k, axis=1))
-        weighted = w[b, None] * error
-        losses, zero_loss = xp.sum(weighted * error, axis=0), xp.sum(zero_losses[b])
-        if watch.add(losses, float(zero_loss), b.stop - b.start):
-            break
-        # An iterate that diverged stays at zero, where it cannot overflow.
-        for columns in watch.lost_columns():
-            a[:, columns], rates[columns] = 0.0, 0.0
-        factors = None if row_steps is None else row_steps.of(b, K_bs)
-        g = rates * (weighted if factors is None else factors * weighted)
-        step(A, P, a, b, K_bs, g)  # 3, 5
-        if alpha > 0:
-            a[...] = P.shrunk(a, a, alpha * (b.stop - b.start) * rates)
-        if watch.n_late > 0:  # `watch.add` has counted this batch
-            mean += (a - mean) / watch.n_late
-    return mean
-
-
-def _judge(A, y, w, zero_losses, mean, n):
-    """Return the losses of the models on the last rows, and that of f = 0."""
-    xp, n_outputs = namespace(y), y.shape[1]
-    rows, k = slice(n - min(n, _N_RACE_JUDGES), n), mean.shape[1] // n_outputs
-    error = A.product(mean, rows.start, n) - xp.concat([y[rows, :]] * k, axis=1)
-    losses = xp.sum(w[rows, None] * error * error, axis=0)
-    return losses, float(xp.sum(zero_losses[rows]))

@@ -25,17 +25,9 @@ _MAX_HALVINGS = 40
 class Epoch(NamedTuple):
     """What an epoch of a solver returns.
 
-    Attributes
-    ----------
-    coef : object
-        The model after the epoch.
-    losses : ndarray of shape (l,)
-        Mean loss of every output.
-    least : float
-        The loss that the guard checks, summed over outputs; of several iterates side by
-        side the smallest one. Not finite if the epoch diverged.
-    has_stepped : bool
-        Whether it made at least one step.
+    `losses` (l,) are the mean losses of its model, `least` the loss that the guard
+    checks, summed over outputs: of several iterates side by side the smallest one, not
+    finite if the epoch diverged. `has_stepped`: it made at least one step.
     """
 
     coef: Any
@@ -47,19 +39,8 @@ class Epoch(NamedTuple):
 class Guard(Saved):
     """Decides whether an iteration diverges, and by how much to shorten its steps.
 
-    Parameters
-    ----------
-    zero_loss : float
-        Mean loss of f = 0.
-    n_halvings : int, default=0
-        Halvings so far; also an attribute.
-
-    Attributes
-    ----------
-    factor : float
-        What to multiply the steps by.
-    best_loss : float
-        Smallest loss of an epoch since the last halving.
+    `zero_loss` is the mean loss of f = 0, `factor` what to multiply the steps by, and
+    `best_loss` the smallest loss of an epoch since the last halving.
     """
 
     def __init__(self, zero_loss, n_halvings=0):
@@ -71,7 +52,6 @@ class Guard(Saved):
 
     @property
     def failed(self):
-        """Whether the step was halved as often as possible."""
         return self.n_halvings > _MAX_HALVINGS
 
     def trips(self, total, baseline):
@@ -101,28 +81,11 @@ class Guard(Saved):
 class EpochWatch:
     """The losses in an epoch so far of iterates side by side; which ones diverged.
 
-    Parameters
-    ----------
-    guard : Guard
-    zero_loss : float
-        Mean loss of f = 0, summed over the outputs.
-    shape : tuple (k, l)
-        Number of iterates side by side, and of outputs of each.
-    n_early : int, default=0
-        Number of first batches; the others are late ones.
-    n_slack_rows : int, default=0
-        Extra rows to count at the start with the loss of f = 0, so that a few unusual
-        rows are not taken for divergence.
-
-    Attributes
-    ----------
-    losses, late : ndarrays of shape (k, l)
-        Sums over all rows so far, and over those of late batches. An iterate that
-        diverged has infinite `losses`.
-    lost : ndarray of shape (k,)
-        Which iterates diverged.
-    n_rows, n_batches : int
-        So far.
+    `losses` and `late`, (k, l), are sums over all rows so far, and over those of the
+    batches after the first `n_early`. Iterates in `lost`, (k,), diverged: their losses
+    are infinite. `zero_loss` is the mean loss of f = 0, summed over the outputs;
+    `n_slack_rows` extra rows count at the start with that loss, so that a few unusual
+    rows are not taken for divergence.
     """
 
     def __init__(self, guard, zero_loss, shape, n_early=0, n_slack_rows=0):
@@ -141,12 +104,6 @@ class EpochWatch:
     def n_late(self):
         """Number of late batches so far; zero or negative before the first one."""
         return self.n_batches - self._n_early
-
-    def lost_columns(self):
-        """Yield the ranges of columns of diverged iterates."""
-        width = self.losses.shape[1]
-        for side in np.flatnonzero(self.lost):
-            yield slice(side * width, (side + 1) * width)
 
     def add(self, losses, zero_loss, n_rows):
         """Record a batch; return whether all iterates have diverged.
@@ -181,8 +138,7 @@ class Guarded(Saved):
     guard : Guard
         `run_epoch` multiplies its steps by the guard's ``factor``.
     snapshot, restore : callable
-        ``snapshot()`` returns a copy of the state of the iteration; ``restore(copy)``
-        goes back to it.
+        ``snapshot()`` returns a copy of the state; ``restore(copy)`` goes back to it.
     step_size : float, default=1.0
         The step before all factors; states report it times the guard's factor.
     model_of : callable
@@ -191,12 +147,10 @@ class Guarded(Saved):
         Where to start from if the given coefficients trip the guard immediately: they
         may be worse than none.
     search : StepSearch, default=None
-        Tries other steps.
     counts : callable, default=dict
-        ``counts()`` returns fitted attributes that the solver counts itself.
+        Returns fitted attributes that the solver counts itself.
     save_rest, load_rest : callable
-        ``save_rest()`` returns what a snapshot lacks for resuming the iteration, and
-        ``load_rest(saved)`` restores it.
+        ``save_rest()`` returns what a snapshot lacks, ``load_rest(saved)`` restores it.
     """
 
     _saved = ("_begin", "_good", "_guard", "_search")

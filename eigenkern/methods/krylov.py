@@ -51,23 +51,11 @@ _LEAST_COEFS, _LEAST_PER_OUTPUT = 600, 200
 def krylov_spectrum(A, T, squares, weight, floor, low, high):
     """Return the part of the spectrum of B = A / N that filters need, or None.
 
-    None if all eigenvectors are as cheap, or if A has negative eigenvalues.
-
-    Parameters
-    ----------
-    A : array of shape (p, p)
-        Symmetric, positive semi-definite up to rounding. It may be overwritten.
-    T : array of shape (p, l + 1)
-        N q, and the same for ones as targets.
-    squares : array of shape (l,)
-        As for `Spectrum`.
-    weight : float
-        N.
-    floor : float
-        Eigenvalues of A below it are rounding errors.
-    low, high : float
-        The range of the penalties lambda, or of 1 / (gamma t), for which models should
-        be accurate.
+    None if all eigenvectors are as cheap, or if A has negative eigenvalues. A, positive
+    semi-definite up to rounding, may be overwritten. T, (p, l + 1), is N q, also that
+    of ones; `squares` are those of `Spectrum`. Eigenvalues of A below `floor` are
+    rounding errors. Models should be accurate for penalties lambda, or 1 / (gamma t),
+    from `low` to `high`.
     """
     if not krylov_pays(A.shape[0], T.shape[1] - 1):
         return None

@@ -1,4 +1,17 @@
-"""Errors of a whole path: on held-out rows, by cross-validation, or leaving one out.
+"""Errors of a whole path, and values of rows in models without them.
+
+Let S be a linear smoother, f = S y, with the leverages h = diag(S) and s = S 1. In the
+model without row i, with the same penalty lambda N, the residual r = y - f becomes ::
+
+    (r_i + m_i (1 - s_i)) / (1 - h_i),   m_i = w_i y_i / (N - w_i)
+
+where m_i is how far the mean of the centered targets y moves. Of a row that stands for
+several observations, and has their mean target, an observation y with the part v of the
+weight has r + y - mean and 1 - v h in place of r and 1 - h. 1 - h itself is ::
+
+    c [(W^1/2 K W^1/2 + c I)^-1]_ii              of the full kernel, c = lambda N
+    1 - w |M^-1 phi|^2,  M M' = Phi' W Phi + c I                      of features
+    1 - |U_i|^2 + U_i diag(kept) U_i'       of eigenvectors, of which S leaves `kept`
 
 Kernel ridge regression as the mean of a Gaussian process, and its variance.
 
@@ -9,7 +22,7 @@ with b ~ N(0, s^2 I), and the rest g, with covariance s^2 (k - phi' phi), is ind
 of the data. The target of a new row x then has the variance ::
 
     s^2 (k(x, x) - |P|^2) + sigma^2 (|U|^2 + 1)
-    P = phi(x),   U = M^-1 phi(x),   M M' = Phi' W Phi + lambda N I
+    P = phi(x),   U = M^-1 phi(x)
 
 Far from all rows this is the variance of the prior. (On the full kernel there is no U,
 and P = M^-1 W^1/2 K(X, x) with M M' = W^1/2 K W^1/2 + lambda N I.)
@@ -27,29 +40,15 @@ residuals contradict the ratio, a larger sigma^2 is used.
 import numpy as np
 
 from ..arrays.array import namespace, to_numpy
-from ..arrays.linalg import inverse_diagonal, large_product
+from ..arrays.linalg import large_product, solve_triangular
 from .whitening import EPS
 
 
 def validation_errors(spectrum, filters, moments, intercept):
-    """Return the mean squared error of a path on the rows of `moments`.
+    """Return the mean squared error of a path on the rows of `moments`, (k,).
 
-    It is a quadratic form in b: the validation rows are not visited again.
-
-    Parameters
-    ----------
-    spectrum : Spectrum
-        Of the training rows.
-    filters : array of shape (r, k)
-    moments : Moments
-        Of the validation rows.
-    intercept : array of shape (l,)
-        Of the training rows.
-
-    Returns
-    -------
-    ndarray of shape (k,)
-        Over rows and outputs, on the host.
+    It is a quadratic form in b: the validation rows are not visited again. `spectrum`
+    and `intercept` are those of the training rows.
     """
     xp = namespace(filters)
     cross = moments.centered_cross(intercept)
@@ -59,11 +58,11 @@ def validation_errors(spectrum, filters, moments, intercept):
     by_vectors = spectrum.vectors.shape[1] < n_outputs * filters.shape[1]
     if by_vectors:
         C = moments.coef(spectrum.vectors)
-        G_C = large_product(moments.gram, C)
+        G_C = large_product(moments.sums, C)
         gram, cross = large_product(C.T, G_C), C.T @ cross
         pieces = spectrum.coordinates(filters)
     else:
-        gram, pieces = moments.gram, spectrum.coefs(filters)
+        gram, pieces = moments.sums, spectrum.coefs(filters)
     for b in pieces:
         coef = xp.reshape(b, (b.shape[0], -1))
         coef = coef if by_vectors else moments.coef(coef)
@@ -79,17 +78,7 @@ def prediction_errors(spectrum, filters, blocks, Y, weights):
 
     For the full kernel, where b grows like 1 / e, the terms of the quadratic form of
     `validation_errors` would cancel; the features along eigenvectors are bounded.
-
-    Parameters
-    ----------
-    spectrum : Spectrum
-        Of the training rows.
-    filters : array of shape (r, k)
-    blocks : iterable of (slice, array of shape (b, r))
-        Rows phi(x)' V, block by block.
-    Y : array of shape (n, l)
-        Targets minus the intercept.
-    weights : array of shape (n,)
+    `blocks` yields ranges of the rows and their phi(x)' V, (b, r).
     """
     xp = namespace(filters)
     coefs = spectrum.targets[:, :-1, None] * filters[:, None, :]
@@ -107,19 +96,11 @@ def gcv_errors(spectrum, kept, n_rows, within=0.0):
     """Return the generalized cross-validation error of a path, (k,).
 
     GCV = |y - H y|^2 / N / (tr(I - H) / n)^2 for the linear smoother H of the centered
-    fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S takes the fraction
-    1 - `kept` of every component of the targets.
-
-    Parameters
-    ----------
-    spectrum : Spectrum
-    kept : array of shape (p, k)
-        1 - e g, what a filter g leaves of the targets along an eigenvector; or any
-        multiple of it if ``spectrum.complete`` and n = p.
-    n_rows : float
-        n, the independent observations: a copy, or a weight of 2, adds no information.
-    within : float, default=0.0
-        Mean variance of targets that have become one (`Data.merged`).
+    fit. It subtracts the mean, I - H = (I - S) (I - 1 1' / N), and S leaves `kept`,
+    (p, k), of the components of the targets; if ``spectrum.complete`` and n = p, a
+    multiple of it will do. n is the number of independent observations: a copy, or a
+    weight of 2, adds no information. `within` is the mean variance of targets that have
+    become one (`Data.merged`).
     """
     xp = namespace(kept)
     N, parts, inside = spectrum.weight, spectrum.components**2, spectrum.inside
@@ -140,69 +121,118 @@ def gcv_errors(spectrum, kept, n_rows, within=0.0):
     return to_numpy(xp.where(left, errors, xp.full_like(errors, np.inf)))
 
 
-def loo_errors(spectrum, kept, blocks, Y, weights, replicates=None):
-    """Return the exact leave-one-out error of kernel ridge regression, (k,).
+def with_ones(Y):
+    """Return [Y, 1]."""
+    xp = namespace(Y)
+    return xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
 
-    Leaving row i out changes its residual r_i to ::
 
-        (r_i + c_i (1 - s_i)) / (1 - h_i),   c_i = w_i y_i / (N - w_i)
+def left_parts(blocks, components, kept, T, complete):
+    """Yield ranges of rows, and for them (I - S) T, (b, l, k), and 1 - h, (b, k).
 
-    with the leverage h_i = S_ii and s = S 1; c_i is how far the mean of the centered
-    targets moves. The penalty lambda N is kept. With U the orthonormal columns of
-    W^1/2 Phi V, r = y - U U'y + U kept U'y, and 1 - h likewise. Of a row that stands
-    for u observations one is left out, with the leverage h / u.
-
-    Parameters
-    ----------
-    spectrum : Spectrum
-    kept : array of shape (p, k)
-        1 - e g = lambda / (e + lambda), or any multiple of it if ``spectrum.complete``.
-    blocks : iterable of (slice, array of shape (b, p))
-        Rows of U, block by block.
-    Y : array of shape (n, l)
-        Centered targets.
-    weights : array of shape (n,)
-    replicates : tuple of arrays of shape (n,), default=None
-        u, and the variance of the targets that have become one, summed over the
-        outputs. `kept` must then be no multiple.
+    S is U diag(1 - kept) U' for each column of `kept`, (r, k). `blocks` yields ranges
+    and their rows of U, `components` is U'T, (r, l). If U is `complete`, T lies in its
+    span, and multiples of `kept` give multiples of both.
     """
     xp = namespace(kept)
-    N, n_outputs = spectrum.weight, Y.shape[1]
-    if replicates is None:
-        replicates = xp.ones_like(weights), xp.zeros_like(weights)
-    u, variance = replicates
-    total = xp.zeros_like(kept[0, :])
-    for rows, residual, left in left_parts(spectrum, kept, blocks, Y, weights):
-        w = weights[rows]
-        share = w / u[rows]
-        moved = (share / (N - share))[:, None] * Y[rows, :]
-        residual = residual[:, :-1, :] + moved[:, :, None] * residual[:, -1:, :]
-        left = (left + (u[rows] - 1)[:, None]) / u[rows][:, None]
-        squares = xp.sum(residual**2, axis=1) + (w * variance[rows])[:, None]
-        total = total + xp.sum(squares / left**2, axis=0)
-    return to_numpy(total / (N * n_outputs))
-
-
-def left_parts(spectrum, kept, blocks, Y, weights):
-    """Yield ranges of rows, and for them what smoothers leave of their targets.
-
-    These are W^1/2 (I - S) [Y, 1], (b, l + 1, k), and 1 - h, (b, k); see `loo_errors`.
-    """
-    xp = namespace(kept)
-    components, n_columns = spectrum.components, Y.shape[1] + 1
     kept_components = components[:, :, None] * kept[:, None, :]
     kept_components = xp.reshape(kept_components, (kept.shape[0], -1))
     for rows, U in blocks:
-        w = weights[rows]
         residual = large_product(U, kept_components)
-        residual = xp.reshape(residual, (U.shape[0], n_columns, kept.shape[1]))
-        left = large_product(U**2, kept)
-        if not spectrum.complete:
-            T = xp.concat([Y[rows, :], xp.ones_like(w)[:, None]], axis=1)
-            T = xp.sqrt(w)[:, None] * T
-            residual = residual + (T - U @ components)[:, :, None]
-            left = left + (1 - xp.sum(U**2, axis=1))[:, None]
+        residual = xp.reshape(residual, (U.shape[0], T.shape[1], kept.shape[1]))
+        squares = U**2
+        left = large_product(squares, kept)
+        if not complete:
+            residual = residual + (T[rows, :] - U @ components)[:, :, None]
+            left = left + (1 - xp.sum(squares, axis=1))[:, None]
         yield rows, residual, xp.where(left > 0, left, xp.full_like(left, EPS))
+
+
+def kept_of_features(L, Phi_T, weights, least):
+    """Return 1 - h, at least `least`, of rows with the features `Phi_T`, (p, m).
+
+    L L' = Phi' W Phi + c I of all rows.
+    """
+    xp = namespace(L)
+    squares = xp.sum(solve_triangular(L, Phi_T) ** 2, axis=0)
+    kept = 1.0 - weights * xp.astype(squares, weights.dtype, copy=False)
+    return xp.where(kept < least, xp.full_like(kept, least), kept)  # NaN stays
+
+
+def without_row(values, Y, weights, total):
+    """Return r + m (1 - s) from `values`, which hold r and, in the last column, 1 - s.
+
+    Their shape is (b, l + 1) or (b, l + 1, k), that of the centered targets (b, l).
+    """
+    xp, rest = namespace(values), total - weights
+    rest = xp.where(rest > 0, rest, xp.full_like(rest, xp.inf))
+    moved = (weights / rest)[:, None] * Y
+    moved = moved if values.ndim == 2 else moved[:, :, None]
+    return values[:, :-1, ...] + moved * values[:, -1:, ...]
+
+
+def squared_errors(residual, kept, weights, replicates=None):
+    """Return the squared errors of rows that are left out, (b, k).
+
+    They are summed over the outputs of `residual`, (b, l, k); `kept` is 1 - h, (b, k).
+    If a row stands for u observations one of them is left out; `replicates` are u and
+    the variance of their targets, summed over the outputs.
+    """
+    squares = namespace(kept).sum(residual**2, axis=1)
+    if replicates is not None:
+        n_observations, variance = replicates
+        n_observations = n_observations[:, None]
+        kept = (kept + (n_observations - 1)) / n_observations
+        squares = squares + (weights * variance)[:, None]
+    return squares / kept**2
+
+
+def loo_errors(parts, Y, weights, replicates=None):
+    """Return the exact leave-one-out error of kernel ridge regression, (k,).
+
+    `parts` are the `left_parts` of W^1/2 [Y, 1], with targets that are centered.
+    """
+    xp, N, total = namespace(Y), float(namespace(Y).sum(weights)), 0.0
+    for rows, values, kept in parts:
+        w, own = weights[rows], None
+        share = w
+        if replicates is not None:
+            own = tuple(part[rows] for part in replicates)
+            share = w / own[0]
+        residual = without_row(values, Y[rows, :], share, N)
+        total = total + xp.sum(squared_errors(residual, kept, w, own), axis=0)
+    return to_numpy(total / (N * Y.shape[1]))
+
+
+def values_left_out(Y, mean, residual, kept, part, unit=1.0):
+    """Return the values of observations in models without them, ndarray (m, l).
+
+    Parameters
+    ----------
+    Y, mean : ndarrays of shape (m, l)
+        The observations, and the mean targets of their rows.
+    residual, kept : ndarrays of shape (m, l) and (m,)
+        Mean minus f, and 1 - h, of their rows; both over `unit`, which may be zero.
+    part : ndarray of shape (m,)
+        v; at 1 there is one target, and the unit cancels.
+    """
+    some, residual, kept = part < 1, residual.copy(), kept.copy()
+    residual[some] = unit * residual[some] + (Y - mean)[some]
+    kept[some] = (1.0 - part[some]) + part[some] * unit * kept[some]
+    return Y - residual / kept[:, None]
+
+
+def refitted_residuals(solved, diagonal):
+    """Return left-out residuals of models whose intercept is fitted anew, (m, l).
+
+    With A = K + c W^-1, f = K a + b has a = M y for M = A^-1 - A^-1 1 1' A^-1 /
+    (1' A^-1 1), and the left-out residual is a_i / M_ii. `solved` is A^-1 [Y, 1],
+    `diagonal` that of A^-1.
+    """
+    of_targets, of_ones = solved[:, :-1], solved[:, -1:]
+    total = of_ones.sum()
+    a = of_targets - of_ones * (of_targets.sum(axis=0) / total)
+    return a / (diagonal[:, None] - of_ones**2 / total)
 
 
 # Fewest and most left-out rows. From 1000 residuals with a kurtosis of 7, as on real
@@ -211,86 +241,14 @@ _FEWEST_UNSEEN, _MOST_UNSEEN = 300, 1000
 # By how much the log likelihood of another ratio must be larger for it to be used. By
 # chance alone this happens in 2 of 100 cases.
 _LIKELIHOOD_GAIN = 2.0
-# Number of ratios to try, a geometric sequence. On four data sets with penalties of
-# 1e-6, 1e-4 and 1e-2 the standard deviations of new rows are within 0.1 % of those with
-# 1600 ratios; with 50 ratios they differ by up to 0.3 %, with 25 by up to 1 %.
+# Number of ratios to try, a geometric sequence: deviations are within 0.1 % of those
+# with 1600 ratios.
 _N_RATIOS = 100
 
 
-def n_left_out(n_rows, fraction):
-    """Return how many rows to leave out: a `fraction` of them, within limits.
-
-    On two cores leaving out a quarter of the rows of the full kernel adds 5 to 10 % to
-    the time of a fit with one penalty (500 rows: 20 %, 2.5 ms). For a model on centers,
-    leaving out an eighth of the rows adds 10 to 20 %, or a third with few centers (4000
-    rows, 300 centers: 20 ms).
-    """
-    return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), _MOST_UNSEEN, n_rows)
-
-
-def left_out_of_kernel(factor, coefs, Y, weights, total):
-    """Return residuals and their variances for the last rows, each left out in turn.
-
-    With A = K + lambda N W^-1, row i has the residual [A^-1 y]_i / [A^-1]_ii with the
-    variance s^2 / [A^-1]_ii, of which s^2 lambda N / w_i is noise.
-
-    Parameters
-    ----------
-    factor : Factor
-        Its L has the last rows and columns of the factor of W^1/2 A W^1/2: those of the
-        inverse depend on no others.
-    coefs : array of shape (m, l + 1)
-        b of [Y, 1].
-    Y : array of shape (m, l)
-        Targets minus their mean over all rows.
-    weights : array of shape (m,)
-    total : float
-        N, the weight of all rows.
-
-    Returns
-    -------
-    residuals : array of shape (m, l)
-    unseen, noise : arrays of shape (m,)
-        Factors of s^2 and of sigma^2 in their variances.
-    """
-    xp = namespace(coefs)
-    diagonal = inverse_diagonal(factor.L)
-    numerator = _without_row(coefs, Y, weights, total)
-    residuals = numerator / (xp.sqrt(weights) * diagonal)[:, None]
-    unseen = (1 / diagonal - factor.ridge) / weights
-    unseen = xp.where(unseen > 0, unseen, xp.zeros_like(unseen))
-    return residuals, unseen, 1 / weights
-
-
-def left_out_of_centers(P, U, coefs, Y, weights, total, diagonal):
-    """Return the same for some rows of a model on centers.
-
-    A row with the residual r and the leverage h has, left out, the residual r / (1 - h)
-    with the variance s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
-
-    Parameters
-    ----------
-    P, U : arrays of shape (p, m)
-        Of the rows.
-    coefs : array of shape (p, l + 1)
-        b of [Y, 1].
-    Y, weights, total
-        As for `left_out_of_kernel`.
-    diagonal : array of shape (m,)
-        k(x, x).
-
-    Returns
-    -------
-    residuals : array of shape (m, l)
-    unseen, noise : arrays of shape (m,)
-        Factors of s^2 and of sigma^2 in their variances.
-    """
-    xp = namespace(P)
-    left = 1 - weights * xp.sum(U**2, axis=0)
-    left = xp.where(left > EPS, left, xp.full_like(left, EPS))
-    T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-    numerator = _without_row(T - P.T @ coefs, Y, weights, total)
-    return numerator / left[:, None], unseen(P, diagonal), 1 / (weights * left)
+def n_left_out(n_rows, fraction, most=_MOST_UNSEEN):
+    """Return how many rows to leave out: a `fraction` of them, within limits."""
+    return min(max(int(fraction * n_rows), _FEWEST_UNSEEN), most, n_rows)
 
 
 def unseen(P, diagonal):
@@ -300,26 +258,14 @@ def unseen(P, diagonal):
     return xp.where(rest < 0, xp.zeros_like(rest), rest)  # NaN stays
 
 
-def _without_row(values, Y, weights, total):
-    """Return values for Y minus its mean over the other rows, from those for [Y, 1]."""
-    moved = (weights / (total - weights))[:, None] * Y
-    return values[:, :-1] + moved * values[:, -1:]
-
-
 @np.errstate(over="ignore", invalid="ignore")  # squares of large targets
 def scales(residuals, unseen, noise, ratio, largest):
     """Return the most likely s^2 and sigma^2 of every output, ndarrays (l,).
 
-    Parameters
-    ----------
-    residuals : array of shape (m, l)
-    unseen, noise : arrays of shape (m,)
-        Factors of s^2 and of sigma^2 in their variances.
-    ratio : float
-        sigma^2 / s^2 according to the penalty, lambda N. It is the smallest ratio
-        tried, and is used unless the residuals contradict it.
-    largest : float
-        The largest ratio to try.
+    `unseen` and `noise`, (m,), are the factors of s^2 and of sigma^2 in the variances
+    of the `residuals`, (m, l). `ratio` is sigma^2 / s^2 according to the penalty,
+    lambda N: the smallest one tried, and used unless the residuals contradict it.
+    `largest` is the largest ratio to try.
     """
     least = max(ratio, EPS * largest)
     ratios = np.geomspace(least, max(least, largest), _N_RATIOS)

@@ -1,97 +1,111 @@
-"""The normal equations B b = q of a model on centers, and of one on the full kernel.
-
-Both classes have the mean of the targets, the `spectrum` of B, ``spectrum_between(low,
-high)``, the part of it that models between two penalties need, and ``factor(alpha)``
-and ``solve(factor)``, which solve for b with B + lambda I. Code that computes a path
-works with either. Neither changes its arrays.
-"""
+"""The normal equations B b = q of a model on centers, and of one on the full kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..arrays.array import namespace
-from ..arrays.linalg import (
-    cholesky,
-    cholesky_solve,
-    eigh,
-    plus_diagonal,
-    solve_triangular,
-)
+from ..arrays.linalg import eigh, solve_triangular
 from ..operators.matrix import check_finite
+from .direct import Factor, weighted
 from .krylov import krylov_spectrum
+from .left_out import with_ones
 from .paths import Spectrum
 from .whitening import EPS, Whitening
 
+# Smallest pivot of a factor, in units of the rounding error, for which no penalty is
+# needed: rounding then changes no pivot by more than about 1 %.
+_SAFE_PIVOT = 100
+# A quarter of the rows is factorized first, in 1/64 of the time: if these have a pivot
+# that is too small, so have all rows.
+_FIRST_PART = 4
 
-class Factor(NamedTuple):
-    """Cholesky factor of N (B + lambda I).
 
-    Attributes
-    ----------
-    L : array of shape (p, p)
-        Lower triangular.
-    ridge : float
-        lambda N.
+class NormalEquations:
+    """N B b = N q, solved with N (B + lambda I) by a factor, or by a `Spectrum`.
+
+    A subclass has ``gram()``, N B in a new array; ``centered_targets()``, N q of the
+    targets [Y - mean, 1]; ``squares_of_targets()``, the weighted sum of squares of Y -
+    mean, (l,); `rounding`, the error of N B over its trace; and `spectrum`. If it
+    `needs_penalty`, there is no factor without a lambda above rounding.
     """
 
-    L: Any
-    ridge: float
+    needs_penalty = True
 
-    def solve(self, q):
-        """Return (N (B + lambda I))^-1 q."""
-        return cholesky_solve(self.L, q)
+    def spectrum_between(self, low, high):
+        """Return the spectrum, or the part that penalties in this range need."""
+        A, T, squares = self.gram(), self.centered_targets(), self.squares_of_targets()
+        floor = self._floor(A)
+        found = krylov_spectrum(A, T, squares, self.weight, floor, low, high)
+        del A  # `spectrum` makes its own
+        return self.spectrum if found is None else found
+
+    def _floor(self, A):
+        return self.rounding * abs(float(namespace(A).linalg.trace(A)))
+
+    def factor(self, alpha, *, raised=False):
+        """Return the `Factor` of lambda N, or None if rounding is not below it.
+
+        If `raised`, a lambda that is not above rounding is raised until it is.
+        """
+        A, ridge = self.gram(), alpha * self.weight
+        floor = self._floor(A)
+        if raised:
+            ridge = max(ridge, 2 * floor)
+        if ridge > floor:
+            return Factor.of(A, ridge)
+        if self.needs_penalty:
+            return None
+        return _safe_factor(A, ridge, _SAFE_PIVOT * floor)
+
+    def nearest_factor(self, alpha):
+        """Return the `Factor` of lambda, which is raised until there is one."""
+        alpha = max(alpha, 2 * self._floor(self.gram()) / self.weight, 1e-100)
+        while (factor := self.factor(alpha)) is None:
+            alpha *= 10.0
+        return factor
+
+    def solve(self, factor):
+        """Return the b of [Y - mean, 1], shape (p, l + 1)."""
+        return factor.solve(self.centered_targets())
+
+
+def _safe_factor(K, ridge, least):
+    """Return the `Factor` of K, or None if a pivot is below `least`."""
+    xp, m = namespace(K), max(K.shape[0] // _FIRST_PART, 1)
+    for part in (xp.asarray(K[:m, :m], copy=True), K):
+        factor = Factor.of(part, ridge)
+        if factor is None or bool(xp.any(xp.linalg.diagonal(factor.L) ** 2 < least)):
+            return None
+    return factor
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(NormalEquations):
     """Sums over rows that determine a model on centers, and its errors.
 
     With C = K(X, Z), or K(X, Z) R if rows are whitened one by one, and T = [Y, 1] they
-    are C' W C, C' W T and T' W T. The sums of two sets of rows can be added.
-
-    Attributes
-    ----------
-    gram : array of shape (p, p)
-    cross : array of shape (p, l + 1)
-    squares : array of shape (l + 1, l + 1)
-    whitening : Whitening
+    are C' W C, C' W T and T' W T: `sums` of shapes (p, p), (p, l + 1), (l + 1, l + 1).
+    Those of two sets of rows can be added.
     """
 
-    gram: Any
+    sums: Any
     cross: Any
     squares: Any
     whitening: Whitening
 
     @classmethod
     def of(cls, operator, Y, weights, whitening):
-        """Return the sums over the rows of K(X, Z).
-
-        Parameters
-        ----------
-        operator : Matrix
-            K(X, Z), with the centers that the whitening keeps.
-        Y : array of shape (n, l)
-            In float64.
-        weights : array of shape (n,)
-            In float64.
-        whitening : Whitening
-
-        Raises
-        ------
-        ValueError
-            If the kernel has values that are not finite.
-        """
-        xp = namespace(Y)
-        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-        gram, cross = operator.gram(T, weights, transform=whitening.R)
-        check_finite(xp.linalg.diagonal(gram))
-        return cls(gram, cross, T.T @ (T * weights[:, None]), whitening)
+        """Return the sums over the rows of `operator`, K(X, Z), in float64."""
+        T = with_ones(Y)
+        sums, cross = operator.gram(T, weights, transform=whitening.R)
+        check_finite(namespace(Y).linalg.diagonal(sums))
+        return cls(sums, cross, T.T @ (T * weights[:, None]), whitening)
 
     def __add__(self, other):
         return Moments(
-            self.gram + other.gram,
+            self.sums + other.sums,
             self.cross + other.cross,
             self.squares + other.squares,
             self.whitening,
@@ -107,9 +121,14 @@ class Moments:
         """Mean of the targets, shape (l,)."""
         return self.squares[:-1, -1] / self.squares[-1, -1]
 
+    @property
+    def rounding(self):
+        """The rounding error of B divided by its trace."""
+        return self.whitening.rounding
+
     def centered_cross(self, intercept):
         """Return C' W (Y - intercept)."""
-        return _centered(self.cross, intercept)
+        return self.cross[:, :-1] - self.cross[:, -1:] * intercept[None, :]
 
     def centered_squares(self, intercept):
         """Return the weighted sum of (Y - intercept)^2 of every output, (l,)."""
@@ -118,96 +137,47 @@ class Moments:
         squares = xp.linalg.diagonal(self.squares)[:-1]
         return squares - 2 * intercept * sums + intercept**2 * self.squares[-1, -1]
 
+    def squares_of_targets(self):
+        return self.centered_squares(self.mean)
+
     def coef(self, b):
         """Return the coefficients of C for a model b."""
         if self.whitening.R is not None:
             return b
         return solve_triangular(self.whitening.L, b, transposed=True)
 
-    def _gram_of_features(self):
+    def gram(self):
         """Return Phi' W Phi in a new array."""
-        xp, L = namespace(self.gram), self.whitening.L
+        xp, L = namespace(self.sums), self.whitening.L
         if self.whitening.R is not None:
-            return xp.asarray(self.gram, copy=True)
-        return solve_triangular(L, solve_triangular(L, self.gram).T)
+            return xp.asarray(self.sums, copy=True)
+        return solve_triangular(L, solve_triangular(L, self.sums).T)
+
+    def centered_targets(self):
+        """Return Phi' W [Y - mean, 1]."""
+        cross = [self.centered_cross(self.mean), self.cross[:, -1:]]
+        cross = namespace(self.cross).concat(cross, axis=1)
+        if self.whitening.R is not None:
+            return cross
+        return solve_triangular(self.whitening.L, cross)
 
     @cached_property
     def spectrum(self):
         """The spectrum of B."""
-        gram, T = self._gram_of_features(), self._centered_targets()
-        xp, N, floor = namespace(gram), self.weight, self._floor(gram)
+        gram, N = self.gram(), self.weight
+        xp, floor = namespace(gram), self._floor(gram)
         values, V = eigh(gram)
         values = xp.where(values > 0, values, xp.zeros_like(values))
-        targets = V.T @ T / N
-        squares = self.centered_squares(self.mean)
-        return Spectrum(values / N, V, targets, squares, N, floor / N)
-
-    def spectrum_between(self, low, high):
-        """Return the spectrum, or the part that penalties in this range need."""
-        gram, T = self._gram_of_features(), self._centered_targets()
-        squares, floor = self.centered_squares(self.mean), self._floor(gram)
-        found = krylov_spectrum(gram, T, squares, self.weight, floor, low, high)
-        del gram  # `spectrum` makes its own
-        return self.spectrum if found is None else found
-
-    @property
-    def least_penalty(self):
-        """The lambda that is as large as the rounding error."""
-        return self._floor(self._gram_of_features()) / self.weight
-
-    def _floor(self, gram):
-        return self.whitening.rounding * float(namespace(gram).linalg.trace(gram))
-
-    def _centered_targets(self):
-        """Return Phi' W [Y - mean, 1]."""
-        xp, cross = namespace(self.cross), self.cross
-        if self.whitening.R is None:
-            cross = solve_triangular(self.whitening.L, cross)
-        return xp.concat([_centered(cross, self.mean), cross[:, -1:]], axis=1)
-
-    def factor(self, alpha, *, raised=False):
-        """Return the `Factor` of one lambda, or None if rounding is not below it.
-
-        If `raised`, a lambda that is not above rounding is raised until it is.
-        """
-        gram = self._gram_of_features()
-        ridge, floor = alpha * self.weight, self._floor(gram)
-        if ridge <= floor:
-            if not raised:
-                return None
-            ridge = 2 * floor
-        L = cholesky(plus_diagonal(gram, ridge))
-        return None if L is None else Factor(L, ridge)
-
-    def solve(self, factor):
-        """Return the b of [Y - mean, 1], shape (p, l + 1)."""
-        return factor.solve(self._centered_targets())
-
-
-# Smallest pivot of a factor, in units of the rounding error, for which no penalty is
-# needed: rounding then changes no pivot by more than about 1 %.
-_SAFE_PIVOT = 100
-# A quarter of the rows is factorized first, in 1/64 of the time: if these have a pivot
-# that is too small, so have all rows. On 6000 rows of cpusmall that saves 0.7 s of the
-# 4.9 s of a path.
-_FIRST_PART = 4
+        targets = V.T @ self.centered_targets() / N
+        return Spectrum(values / N, V, targets, self.squares_of_targets(), N, floor / N)
 
 
 @dataclass(frozen=True)
-class WeightedKernel:
+class WeightedKernel(NormalEquations):
     """The full kernel instead of sums: B = W^1/2 K W^1/2 / N, q = W^1/2 y / N.
 
-    Attributes
-    ----------
-    matrix : callable
-        ``matrix()`` returns K of the rows in float64, a new array every time, which may
-        be overwritten.
-    targets : array of shape (n, l)
-    weights : array of shape (n,)
-    rounding : float
-        Rounding error of K divided by its trace.
-    semidefinite : bool, default=False
-        Whether negative eigenvalues can only be rounding.
+    ``matrix()`` returns K of the rows in float64, a new array every time. With
+    `semidefinite` negative eigenvalues can only be rounding.
     """
 
     matrix: Callable[[], Any]
@@ -215,6 +185,7 @@ class WeightedKernel:
     weights: Any
     rounding: float
     semidefinite: bool = False
+    needs_penalty = False
 
     @property
     def weight(self):
@@ -226,14 +197,20 @@ class WeightedKernel:
         """Mean of the targets, shape (l,)."""
         return self.weights @ self.targets / self.weight
 
-    def _weighted_matrix(self):
+    def gram(self):
         """Return W^1/2 K W^1/2 in a new array."""
-        xp, K = namespace(self.weights), self.matrix()
-        check_finite(xp.linalg.diagonal(K))
-        if bool(xp.all(self.weights == 1)):
-            return K
-        root = xp.sqrt(self.weights)
-        return root[:, None] * K * root[None, :]
+        K = self.matrix()
+        check_finite(namespace(K).linalg.diagonal(K))
+        return weighted(K, self.weights)
+
+    def centered_targets(self):
+        """Return W^1/2 [Y - mean, 1]."""
+        root = namespace(self.weights).sqrt(self.weights)[:, None]
+        return root * with_ones(self.targets - self.mean)
+
+    def squares_of_targets(self):
+        Y = self.targets - self.mean
+        return namespace(Y).sum(self.weights[:, None] * Y**2, axis=0)
 
     @cached_property
     def spectrum(self):
@@ -242,8 +219,7 @@ class WeightedKernel:
         The eigenvectors are divided by (N e)^1/2 and the targets multiplied by it, as
         if the features were R' K(X, x) with R = K^-1/2.
         """
-        xp, N = namespace(self.weights), self.weight
-        T, K = self._weighted_targets(), self._weighted_matrix()
+        xp, N, K = namespace(self.weights), self.weight, self.gram()
         floor = self._floor(K)
         values, V = eigh(K)
         lowest, top = float(values[0]), float(values[-1])
@@ -253,84 +229,9 @@ class WeightedKernel:
         tiny = xp.full_like(values, EPS**2 * max(top, -lowest) or 1.0)
         values = xp.where(values > tiny, values, tiny)
         root = xp.sqrt(values)
-        targets = root[:, None] * (V.T @ T) / N
+        targets = root[:, None] * (V.T @ self.centered_targets()) / N
         targets = xp.where(negative[:, None], xp.zeros_like(targets), targets)
-        squares = xp.sum(T[:, :-1] ** 2, axis=0)
+        squares = self.squares_of_targets()
         return Spectrum(
             values / N, V / root, targets, squares, N, floor / N, lowest / N, True
         )
-
-    def spectrum_between(self, low, high):
-        """Return the spectrum, or the part that penalties in this range need."""
-        T, K = self._weighted_targets(), self._weighted_matrix()
-        squares = namespace(T).sum(T[:, :-1] ** 2, axis=0)
-        floor = self._floor(K)
-        found = krylov_spectrum(K, T, squares, self.weight, floor, low, high)
-        del K  # `spectrum` makes its own
-        return self.spectrum if found is None else found
-
-    @property
-    def least_penalty(self):
-        """The lambda that is as large as the rounding error."""
-        return self._floor(self._weighted_matrix()) / self.weight
-
-    def _floor(self, K):
-        return self.rounding * abs(float(namespace(K).linalg.trace(K)))
-
-    def _weighted_targets(self):
-        """Return W^1/2 [Y - mean, 1]."""
-        xp, Y = namespace(self.weights), self.targets - self.mean
-        T = xp.concat([Y, xp.ones_like(Y[:, :1])], axis=1)
-        return xp.sqrt(self.weights)[:, None] * T
-
-    def factor(self, alpha, *, raised=False):
-        """Return the `Factor` of one lambda, or None if rounding is not below it.
-
-        If `raised`, a lambda that is not above rounding is raised until it is.
-        """
-        K, ridge = self._weighted_matrix(), alpha * self.weight
-        floor = self._floor(K)
-        if raised:
-            ridge = max(ridge, 2 * floor)
-        if ridge > floor:
-            L = cholesky(plus_diagonal(K, ridge))
-        else:
-            L = _safe_factor(K, ridge, _SAFE_PIVOT * floor)
-        return None if L is None else Factor(L, ridge)
-
-    def solve(self, factor):
-        """Return the b of [Y - mean, 1], shape (n, l + 1)."""
-        return factor.solve(self._weighted_targets())
-
-
-def _safe_factor(K, ridge, least):
-    """Return the Cholesky factor of K + ridge I, or None if a pivot is below `least`.
-
-    K is overwritten.
-    """
-    xp, n = namespace(K), K.shape[0]
-    m = max(n // _FIRST_PART, 1)
-    for part in (xp.asarray(K[:m, :m], copy=True), K):
-        L = cholesky(plus_diagonal(part, ridge))
-        if L is None or bool(xp.any(xp.linalg.diagonal(L) ** 2 < least)):
-            return None
-    return L
-
-
-def nearest_factor(equations, alpha):
-    """Return the `Factor` of lambda = `alpha`, which is raised until there is one.
-
-    Parameters
-    ----------
-    equations : Moments or WeightedKernel
-    alpha : float
-    """
-    shift, step = max(alpha, 2 * equations.least_penalty, 1e-100), 1.0
-    while (factor := equations.factor(step * shift)) is None:
-        step *= 10.0
-    return factor
-
-
-def _centered(cross, intercept):
-    """Return C' W (Y - intercept) from C' W [Y, 1]."""
-    return cross[:, :-1] - cross[:, -1:] * intercept[None, :]

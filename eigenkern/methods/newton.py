@@ -43,15 +43,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 class Point(NamedTuple):
-    """The objective at some coefficients.
+    """The objective at some coefficients, (p + 1, l); its gradient has their shape.
 
-    Attributes
-    ----------
-    coef : array of shape (p + 1, l)
-    value : float
-    gradient : array of shape (p + 1, l)
-    curvature : array of shape (n, l)
-        Of the loss: p (1 - p) for two classes, the probabilities for more.
+    `curvature` (n, l) is that of the loss: p (1 - p) for two classes, the probabilities
+    for more.
     """
 
     coef: Any
@@ -63,16 +58,8 @@ class Point(NamedTuple):
 class Logistic:
     """The objective J on some rows.
 
-    Parameters
-    ----------
-    matrix : Matrix or StackedRows
-        K_nm.
-    targets : array of shape (n, l)
-        In the form that `LogLoss` takes, in float64.
-    weights : array of shape (n,)
-        In float64.
-    expand, reduce : callable
-        ``expand(b)`` returns R b, ``reduce(g)`` returns R' g.
+    `matrix` is K_nm, `targets` (n, l) as `LogLoss` takes them. ``expand(b)`` returns
+    R b, ``reduce(g)`` R' g.
     """
 
     def __init__(self, matrix, targets, weights, expand, reduce):
@@ -93,10 +80,8 @@ class Logistic:
             return G
 
         g = self._adjoint(coef, gradient)
-        value = float(xp.sum(w * losses)) + 0.5 * alpha * float(
-            xp.sum(coef[:-1, :] ** 2)
-        )
-        return Point(coef, value, g + _penalty(coef, alpha), curvature)
+        point = Point(coef, float(xp.sum(w * losses)), g, curvature)
+        return _with_penalty(point, alpha)
 
     def hessian(self, point, alpha):
         """Return the function of V that multiplies it by the Hessian at a point."""
@@ -129,13 +114,8 @@ class Logistic:
     def sums(self, point, transform, whiten):
         """Return [Phi, 1]' W D [Phi, 1], D the mean curvature of every row.
 
-        Parameters
-        ----------
-        point : Point
-        transform : array of shape (p, p) or None
-            R if rows are whitened one by one, else None.
-        whiten : callable
-            ``whiten(C)`` returns R' C. It whitens the sums if the rows are not.
+        `transform` is R if rows are whitened one by one. If it is None, the sums are
+        whitened: ``whiten(C)`` returns R' C.
         """
         xp = namespace(point.coef)
         weights = self.weights * self.loss.mean_curvature(point.curvature)
@@ -148,13 +128,8 @@ class Logistic:
     def sums_of_centers(self, point, L, weights):
         """Return the same sums over weighted centers instead of rows, as in Falkon.
 
-        Parameters
-        ----------
-        point : Point
-        L : array of shape (p, p)
-            Lower Cholesky factor of K_mm, the features of the centers.
-        weights : array of shape (p,)
-            The weight of the rows that each center represents.
+        `L` is the Cholesky factor of K_mm, the features of the centers; `weights` (p,)
+        are those of the rows that each center represents.
         """
         xp, coef = namespace(L), point.coef
         F = large_product(L, coef[:-1, :]) + coef[-1, :]
@@ -182,16 +157,8 @@ def _penalty(V, alpha):
 class Preconditioner:
     """A Cholesky factor A' of an approximate Hessian, the same for every column.
 
-    The sums over rows, or centers, in the Hessian are reused until the iterations since
-    then have cost as much as new sums would.
-
-    Parameters
-    ----------
-    objective : Logistic
-    sums : callable
-        ``sums(point)`` returns [Phi, 1]' W D [Phi, 1], shape (p + 1, p + 1).
-    patience : float
-        Number of iterations that cost as much as `sums`.
+    ``sums(point)`` returns [Phi, 1]' W D [Phi, 1] over rows or centers. It is reused
+    until the iterations since then have cost as much: `patience` is their number.
     """
 
     def __init__(self, objective, sums, patience):
@@ -210,8 +177,20 @@ class Preconditioner:
             if known_alpha == alpha and 0.5 * known_mean < mean < 2 * known_mean:
                 return
         sums, mean_then = self._latest
-        self._C = _shifted_factor(sums * (mean / mean_then), alpha)
-        self._known = alpha, mean
+        A = sums * (mean / mean_then)
+        xp, penalty = namespace(A), np.full(A.shape[0], alpha)
+        penalty[-1] = 0.0
+        # Rounding can make A indefinite if alpha is tiny.
+        rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
+        raised = [0.0, *(rounding * 10.0**k for k in range(1, 13))]
+        options = {"dtype": A.dtype, "device": device_of(A)}
+        C = first_cholesky(A, (xp.asarray(penalty + r, **options) for r in raised))
+        if C is None:
+            raise ValueError(
+                "the kernel matrix of the centers has no Cholesky factor: scale X, or "
+                "choose another kernel or bandwidth"
+            )
+        self._C, self._known = C, (alpha, mean)
 
     def spent(self, n_iterations):
         """Count the iterations of a Newton step."""
@@ -226,24 +205,6 @@ class Preconditioner:
         return solve_triangular(self._C, g)
 
 
-def _shifted_factor(A, alpha):
-    """Return the factor of A + alpha I, without alpha in the last diagonal entry."""
-    xp, n = namespace(A), A.shape[0]
-    rounding = float(xp.finfo(A.dtype).eps) * float(xp.linalg.trace(A))
-    penalty = np.full(n, alpha)
-    penalty[-1] = 0.0
-    # Rounding can make A indefinite if alpha is tiny.
-    raised = [0.0, *(rounding * 10.0**k for k in range(1, 13))]
-    options = {"dtype": A.dtype, "device": device_of(A)}
-    C = first_cholesky(A, (xp.asarray(penalty + r, **options) for r in raised))
-    if C is None:
-        raise ValueError(
-            "the kernel matrix of the centers has no Cholesky factor: scale X, or "
-            "choose another kernel or bandwidth"
-        )
-    return C
-
-
 def newton(objective, preconditioner, start, alphas, tol):
     """Minimize J by Newton steps; yield a `State` after each.
 
@@ -256,15 +217,8 @@ def newton(objective, preconditioner, start, alphas, tol):
     from its minimum. The penalties go from large to small ones, so that every Newton
     step starts where it converges fast.
 
-    Parameters
-    ----------
-    objective : Logistic
-    preconditioner : Preconditioner
-    start : array of shape (p + 1, l)
-    alphas : list of float
-        Decreasing; the last one is the penalty of the problem.
-    tol : float
-        Bound on the `residual` of a state.
+    `start` is (p + 1, l); the last of the decreasing `alphas` is the penalty of the
+    problem, and `tol` bounds the `residual` of a state.
 
     References
     ----------
@@ -282,14 +236,13 @@ def newton(objective, preconditioner, start, alphas, tol):
         preconditioner.prepare(point, alpha)
         residual, stuck = _norm(preconditioner, point) / _unit(point), False
         while i == last or residual > limit:
-            done = residual <= limit or (stuck and residual <= _STUCK)
-            if not (done or stuck):
+            if not (stuck or residual <= limit):
                 preconditioner.prepare(point, alpha)
                 found, residual = _step(
                     objective, preconditioner, point, alpha, residual
                 )
                 stuck, point = found is point, found
-                done = residual <= limit or (stuck and residual <= _STUCK)
+            done = residual <= limit or (stuck and residual <= _STUCK)
             done = done and i == last
             yield State(point.coef, residual=residual, converged=done, rest=point)
             if stuck and i < last:

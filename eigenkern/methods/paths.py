@@ -38,26 +38,13 @@ _ABOVE_ROUNDING = 1e4
 class Spectrum:
     """B = V diag(e) V', and the targets in terms of its eigenvectors.
 
-    Attributes
-    ----------
-    values : array of shape (r,)
-        e, increasing: all p of them, or those that `krylov` found.
-    vectors : array of shape (p, r)
-        V.
-    targets : array of shape (r, l + 1)
-        V' Phi' W [Y - mean, 1] / N.
-    squares : array of shape (l,)
-        Sum of the squares of the weighted, centered targets.
-    weight : float
-        N.
-    floor : float
-        Eigenvalues below it are rounding errors.
-    lowest : float
-        The smallest eigenvalue before negative ones were dropped.
-    complete : bool
-        Whether the eigenvectors span the targets of all rows, as for the full kernel.
-    largest : float
-        The largest eigenvalue, if `values` may lack it.
+    `values` are e, increasing: all p of them, or the r that `krylov` found; `vectors`,
+    (p, r), are V; `targets`, (r, l + 1), V' Phi' W [Y - mean, 1] / N; and `squares`,
+    (l,), the sums of the squares of the weighted, centered targets. `weight` is N.
+
+    Eigenvalues below `floor` are rounding errors, `lowest` is the smallest one before
+    negative ones were dropped, `largest` the largest if `values` may lack it. If it is
+    `complete`, the eigenvectors span the targets of all rows, as on the full kernel.
     """
 
     values: Any
@@ -120,13 +107,7 @@ class Spectrum:
 
 
 class RidgePath:
-    """Kernel ridge regression, g = 1 / (e + lambda).
-
-    Parameters
-    ----------
-    alphas : array-like of shape (k,)
-        lambda. 0: the pseudo-inverse.
-    """
+    """Kernel ridge regression, g = 1 / (e + lambda); at 0 the pseudo-inverse."""
 
     def __init__(self, alphas):
         self.alphas = np.asarray(alphas, dtype=np.float64)
@@ -154,15 +135,7 @@ class RidgePath:
 
 
 class DescentPath:
-    """Gradient descent from zero, g = (1 - (1 - gamma e)^t) / e.
-
-    Parameters
-    ----------
-    steps : array-like of shape (k,)
-        t.
-    step_size : float
-        gamma; gamma e < 2.
-    """
+    """Gradient descent from zero, g = (1 - (1 - gamma e)^t) / e, with gamma e < 2."""
 
     def __init__(self, steps, step_size):
         self.steps = np.asarray(steps, dtype=np.float64)
@@ -173,7 +146,9 @@ class DescentPath:
         xp, values = namespace(spectrum.values), spectrum.values
         steps, step_size = spectrum.on_device(self.steps), self.step_size
         e = xp.where(values > 0, values, xp.zeros_like(values))[:, None]
-        gain, safe = -self._minus_gain(e, steps), xp.where(e > 0, e, xp.ones_like(e))
+        small, log, power = self._parts(e, steps)
+        gain = -xp.where(small, xp.expm1(log), power - 1)  # accurate for small gamma e
+        safe = xp.where(e > 0, e, xp.ones_like(e))
         return xp.where(step_size * e * steps > EPS, gain / safe, step_size * steps)
 
     def kept(self, spectrum, n_rows=None):
@@ -187,11 +162,6 @@ class DescentPath:
         kept = xp.where(small, xp.exp(log), power)
         least = xp.full_like(kept, _LEAST_KEPT)
         return xp.where(xp.abs(kept) > _LEAST_KEPT, kept, least)
-
-    def _minus_gain(self, e, steps):
-        """Return (1 - gamma e)^t - 1, accurately even if gamma e is small."""
-        small, log, power = self._parts(e, steps)
-        return namespace(e).where(small, namespace(e).expm1(log), power - 1)
 
     def _parts(self, e, steps):
         """Return where gamma e is small, the logarithm of the power there, and it."""

@@ -29,17 +29,7 @@ _POWER = 3
 
 
 class Batch(NamedTuple):
-    """The rows of one step.
-
-    Attributes
-    ----------
-    operator : Matrix
-        K(X_b, Z).
-    rows : array or LazyRows of shape (m, d)
-        X_b.
-    targets : array of shape (m, l)
-    weights : array of shape (m,)
-    """
+    """The rows of one step: K(X_b, Z), X_b (m, d), targets (m, l) and weights (m,)."""
 
     operator: Any
     rows: Any
@@ -49,18 +39,10 @@ class Batch(NamedTuple):
 
 @dataclass
 class Iterate:
-    """The state of the iteration.
+    """The state of the iteration: arrays of shape (p, l), and the iterates so far.
 
-    Attributes
-    ----------
-    coef : array of shape (p, l)
-        a, the last iterate.
-    mean : array of shape (p, l)
-        The model: the mean of the iterates, in which later ones have more weight.
-    rest : array of shape (p, l)
-        The residual of the last projection, which is added to the next h.
-    n_projections : int
-        Iterates so far.
+    `coef` is a, the last iterate; `mean` the model, in which later iterates have more
+    weight; `rest` the residual of the last projection, which is added to the next h.
     """
 
     coef: Any
@@ -71,17 +53,14 @@ class Iterate:
     @classmethod
     def of(cls, coef):
         """Return the initial state with some coefficients."""
-        xp = namespace(coef)
-        return cls(coef, coef, xp.zeros_like(coef)).copy()
+        return cls(coef, coef, namespace(coef).zeros_like(coef)).copy()
 
     def copy(self):
-        """Return a copy."""
-        xp, parts = namespace(self.coef), (self.coef, self.mean, self.rest)
-        copies = (xp.asarray(part, copy=True) for part in parts)
+        parts = self.coef, self.mean, self.rest
+        copies = (namespace(part).asarray(part, copy=True) for part in parts)
         return Iterate(*copies, self.n_projections)
 
     def go_to(self, other):
-        """Copy another state into this one."""
         self.coef[...], self.mean[...] = other.coef, other.mean
         self.rest[...], self.n_projections = other.rest, other.n_projections
 
@@ -162,29 +141,19 @@ def projected(
         ``project(h, S)`` returns theta, perhaps approximately, and its residual.
     iterate : Iterate
         Changed in place.
-    batch_size : int
-        m; batches may be smaller, with shorter steps.
-    interval : int
-        T.
-    step_size : float
-        eta.
+    batch_size, interval, step_size : int, int, float
+        m (batches may be smaller, with shorter steps), T and eta.
     zero_loss : float
         Mean loss of f = 0, summed over the outputs.
     alpha : float, default=0.0
     n_halvings : int, default=0
         How often the guard has halved the step before.
     n_slack_rows : int, default=0
-        Extra rows that the guard counts at the start with the loss of f = 0, so that a
-        few unusual rows do not trip it.
+        As for `EpochWatch`.
     may_restart : bool, default=True
         Whether to start from zero if the given coefficients trip the guard.
     try_half_steps : bool, default=True
         Whether to try half the step for an output whose residual stalls.
-
-    Returns
-    -------
-    Guarded
-        An iterator of one `State` per epoch.
 
     References
     ----------
@@ -192,7 +161,11 @@ def projected(
     Abedsoltan, Ma, Pandit, Belkin, "Fast training of large kernel models with delayed
     projections", NeurIPS 2025 (arXiv:2411.16658).
     """
-    xp, shape = namespace(iterate.coef), (1, iterate.coef.shape[1])
+    xp, c, shape = (
+        namespace(iterate.coef),
+        P.vectors.shape[0],
+        (1, iterate.coef.shape[1]),
+    )
     guard = Guard(zero_loss, n_halvings)
     search = StepSearch(shape[1], tries=try_half_steps)
 
@@ -200,15 +173,53 @@ def projected(
         rates = guard.factor * step_size / batch_size * search.factors[0, :]
         watch = EpochWatch(guard, zero_loss, shape, n_slack_rows=n_slack_rows)
         with centers.exclusive_threads():
-            batches = next_epoch()
-            projected_steps(
-                batches, centers, P, project, iterate, rates, interval, watch, alpha
-            )
+            projected_steps(iter(next_epoch()), rates, watch)
         if watch.n_rows == 0:
             return None
         losses = watch.losses[0, :] / watch.n_rows
         mean = xp.asarray(iterate.mean, copy=True)
         return Epoch(mean, losses, losses.sum(), watch.has_stepped)
+
+    def projected_steps(batches, rates, watch):
+        """Step on every batch, unless the losses diverge; `rates` (l,) is eta / m.
+
+        Numbers are the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line
+        1. `CenterSpectral.of` stands for lines 1 and 2; the C of line 3 is not formed.
+        """
+        like = {"dtype": iterate.coef.dtype, "device": device_of(iterate.coef)}
+        rates = xp.asarray(rates, **like)
+        while True:  # 4
+            # The iterate changes only in projections, so it is always a model. `a` is a
+            # copy to which the corrections V s_b are added between projections.
+            a, h, S = xp.asarray(iterate.coef, copy=True), iterate.rest, 0.0
+            rows, steps, n_rows = [], [], 0
+            for batch in islice(batches, interval):  # 5
+                targets = batch.targets
+                if rows:
+                    # The temporary centers contribute -K(X_b, rows) steps to f(X_b).
+                    temporary = TiledKernel(centers.kernel, xp.concat(rows))
+                    targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
+                # 6: f(X_b) - y_b; and K(Z, X_b) g, the first term of line 7
+                error, image = batch.operator.gradient(a, targets, batch.weights, rates)
+                weighted = batch.weights[:, None] * error
+                zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
+                losses, m = xp.sum(weighted * error, axis=0), error.shape[0]
+                if watch.add(losses, float(xp.sum(zero_losses)), m):
+                    return
+                s_b = P.coordinates(image[:c, :])  # the second term of line 7
+                P.add_to(a, s_b)
+                h, S, n_rows = h - image, S + s_b, n_rows + m  # 7, summed over batches
+                if interval > 1:
+                    rows.append(in_memory(batch.rows))
+                    steps.append(rates * weighted)  # g
+            if n_rows == 0:
+                return
+            theta, rest = project(h, S)  # 8
+            if alpha > 0:
+                moved = iterate.coef + theta
+                values = centers.product(moved, 0, c) if c else moved[:0, :]
+                theta = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
+            iterate.add(theta, rest)  # 9
 
     return Guarded(
         run_epoch,
@@ -223,52 +234,6 @@ def projected(
         save_rest=project.save,
         load_rest=project.load,
     )
-
-
-def projected_steps(
-    batches, centers, P, project, iterate, rates, interval, watch, alpha
-):
-    """Step on every `Batch` of an iterable, unless the losses diverge.
-
-    `rates`, an ndarray of shape (l,), is eta / m of every output, and `watch` an
-    `EpochWatch`; the other arguments are those of `projected`. Numbers in comments are
-    the lines of algorithm 2 of EigenPro 3, "Fetch subsample" being line 1. In place of
-    lines 1 and 2 there is `CenterSpectral.of`; the C of line 3 is never formed.
-    """
-    xp, c, batches = namespace(iterate.coef), P.vectors.shape[0], iter(batches)
-    rates = xp.asarray(rates, dtype=iterate.coef.dtype, device=device_of(iterate.coef))
-    while True:  # 4
-        # The iterate changes only in projections, so it is always a model. `a` is a
-        # copy to which the corrections V s_b are added between projections.
-        a, h, S = xp.asarray(iterate.coef, copy=True), iterate.rest, 0.0
-        rows, steps, n_rows = [], [], 0
-        for batch in islice(batches, interval):  # 5
-            targets = batch.targets
-            if rows:
-                # The temporary centers contribute -K(X_b, rows) steps to f(X_b).
-                temporary = TiledKernel(centers.kernel, xp.concat(rows))
-                targets = targets + temporary.rows(batch.rows) @ xp.concat(steps)
-            # 6: f(X_b) - y_b; and K(Z, X_b) g, the first term of line 7
-            error, image = batch.operator.gradient(a, targets, batch.weights, rates)
-            weighted = batch.weights[:, None] * error
-            zero_losses = batch.weights * xp.sum(batch.targets**2, axis=1)
-            losses, m = xp.sum(weighted * error, axis=0), error.shape[0]
-            if watch.add(losses, float(xp.sum(zero_losses)), m):
-                return
-            s_b = P.coordinates(image[:c, :])  # the second term of line 7
-            P.add_to(a, s_b)
-            h, S, n_rows = h - image, S + s_b, n_rows + m  # 7, summed over batches
-            if interval > 1:
-                rows.append(in_memory(batch.rows))
-                steps.append(rates * weighted)  # g
-        if n_rows == 0:
-            return
-        theta, rest = project(h, S)  # 8
-        if alpha > 0:
-            moved = iterate.coef + theta
-            values = centers.product(moved, 0, c) if c else moved[:0, :]
-            theta = P.shrunk(moved, values, alpha * n_rows * rates) - iterate.coef
-        iterate.add(theta, rest)  # 9
 
 
 def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
@@ -286,19 +251,8 @@ def projected_exactly(K, y, weights, P, project, *, iterate, step_size):
     (I - Q) K(X, Z). A step costs 2 n p l + 2 n q l multiply-adds, and K(X, Z) is held
     in memory.
 
-    Parameters
-    ----------
-    K : array of shape (n, p)
-        K(X, Z).
-    y, weights : arrays of shape (n, l) and (n,)
-    P : GlobalSpectral
-    project, iterate, step_size
-        As in `projected`; the mean and rest of the iterate stay as they are.
-
-    Returns
-    -------
-    Guarded
-        An iterator of one `State` per step.
+    `project`, `iterate` and `step_size` are as in `projected`; the mean and rest of the
+    iterate stay as they are. P is a `GlobalSpectral`, K is K(X, Z), (n, p).
     """
     xp, (n, _), rows = namespace(K), K.shape, slice(0, K.shape[0])
     guard = Guard(float(xp.sum(weights[:, None] * y**2)) / n)
@@ -343,16 +297,11 @@ _MAX_VECTORS = 200
 
 
 class CenterFactor:
-    """The Cholesky factor of K(Z, Z) in float64.
+    """The Cholesky factor of K(Z, Z), `centers`, in float64.
 
     The rounding error of a kernel matrix, p eps k(x, x), is added to its diagonal, and
     more if there is no factor. The fixed point of the iteration, where h = 0, does not
     depend on it.
-
-    Parameters
-    ----------
-    centers : Matrix
-        K(Z, Z).
     """
 
     def __init__(self, centers):
@@ -379,17 +328,9 @@ class CenterFactor:
 
 
 class ExactProjection(Saved):
-    """Projection by a Cholesky factor.
-
-    Parameters
-    ----------
-    factor : CenterFactor
-    P : CenterSpectral, default=None
-        Its corrections K V S are projected too.
-    """
+    """Projection by a `CenterFactor`, also of the corrections K V S of P."""
 
     _saved = ()
-    #: Exact projections have no residual.
     residual = 0.0
 
     def __init__(self, factor, P=None):
@@ -411,19 +352,8 @@ class InexactProjection(Saved):
     the error in this norm: their result is an orthogonal projection onto a part of the
     span, and its norm is never larger. The residual is returned too, for the next
     projection. Their preconditioner has the eigenvectors U of the Nystrom approximation
-    G G' of K(Z, Z), G = K(Z, Z_c) V.
-
-    Parameters
-    ----------
-    centers : Matrix
-        K(Z, Z), in random order.
-    P : CenterSpectral
-        Its corrections K V S are projected too.
-
-    Attributes
-    ----------
-    residual : float
-        The mean of the relative residuals of projections so far.
+    G G' of K(Z, Z), `centers` in random order, G = K(Z, Z_c) V. The corrections K V S
+    of P are projected too. `residual` is the mean relative residual so far.
     """
 
     _saved = ("residual", "_n_projections")
@@ -443,23 +373,19 @@ class InexactProjection(Saved):
             self._vectors = large_product(U, W)
             self._scales = 1.0 - (values[-1] / values[:, None]) ** 2
 
-    def _preconditioned(self, R):
-        U = self._vectors
-        return R - large_product(U, self._scales * (U.T @ R))
-
     def __call__(self, h, S=None):
         """Return theta = K(Z, Z)^-1 (h + K V S), approximately, and its residual.
 
         The two terms are projected together. Both are large along the top eigenvectors,
         where they cancel; the errors of two separate projections would not.
         """
-        h = h if S is None else h + large_product(self._images, S)
+        h, U = h if S is None else h + large_product(self._images, S), self._vectors
         solver = conjugate_gradient(
             lambda P: self._centers @ P,
             h,
             self._centers.xp.zeros_like(h),
             _TOLERANCE,
-            precondition=self._preconditioned,
+            precondition=lambda R: R - large_product(U, self._scales * (U.T @ R)),
             together=True,
         )
         solution = next(islice(solver, _MAX_PRODUCTS - 1, None))

@@ -28,13 +28,9 @@ _STALL = 0.01
 #     6, without the longest or shortest 96 %
 _RACE = (1.0, 2**0.5, 0.5**0.5, 2.0, 0.5, 4.0)
 _RACE_EPOCHS = 6
-# Most columns in a race. A product with a cached matrix of 20 000 rows takes
-# 2.3 times as long with 6 columns as with one, and 1.6 times as long with 30 as with
-# 10; many columns are nearly free only where the matrix is computed from many features.
-# With ten outputs a race of three sides gained nothing: on 12 000 rows of mnist,
-# fashion_mnist and cifar10_gray, clean and with 30 % of the labels flipped, fits of 5
-# epochs took 1.14 times as long, and fits of 20 epochs 1.07 times, with the same errors
-# within 0.04 points. With seven outputs (covtype) four sides chose what two do.
+# Most columns in a race. A product with a cached matrix of 20 000 rows takes 2.3 times
+# as long with 6 columns as with one; with ten outputs a race of three sides gained
+# nothing on 12 000 rows of mnist, fashion_mnist and cifar10_gray.
 _RACE_COLUMNS = 16
 # With fewer batches per epoch, a race is too short for unstable steps to diverge.
 _RACE_BATCHES = 8
@@ -43,16 +39,9 @@ _RACE_BATCHES = 8
 # 1.2, 1.3 and 1.5: 95.9, 94.9 and 93.9 %. With 1.1 steps are too short: 95.0 % of all
 # 120, instead of 95.8 %.
 _MUCH_WORSE = 1.2
-# A side is dropped if its loss is more than this many times that of the best one. Races
-# of six epochs and all sides were recorded on 2000 rows (the cases of
-# benchmarks/robustness.py) and replayed with the rules that drop sides and end the
-# race, when `_MUCH_WORSE` was 1.5 and only shorter steps prolonged the race. Epochs
-# until the chosen step reaches its final loss, divided by those of the step that the
-# whole race chooses:
-#     73 problems that the rules were chosen on   38 others
-#     at most 1.22, 97 % at most 1.1              at most 1.03
-# The epochs of all sides but one fall from 27 to 16. With a limit of 5 in place of 10
-# the quotients are at most 1.33.
+# A side is dropped if its loss is more than this many times that of the best one. The
+# chosen step then takes at most 1.22 times the epochs of that of the whole race (1.33
+# with a limit of 5), and all sides but one take 16 epochs instead of 27.
 _HOPELESS = 10.0
 
 
@@ -67,14 +56,8 @@ class StepSearch(Saved):
     the measured one may turn out to be unstable later. After the race, half the step is
     tried for an output whose residual stalls.
 
-    Parameters
-    ----------
-    n_outputs : int
-        l. With many outputs there is room for few sides, or for one: then no race.
-    n_batches : int
-        Batches per epoch; with few (or 0) there is no race.
-    tries : bool, default=True
-        Whether to try anything; if not, all factors stay 1.
+    With many of the l outputs there is room for few sides, or for one, and with few
+    batches per epoch (or 0) there is no race. Unless it `tries`, all factors stay 1.
     """
 
     def __init__(self, n_outputs, n_batches=0, *, tries=True):
@@ -126,13 +109,9 @@ class StepSearch(Saved):
         these rows than f = 0: most rows of that half were new, which makes it a fair
         test.
 
-        Parameters
-        ----------
-        losses, late : ndarrays of shape (k, l)
-            Losses of the epoch and of its second half.
-        judge : callable
-            ``judge()`` returns the losses of the sides' models on some rows, (k l,),
-            and that of f = 0, summed over outputs.
+        `losses` and `late`, (k, l), are those of the epoch and of its second half;
+        ``judge()`` returns those of the sides' models on some rows, (k l,), and that of
+        f = 0, summed over outputs.
         """
         if self.n_sides == 1:
             return
@@ -150,20 +129,13 @@ class StepSearch(Saved):
             eligible = np.where(useful.any(axis=0), useful, eligible)
             scores = late
         self._best = np.argmin(np.where(eligible, scores, np.inf), axis=0)
-        self._compare(scores, np.isfinite(losses + scores).all(axis=1))
-
-    def _compare(self, scores, alive):
-        """Decide which sides stay in the race, and whether the race is over."""
-        # Outputs count equally, whatever their scale.
+        # Which sides stay, and is the race over? Outputs count equally.
         logs = np.log(np.maximum(scores, 1e-300)).mean(axis=1)
-        logs[~alive] = np.inf
+        logs[~np.isfinite(losses + scores).all(axis=1)] = np.inf
         behind, before, leader = logs - logs.min(), self._behind, np.argmin(logs)
         self._stays = behind <= np.log(_HOPELESS)
         self._stays[self._best] = True
-        # Longer ones than the leader count too: on 80 problems of 5000 rows in float64
-        # (none in the report of benchmarks/robustness.py) the epochs to the target are
-        # 1.086 instead of 1.092 times those of the best step, and 4.6 instead of 4.5
-        # epochs are in a race (on 40 others).
+        # Longer ones than the leader count too, up to the measured step.
         rivals = self._stays & (self._race <= 1)
         self._behind, self._decided = behind, False
         if self._epoch > 1 and self._race[leader] <= 1:
@@ -220,10 +192,7 @@ class StepTrials:
     remains lies in flat directions of the problem, where half the step only loses time:
     then the step is doubled again, and the next trial waits twice as long.
 
-    Attributes
-    ----------
-    factor : float
-        What to multiply the step by.
+    `factor` is what to multiply the step by.
     """
 
     def __init__(self):
@@ -281,22 +250,12 @@ class RowSteps:
     K(X_b, X_s) as its step, in m s q multiply-adds: on mnist, 60 000 rows and s = 2000,
     that takes 0.6 of the 29 seconds of a fit of one epoch.
 
-    Of 113 problems of 5000 rows, 4000 of them measured, 49 had such rows, at most three
-    (problems like those at `step_search._STALL`). In these 49 the epochs to the target
-    are on average 1.00 times those of the best step, and 1.08 times without the factors
-    (3 if it was not reached); in no problem did the factors add more than 0.02 to the
-    quotient. On california_housing with a polynomial kernel a row has the factor 0.02;
-    without it the loss of the last epoch is 182 times that of the mean, with it 0.31.
+    Of 113 problems of 5000 rows, 4000 of them measured, 49 had at most three such rows.
+    In these the epochs to the target are on average 1.00 times those of the best step,
+    and 1.08 times without the factors.
 
-    Parameters
-    ----------
-    P : Spectral or GlobalSpectral
-    diagonal : callable
-        ``diagonal(b)`` returns k(x, x) of a range of the rows, (m,).
-    weights : array of shape (n,) or None
-        w.
-    largest : float
-        The largest w_h k_P(h, h).
+    ``diagonal(b)`` returns k(x, x) of a range of the rows; `largest` is that of w_h
+    k_P(h, h).
     """
 
     def __init__(self, P, diagonal, weights, largest):
@@ -307,11 +266,8 @@ class RowSteps:
         """Return the factors of a batch of rows, (m, 1), or None if all are 1."""
         # Epochs on all rows have other batches than those without the spared ones.
         key = b.start, b.stop
-        if key not in self._factors:
-            self._factors[key] = self._compute(b, K_bs)
-        return self._factors[key]
-
-    def _compute(self, b, K_bs):
+        if key in self._factors:
+            return self._factors[key]
         entries = self._diagonal(b)
         xp = namespace(entries)
         if self._P.n_components:
@@ -319,8 +275,9 @@ class RowSteps:
             entries = entries - xp.sum(p * p * self._P.scales, axis=1)
         if self._weights is not None:
             entries = self._weights[b] * entries
-        above = entries > self._largest
-        if not bool(xp.any(above)):
-            return None
-        largest = xp.full_like(entries, self._largest)
-        return (largest / xp.where(above, entries, largest))[:, None]
+        above, factors = entries > self._largest, None
+        if bool(xp.any(above)):
+            largest = xp.full_like(entries, self._largest)
+            factors = (largest / xp.where(above, entries, largest))[:, None]
+        self._factors[key] = factors
+        return factors

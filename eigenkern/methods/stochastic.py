@@ -58,17 +58,10 @@ from .state import Saved
 class BlockRule:
     """Which blocks of features a step changes.
 
-    Attributes
-    ----------
-    algorithm : {"dsg", "udsg", "cdsg"}
-    n_new, n_old : int
-        G and U of "udsg". `n_old` may be None: then blocks are old unless new ones are
-        due, as `record` says.
-    max_blocks : int or None
-        Once there are this many blocks, old ones are drawn at random.
-    n_first : float
-        Step t changes ``n_first / t`` blocks, rounded, but at least one; fewer new ones
-        if fewer are due.
+    `n_new` and `n_old` are G and U of "udsg"; without U, blocks are old unless new ones
+    are due, as `record` says. Once there are `max_blocks`, old ones are drawn at
+    random. Step t changes ``n_first / t`` blocks, rounded, but at least one; fewer new
+    ones if fewer are due.
     """
 
     algorithm: str
@@ -90,8 +83,12 @@ class BlockRule:
             k, eta = checked_step(betas, mean_gradient, noise, gamma)  # 5
             if eta > gamma:  # 12, the else of 6
                 return [k], min(eta, longest)
-        n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
-        n_new = self._n_new(expansion, n)
+        n_new = n = max(round(self.n_first / (expansion.n_steps + 1)), 1)
+        if self.algorithm == "udsg" and expansion.coef:
+            if self.n_old is None:
+                n_new = int(min(n, expansion.n_due))  # n if the steps diverge to NaN
+            elif expansion.n_steps % (self.n_new + self.n_old) >= self.n_new:
+                n_new = 0
         if self.max_blocks is not None:
             n_new = min(n_new, self.max_blocks - n_blocks)
         if n_new > 0:
@@ -99,15 +96,6 @@ class BlockRule:
         if n == 1:
             return [rng.randint(n_blocks)], gamma
         return rng.permutation(n_blocks)[:n].tolist(), gamma
-
-    def _n_new(self, expansion, n):
-        """Return how many new blocks a step takes if it may take `n`; 0: old ones."""
-        if self.algorithm != "udsg" or not expansion.coef:
-            return n
-        if self.n_old is None:
-            return int(min(n, expansion.n_due))  # n if the steps diverge to NaN
-        turn = expansion.n_steps % (self.n_new + self.n_old)
-        return n if turn < self.n_new else 0
 
     def record(self, expansion, n_added, size):
         """Update `n_due` of an expansion after a step.
@@ -118,15 +106,8 @@ class BlockRule:
         steps is least if n is proportional to h^(1/2) |dA|. So the next step, which
         will be about as large, calls for `n_new` n_first blocks times this size, over
         that of the first step; but at most for n_first / t, or for one every other
-        step, which bounds the model where the loss falls slowly.
-
-        Parameters
-        ----------
-        expansion : Expansion
-        n_added : int
-            New blocks of the step.
-        size : float
-            h^(1/2) |dA|, where |dA| is the sum of the norms of all blocks' changes.
+        step, which bounds the model where the loss falls slowly. `n_added` counts the
+        new blocks, `size` is h^(1/2) |dA|, with the sum of the norms of all changes.
         """
         expansion.first_size = expansion.first_size or size
         due = min(max(expansion.n_due - n_added, 0.0), 1.0)
@@ -150,22 +131,9 @@ def checked_step(betas, mean_gradient, noise, gamma):
     do, the condition "|eta_j| <= gamma_t" must be "|eta_k| <= gamma_i", and in the last
     line, "beta_k = alpha_k - ...", alpha_k must be beta_k.)
 
-    Parameters
-    ----------
-    betas : ndarray of shape (n_blocks, l)
-        beta_k.
-    mean_gradient : ndarray of shape (l,)
-        g.
-    noise : float
-        v. `Iteration.step` takes the mean of |g_i|^2 over the batch instead of its
-        bound M^2, and 1 / (8 F) for sigma^2.
-    gamma : float
-
-    Returns
-    -------
-    k : int
-    eta : float
-        0.0 if no step on an old block meets the condition.
+    `betas` are beta_k, (n_blocks, l), `mean_gradient` g, and `noise` v: the step takes
+    the mean of |g_i|^2 over the batch instead of its bound M^2, and 1 / (8 F) for
+    sigma^2. eta is 0.0 if no step on an old block meets the condition.
     """
     square = mean_gradient @ mean_gradient
     a = 2.0 * (square + noise)
@@ -207,27 +175,19 @@ def constant_rate(batch_size, quick):
 class Expansion:
     """f = b + scale (sum_k phi_k' A_k - mean).
 
-    Blocks are replaced, never changed: copies are cheap.
+    Blocks are replaced, never changed: copies are cheap. When A_k and beta_k shrink,
+    only their common factor `scale` changes; everything but `constant`, b, is over it.
 
     Attributes
     ----------
-    constant : array of shape (l,)
-        b.
-    mean : array of shape (l,)
-        sum_k mu_k' A_k over `scale`; each change of A_k has the mu of its own step.
-    coef : list of arrays of shape (2 F, l)
-        A_k over `scale`.
-    betas : list of ndarrays of shape (l,)
-        beta_k over `scale`: minus the sum of the steps on block k, each times its mean
-        gradient; what A_k would be if its features were 1.
-    scale : float
-        Common factor of all A_k and beta_k: when these shrink, only it changes.
-    n_steps : int
-        Steps made.
-    n_due : float
-        New blocks that the steps so far call for, less those taken.
-    first_size : float
-        Size of the first step; 0.0 before there is one. `BlockRule.record` sets both.
+    constant, mean : arrays of shape (l,)
+        b; sum_k mu_k' A_k, where each change of A_k has the mu of its own step.
+    coef, betas : lists of arrays of shape (2 F, l), of ndarrays of shape (l,)
+        A_k; beta_k, minus the sum of the steps on block k, each times its mean
+        gradient: what A_k would be if its features were 1.
+    n_steps, n_due, first_size : int, float, float
+        Steps made; new blocks that they call for, less those taken; size of the first
+        step, 0.0 before there is one. `BlockRule.record` sets the last two.
     """
 
     constant: Any
@@ -289,14 +249,8 @@ class RunningValues(Saved):
     """Values of sum_k phi_k' A_k over the scale on batches that are visited repeatedly.
 
     It keeps the values of every batch and a log of the changes of blocks. A visit
-    evaluates only the blocks that changed since the last one.
-
-    Parameters
-    ----------
-    features : FourierBlocks
-    expansion : Expansion
-    keep : bool
-        Whether to keep values at all; if not, every visit evaluates every block.
+    evaluates only the blocks that changed since the last one; unless it may `keep`
+    values: then every visit evaluates every block.
     """
 
     # Values computed anew would differ by rounding: they are summed in another order.
@@ -317,7 +271,10 @@ class RunningValues(Saved):
         if values is None:
             values = self._expansion.product(self._features, X)
         elif self._seen[key] < self._n_dropped + len(self._log):
-            blocks, coef = self._changes_since(self._seen[key])
+            changes = {}
+            for k, change in self._log[self._seen[key] - self._n_dropped :]:
+                changes[k] = changes[k] + change if k in changes else change
+            blocks, coef = list(changes), list(changes.values())
             values += self._features.product(X, blocks, coef, values.shape[1])
         if self.keep:
             self._values[key] = values
@@ -334,12 +291,6 @@ class RunningValues(Saved):
             self._log.append((k, change))
             self._seen[key] = self._n_dropped + len(self._log)
 
-    def _changes_since(self, seen):
-        changes = {}
-        for k, change in self._log[seen - self._n_dropped :]:
-            changes[k] = changes[k] + change if k in changes else change
-        return list(changes), list(changes.values())
-
     def drop_known(self):
         """Drop the part of the log that every batch has seen."""
         n = min(self._seen.values(), default=self._n_dropped) - self._n_dropped
@@ -349,34 +300,17 @@ class RunningValues(Saved):
 
 @dataclass(frozen=True)
 class Steps:
-    """The step of every iteration.
-
-    Attributes
-    ----------
-    gamma : callable
-        ``gamma(t)`` is the step of iteration t = 1, 2, ...
-    longest : float
-        Upper bound of all steps.
-    """
+    """The step of every iteration t = 1, 2, ...: ``gamma(t)``, at most `longest`."""
 
     gamma: Any
     longest: float
 
     def at(self, t):
-        """Return the step of iteration t."""
         return min(self.gamma(t), self.longest)
 
 
 class TrainingRows(NamedTuple):
-    """Rows of `doubly_stochastic`.
-
-    Attributes
-    ----------
-    X : array of shape (n, d)
-    targets : array of shape (n, l)
-    weights : array of shape (n,)
-        With mean 1.
-    """
+    """Rows X (n, d), targets (n, l), and weights (n,) with mean 1."""
 
     X: Any
     targets: Any
@@ -414,10 +348,8 @@ def doubly_stochastic(
     expansion : Expansion
         f to start from; changed in place. The guard compares losses with that of its
         constant alone.
-    alpha : float
-        lambda.
-    batch_size : int
-        B.
+    alpha, batch_size : float, int
+        lambda and B.
     steps : Steps
     blocks : BlockRule
     keep_values : bool
@@ -447,9 +379,82 @@ def doubly_stochastic(
     zero_loss = float(xp.sum(zero_losses)) / n
     guard = Guard(zero_loss, n_halvings)
     values = RunningValues(features, expansion, keep_values)
-    iteration = Iteration(
-        features, rows, loss, expansion, values, alpha, batch_size, steps, blocks, rng
-    )
+
+    def gradients(b, V):
+        """Return the loss of a batch, its gradients, and their sums.
+
+        The gradients, (m, l + 1), are those in f, and in the last column the weights of
+        the rows; then follow the sum of their squares, and of the second derivatives.
+        """
+        Y, W = rows.targets[b, :], rows.weights[b]
+        # Contiguous columns: losses with few of them are faster.
+        G = xp.empty((V.shape[1] + 1, V.shape[0]), **features.array_options).T
+
+        def task(tile):
+            f, w = expansion.values(V[tile, :]), W[tile]
+            value, gradient = loss.value_and_gradient(Y[tile, :], f)
+            second = w[:, None] * loss.second_derivative(gradient)
+            G[tile, -1] = w
+            G[tile, :-1] = gradient = w[:, None] * gradient
+            return (
+                float(xp.sum(w * value)),
+                float(xp.sum(gradient * gradient)),
+                _host(xp.sum(second, axis=0)),
+            )
+
+        tiles = features.map_tiles(task, V.shape[0], V.shape[1])
+        total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
+        return total, G, squares, curvatures
+
+    def total_loss(b, V):
+        """Return the loss of a batch from its running values V."""
+        Y, w = rows.targets[b, :], rows.weights[b]
+
+        def task(tile):
+            losses = loss.value(Y[tile, :], expansion.values(V[tile, :]))
+            return float(xp.sum(w[tile] * losses))
+
+        return sum(features.map_tiles(task, V.shape[0], V.shape[1]))
+
+    def take_step(b, V, G, squares, curvatures):
+        """Change the expansion, and its values `V`, by one step on a batch `b`."""
+        m = G.shape[0]
+        totals = xp.sum(G, axis=0)
+        total_weight, mean_gradient = float(totals[-1]), totals[:-1] / m
+        if total_weight == 0.0:
+            return
+        # A row counts as much in a short batch.
+        factor = guard.factor * min(m / batch_size, 1.0)
+        gamma = factor * steps.at(expansion.n_steps + 1)
+        host_gradient = _host(mean_gradient)
+        # v of `checked_step`. M^2 is squares / m, and sigma^2 is 1 / (8 F): the mean of
+        # F cosines has at most the variance 1 / (2 F), which the paper divides by 4.
+        noise = squares / (8.0 * features.block_size * m**2)
+        longest = factor * steps.longest
+        given = expansion, host_gradient, noise, gamma, longest, rng
+        chosen, eta = blocks.choose(*given)  # 5, 6
+        expansion.scale *= 1.0 - eta * alpha  # 7, 9 (13, 15)
+        minus_step = -eta / expansion.scale / len(chosen)
+        n_before, size = len(expansion.coef), 0.0
+        for k in chosen:  # 8, 10, 11 (14, 16)
+            tiles, products = features.adjoint(rows.X[b, :], k, G)
+            mu = products[:, -1] / total_weight
+            change = minus_step * (products[:, :-1] / m - mu[:, None] * mean_gradient)
+            size += float(xp.sum(change * change)) ** 0.5
+            expansion.add(k, change, mu @ change, minus_step * host_gradient)
+            values.record(k, change, b.start, tiles, V)
+        least = min(_FEWEST_OF_CLASS / m, loss.curvature)
+        curvature = np.maximum(curvatures / total_weight, least)
+        size *= expansion.scale * float(curvature.mean()) ** 0.5
+        blocks.record(expansion, len(expansion.coef) - n_before, size)
+        # While the constant lags behind, old blocks fail the check. That matters only
+        # if old blocks save time: if values are kept, new ones cost no more.
+        quick = loss.moves_constant and not values.keep
+        rate = constant_rate(batch_size, quick) * eta / steps.longest
+        rate = rate / curvature * m / total_weight
+        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
+        expansion.constant = expansion.constant - rate * mean_gradient
+        expansion.n_steps += 1
 
     def run_epoch():
         total = baseline = 0.0
@@ -458,17 +463,17 @@ def doubly_stochastic(
         for i in rng.permutation(order) if shuffle else order:  # 2
             b = batches[i]  # 3
             V = values.at(rows.X[b, :], b.start)  # 4
-            batch_loss, G, squares, curvatures = iteration.gradients(b, V)
+            batch_loss, G, squares, curvatures = gradients(b, V)
             total += batch_loss
             of_zero = max(float(xp.sum(zero_losses[b])), zero_loss * V.shape[0])
             baseline += of_zero
             if keep_values and guard.trips(total, baseline):
                 return diverged
-            iteration.step(b, V, G, squares, curvatures, guard.factor)  # 5 to 16
+            take_step(b, V, G, squares, curvatures)  # 5 to 16
             if not keep_values:
                 # The rows may never come again. A step that is too long raises the loss
                 # of its own batch.
-                after = iteration.total_loss(b, V)
+                after = total_loss(b, V)
                 if guard.trips(after, of_zero) and not after < batch_loss:
                     return diverged
             if expansion.scale < _SMALLEST_SCALE:
@@ -490,117 +495,6 @@ def doubly_stochastic(
         save_rest=values.save,
         load_rest=values.load,
     )
-
-
-@dataclass
-class Iteration:
-    """One step on a batch, and the losses before and after it.
-
-    The attributes are parameters of `doubly_stochastic`, and its running values.
-    """
-
-    features: Any
-    rows: TrainingRows
-    loss: Any
-    expansion: Expansion
-    values: RunningValues
-    alpha: float
-    batch_size: int
-    steps: Steps
-    blocks: BlockRule
-    rng: Any
-
-    def step(self, b, V, G, squares, curvatures, factor):
-        """Change the expansion, and its values `V`, by one step on a batch `b`.
-
-        `G`, `squares` and `curvatures` are what `gradients` returns; the guard
-        multiplies the step by `factor`.
-        """
-        xp, m, expansion = self.features.xp, G.shape[0], self.expansion
-        totals = xp.sum(G, axis=0)
-        total_weight, mean_gradient = float(totals[-1]), totals[:-1] / m
-        if total_weight == 0.0:
-            return
-        factor *= min(m / self.batch_size, 1.0)  # a row counts as much in a short batch
-        gamma = factor * self.steps.at(expansion.n_steps + 1)
-        host_gradient = _host(mean_gradient)
-        # v of `checked_step`. M^2 is squares / m, and sigma^2 is 1 / (8 F): the mean of
-        # F cosines has at most the variance 1 / (2 F), which the paper divides by 4.
-        noise = squares / (8.0 * self.features.block_size * m**2)
-        blocks, eta = self.blocks.choose(  # 5, 6
-            expansion,
-            host_gradient,
-            noise,
-            gamma,
-            factor * self.steps.longest,
-            self.rng,
-        )
-        expansion.scale *= 1.0 - eta * self.alpha  # 7, 9 (13, 15)
-        minus_step = -eta / expansion.scale / len(blocks)
-        n_before, size = len(expansion.coef), 0.0
-        for k in blocks:  # 8, 10, 11 (14, 16)
-            tiles, products = self.features.adjoint(self.rows.X[b, :], k, G)
-            mu = products[:, -1] / total_weight
-            change = minus_step * (products[:, :-1] / m - mu[:, None] * mean_gradient)
-            size += float(xp.sum(change * change)) ** 0.5
-            expansion.add(k, change, mu @ change, minus_step * host_gradient)
-            self.values.record(k, change, b.start, tiles, V)
-        least = min(_FEWEST_OF_CLASS / m, self.loss.curvature)
-        curvature = np.maximum(curvatures / total_weight, least)
-        size *= expansion.scale * float(curvature.mean()) ** 0.5
-        self.blocks.record(expansion, len(expansion.coef) - n_before, size)
-        # While the constant lags behind, old blocks fail the check. That matters only
-        # if old blocks save time: if values are kept, new ones cost no more.
-        quick = self.loss.moves_constant and not self.values.keep
-        rate = constant_rate(self.batch_size, quick) * eta / self.steps.longest
-        rate = rate / curvature * m / total_weight
-        rate = xp.asarray(rate, dtype=G.dtype, device=device_of(G))
-        expansion.constant = expansion.constant - rate * mean_gradient
-        expansion.n_steps += 1
-
-    def total_loss(self, b, V):
-        """Return the loss of a batch from its running values V."""
-        Y, w = self.rows.targets[b, :], self.rows.weights[b]
-
-        def task(tile):
-            losses = self.loss.value(Y[tile, :], self.expansion.values(V[tile, :]))
-            return float(self.features.xp.sum(w[tile] * losses))
-
-        return sum(self.features.map_tiles(task, V.shape[0], V.shape[1]))
-
-    def gradients(self, b, V):
-        """Return the loss of a batch, its gradients, and their sums.
-
-        Returns
-        -------
-        total : float
-        G : array of shape (m, l + 1)
-            Gradients in f, and in the last column the weights of the rows.
-        squares : float
-            Sum of the squares of the gradients.
-        curvatures : ndarray of shape (l,)
-            Sum of the second derivatives.
-        """
-        xp, loss = self.features.xp, self.loss
-        Y, W = self.rows.targets[b, :], self.rows.weights[b]
-        # Contiguous columns: losses with few of them are faster.
-        G = xp.empty((V.shape[1] + 1, V.shape[0]), **self.features.array_options).T
-
-        def task(tile):
-            f, w = self.expansion.values(V[tile, :]), W[tile]
-            value, gradient = loss.value_and_gradient(Y[tile, :], f)
-            second = w[:, None] * loss.second_derivative(gradient)
-            G[tile, -1] = w
-            G[tile, :-1] = gradient = w[:, None] * gradient
-            return (
-                float(xp.sum(w * value)),
-                float(xp.sum(gradient * gradient)),
-                _host(xp.sum(second, axis=0)),
-            )
-
-        tiles = self.features.map_tiles(task, V.shape[0], V.shape[1])
-        total, squares, curvatures = (sum(parts) for parts in zip(*tiles, strict=True))
-        return total, G, squares, curvatures
 
 
 def _host(values):

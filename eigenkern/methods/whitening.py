@@ -49,12 +49,8 @@ class Whitening:
     def of(cls, K_mm, dtype):
         """Return the whitening of a kernel matrix in float64.
 
-        Parameters
-        ----------
-        K_mm : array of shape (m, m)
-        dtype : data type
-            That of the kernel values of the data. Values in float32, whose rounding
-            error is 1e-7, do not determine directions below that.
+        The data type is that of the kernel values of the data: values in float32, whose
+        rounding error is 1e-7, do not determine directions below that.
         """
         xp = namespace(K_mm)
         relative = _DOUBLE_PIVOT if dtype == xp.float64 else SINGLE_PIVOT

@@ -5,22 +5,20 @@ from dataclasses import replace
 import numpy as np
 
 from ..arrays.array import to_numpy
-from ..arrays.linalg import cholesky, plus_diagonal, solve_triangular
+from ..arrays.linalg import inverse_diagonal
 from ..centers import distinct_rows
+from ..methods.direct import Factor, weighted
+from ..methods.left_out import refitted_residuals
 from ..rows.lazy_rows import in_memory, rows_at
 
 # Multiples of the median distance to try. On california_housing, cpusmall, a9a and
 # mnist the best for EigenPro is 1/2 to 16 times the median.
 _FACTORS = 2.0 ** np.arange(-2, 5)
-# Most rows of the subsample, and the fewest distinct rows to choose with. Squared
-# errors on new rows divided by those with 800 (2000 rows of seven data sets, gaussian
-# and laplacian, 500 centers, two draws): with 100, 200, 400 and 1600 rows 1.02, 1.03,
-# 1.03 and 0.98 on average, and 0.6 to 1.7 in single cases. The time grows as the square
-# or cube of the rows.
+# Most rows of the subsample, and the fewest distinct rows to choose with. With 200, 400
+# and 1600 rows errors on new rows are 1.03, 1.03 and 0.98 times those with 800.
 _MOST_ROWS, _LEAST_ROWS = 800, 20
-# Differences of up to this many standard errors count as noise. With 0, 1 and 4 the
-# errors of these models are 0.98, 0.97 and 1.08 times those with 2; but see `_penalty`:
-# for 6000 rows the errors with 1 are up to 1.1 times those with the median.
+# Differences of up to this many standard errors count as noise. With 1 and 4 errors are
+# 0.97 and 1.08 times those with 2; but with 1 up to 1.1 times those of the median.
 _N_STANDARD_ERRORS = 2.0
 
 
@@ -28,13 +26,9 @@ def _penalty(n):
     """Return the penalty, relative to the mean of k(x, x), for a fit to `n` rows.
 
     For few rows it is the penalty equivalent to 20 epochs of EigenPro. More rows than
-    those of the subsample need a narrower bandwidth, which a larger penalty chooses.
-
-    On the first data sets above (Laplacian and Gaussian, two samples, three subsamples
-    of each) EigenPro's error with 1000 rows is 0.82 to 0.86 times that with the median
-    for penalties of 0.001 to 0.003, and 0.89 times for 0.01. With 6000 rows it is 0.93
-    times for 0.01, and at most 1.005 times; but up to 1.1 times for 0.001 or 0.003, or
-    with one standard error (Gaussian, california_housing).
+    those of the subsample need a narrower bandwidth, which a larger penalty chooses:
+    with 6000 rows EigenPro's error is 0.93 times that with the median for 0.01, but up
+    to 1.1 times for 0.001 or 0.003; with 1000 rows 0.82 to 0.86 times for these.
     """
     return min(max(n / 600_000, 0.001), 0.01)
 
@@ -51,33 +45,16 @@ def auto_bandwidth(kernel, X, targets, weights, rng):
     The 7 bandwidths of the grid take 7 m^2 (m + d) multiply-adds, and memory for about
     five m x m matrices, with m = 800 rows.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        With a bandwidth, the middle of the grid.
-    X : array of shape (n, d)
-    targets : ndarray of shape (n, l)
-    weights : ndarray of shape (n,) or None
-        Positive.
-    rng : numpy.random.RandomState
-
-    Returns
-    -------
-    float
-        `kernel.bandwidth` itself if there are fewer than 20 distinct rows or no error
-        is finite.
+    The targets, (n, l), are on the host, the weights positive or None. The bandwidth is
+    that of the kernel if there are fewer than 20 distinct rows or no error is finite.
     """
     n = X.shape[0]
     X, Y, w = _subsample(X, targets, weights, rng)
     if len(w) < _LEAST_ROWS:
         return kernel.bandwidth
     bandwidths = kernel.bandwidth * _FACTORS
-    errors = np.stack(
-        [
-            _errors(replace(kernel, bandwidth=float(s)), X, Y, w, _penalty(n))
-            for s in bandwidths
-        ]
-    )
+    kernels = (replace(kernel, bandwidth=float(s)) for s in bandwidths)
+    errors = np.stack([_errors(k, X, Y, w, _penalty(n)) for k in kernels])
     means = errors.mean(axis=1)
     usable = np.isfinite(means)
     if not usable.any():
@@ -129,43 +106,22 @@ def _errors(kernel, X, Y, w, penalty):
     except ValueError:  # the bandwidth is too narrow for this size and data type
         return np.full(len(w), np.inf)
     residual = leave_one_out(K, Y, w, penalty * np.diagonal(K).mean())
-    if residual is None:
-        return np.full(len(w), np.inf)
-    return w * np.mean(residual**2, axis=1)
+    return w * (np.inf if residual is None else np.mean(residual**2, axis=1))
 
 
 def leave_one_out(K, Y, weights, penalty):
-    """Return the leave-one-out residuals of kernel ridge regression.
+    """Return the leave-one-out residuals of kernel ridge regression, (m, l), or None.
 
     With the intercept b the model f = K a + b minimizes ::
 
         sum_i w_i (y_i - f(x_i))^2 + c a' K a.
 
-    With A = K + c W^-1, a = M y for M = A^-1 - A^-1 1 1' A^-1 / (1' A^-1 1), and the
-    residual of row i in the model fitted to the others is a_i / M_ii.
-
-    Parameters
-    ----------
-    K : ndarray of shape (m, m)
-    Y : ndarray of shape (m, l)
-    weights : ndarray of shape (m,)
-        w, positive.
-    penalty : float
-        c, positive.
-
-    Returns
-    -------
-    ndarray of shape (m, l), or None
-        y - f; None if A is not positive definite.
+    None if K + c W^-1 is not positive definite; c is `penalty`.
     """
-    root = np.sqrt(weights)[:, None]
-    L = cholesky(plus_diagonal(root * K * root.T, penalty))
-    if L is None:
+    factor = Factor.of(weighted(K.copy(), weights), penalty)
+    if factor is None:
         return None
-    inverse = solve_triangular(L, np.eye(len(K))) * root.T  # L^-1 W^1/2
-    products = inverse.T @ (inverse @ np.column_stack([Y, np.ones(len(K))]))
-    of_targets, of_ones = products[:, :-1], products[:, -1:]
-    total = of_ones.sum()
-    a = of_targets - of_ones * (of_targets.sum(axis=0) / total)
-    diagonal = np.sum(inverse**2, axis=0)[:, None] - of_ones**2 / total
-    return a / diagonal
+    root = np.sqrt(weights)[:, None]
+    T = np.column_stack([Y, np.ones(len(K))])
+    solved = root * factor.solve(root * T)
+    return refitted_residuals(solved, weights * inverse_diagonal(factor.L))

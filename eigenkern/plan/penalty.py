@@ -5,49 +5,43 @@ from functools import cache, partial
 import numpy as np
 
 from ..arrays import memory
-from ..arrays.array import device_of, namespace
-from ..arrays.linalg import cholesky_solve, shifted_cholesky
-from ..methods.direct import SINGLE_RANGE, add_normal_matrix, usual_size
+from ..arrays.array import device_of, namespace, to_numpy
+from ..methods.closed_form_plan import blocks
+from ..methods.direct import (
+    SINGLE_RANGE,
+    Factor,
+    add_normal_matrix,
+    usual_size,
+    weighted,
+)
+from ..methods.left_out import left_parts, squared_errors
 from ..operators.centered import CenteredFeatures
 
-# A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. On 2000
-# rows (34 cases of eleven data sets, clean and noisy; laplacian) the error with the c
-# that a quarter chose was 1.015 times that with the best c, and with the c of an eighth
-# 1.020 times. c still depends on the number of rows, so the cap is no lower: on 12000
-# rows of a9a it is 0.3, 0.7, 0.9 and 1.4 if 400, 1000, 2000 and 4000 of them are
-# fitted.
+# A quarter of the rows, at most 4000, is fitted, and at most 4000 others judge. Errors
+# are 1.015 times those of the best c; with an eighth 1.020 times. c still depends on
+# the rows: on a9a it is 0.3, 0.7, 0.9 and 1.4 for 400, 1000, 2000 and 4000 of them.
 _PART_FITTED, _MOST_FITTED, _MOST_JUDGES = 4, 4000, 4000
 # So many rows, or fewer, determine c.
 N_RIDGE_ROWS = _PART_FITTED * _MOST_FITTED
-# The search begins with half of the fitted rows. If these are fewer than the features,
-# it is faster to begin with a quarter, judged by a quarter of the judges. It then tries
-# 3.3 penalties on all fitted rows instead of 3.1, and in 87 of 88 cases of eleven data
-# sets chooses the same one; in the other case the error is 0.1 % greater.
+# The search begins with half of the fitted rows; if these are fewer than the features,
+# it is faster to begin with a quarter, judged by a quarter of the judges.
 _START_PART = 4
 # Rows with a k(x, x) above this many usual ones do not judge: fill values.
 _MOST_OF_USUAL = 1000.0
 # Most features times fitted rows: some 300 MB of memory in double precision.
 _MOST_NUMBERS = 10_000_000
 # Fewer rows do not determine c. Up to 1000 rows, or 1200 of features, are left out one
-# by one, which takes 0.2 s. Squared errors on new rows divided by those with the best
-# c, mean and 95 % quantile over seven data sets and eight draws: with a quarter 1.18
-# and 1.69, with leaving out 1.07 and 1.20 (gaussian, 32 rows); 1.05 and 1.27, 1.01 and
-# 1.05 (gaussian, 250 rows); 1.09 and 1.56, 1.02 and 1.11 (laplacian, 32 rows). On 320,
-# 500 and 900 rows of four sets 1.022, 1.046, 1.039, and 1.027, 1.021, 1.005 (gaussian,
-# means). On sparse features a quarter finds a c that is far too small.
+# by one: on 32 to 900 rows errors are then 1.01 to 1.07 times those of the best c, and
+# 1.04 to 1.18 times with a quarter, which on sparse features finds a far too small c.
 _TOO_FEW_ROWS, _ROWS_LEFT_OUT, _ROWS_LEFT_OUT_OF_FEATURES = 20, 1000, 1200
 # The rows are centered if the Rayleigh quotient of the constant, divided by the mean
-# eigenvalue, is below this. On 30 to 290 rows of eleven data sets, with and without
-# weights, it is at most 5e-6 for centered features in single precision, and at least
-# 1.0 for kernels that are not centered (gaussian and laplacian, bandwidths of the
-# median and 0.05).
+# eigenvalue, is below this: it is at most 5e-6 for centered features in single
+# precision, and at least 1.0 for kernels that are not centered.
 _CENTERED = 1e-3
 # Decimal logarithms of the penalties, relative to the usual k(x, x): the smallest one
 # in double and in single precision, where smaller ones are rounding; the step to the
-# next and how many there are; the place where the search begins. Squared errors of 200
-# and 2000 rows of six data sets, clean and noisy, gaussian and laplacian, divided by
-# those with these values: with a step of 0.25, which takes a quarter more fits, 0.999
-# on average (0.99 to 1.02); with a step of 1, 1.006 (up to 1.09).
+# next and how many there are; the place where the search begins. With a step of 0.25
+# and 1 errors are 0.999 and 1.006 times as large on average.
 _LOG_LEAST, _LOG_STEP, _N_PENALTIES, _FIRST_PLACE = -12.0, 0.5, 33, 21
 _LEAST_IN_SINGLE = 16
 # Places between the starts of a search below the first one: errors may have several
@@ -55,24 +49,16 @@ _LEAST_IN_SINGLE = 16
 _BETWEEN_STARTS = 8
 # If the best model of a quarter of the rows leaves more than this part of the variance,
 # half of the rows are fitted, at most _MOST_TO_SEE: a quarter may be too few to see the
-# function. sin(3 x_0) x_1 on 900 rows, gaussian: the best penalties of 225, 450 and 900
-# rows are 1, 1e-6 and 1e-9.
+# function, such as sin(3 x_0) x_1 on 900 rows.
 _SEES_LITTLE, _MOST_TO_SEE = 0.5, 1000
 # If it leaves less than this part in single precision, rounding may hide a better one.
 _LEAVES_LITTLE = 0.05
 # If the best penalty rose by x places from an eighth of the rows to a quarter, `_DRIFT`
-# x places are added, and `_FOR_LABELS` places for labels. On 2000 and 8000 rows of a9a,
-# covtype, california_housing, fashion_mnist and ijcnn1, clean and noisy, three draws
-# each, the error on new rows is then 1.008 times the smallest of all penalties of the
-# sequence, and within 2 % of it in 91 % of the cases; 1.015 times and 81 % without
-# `_FOR_LABELS`, 1.022 times and 82 % with neither. The most probable label tolerates
-# more variance than a squared error: labels prefer a penalty of about half the size.
-# (If rows are left out one by one, with 100 and 280 rows, `_FOR_LABELS` gave 1.5 %
-# fewer to 3 % more errors.)
+# x places are added, and `_FOR_LABELS` places for labels: errors are then 1.008 times
+# those of the best penalty, 1.015 times without the second, 1.022 with neither.
 _DRIFT, _FOR_LABELS = 1.0, -0.5
 # Fraction by which a larger penalty must lower the error, and fraction that may be
-# rounding. In the cases above 0 is as good as 0.001; with 0.01 and 0.03 the errors are
-# 1.003 and 1.017 times as large on average.
+# rounding. 0 is as good as 0.001; with 0.01 errors are 1.003 times as large.
 _LEAST_GAIN, _ROUNDING = 1e-3, 1e-5
 
 
@@ -82,8 +68,14 @@ def n_sampled(n, p=None):
     return min(n, N_RIDGE_ROWS, most)
 
 
+def n_ridge_rows(K):
+    """Return how many rows `auto_ridge` fits, and how many others judge."""
+    s = min(K.shape[0] // _PART_FITTED, _MOST_FITTED)
+    return _rows_that_fit(K, s, s)
+
+
 def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=None):
-    """Return the ridge that predicts held-out rows best.
+    """Return the ridge that predicts held-out rows best; 0 if there are too few rows.
 
     It is the c of ``(K + c W^-1) a = y``. In the model of a Gaussian process c is the
     variance of the noise divided by that of the function, which does not depend on the
@@ -95,44 +87,73 @@ def auto_ridge(K, y, weights=None, *, replicates=None, labels=False, in_double=N
     applied once more, because all rows are more than a quarter. Up to 1000 rows are
     left out one by one instead.
 
-    Parameters
-    ----------
-    K : Matrix
-        K(X, X) of distinct rows, in random order.
-    y : array of shape (m, l), m >= n
-        Targets, centered.
-    weights : array of shape (m,), default=None
-        w, with mean 1.
-    replicates : Replicates, default=None
-        None: each row is one observation.
-    labels : bool, default=False
-        Whether the targets are those of labels: c is then a little smaller than the
-        best one for squared errors.
-    in_double : callable, default=None
-        ``in_double(m)`` returns K of the first m rows in double precision, for a search
-        below the rounding of single precision.
-
-    Returns
-    -------
-    float
-        c; 0 if there are too few rows.
+    K is K(X, X) of distinct rows, in random order. The targets y, (m, l), of these and
+    perhaps more rows are centered, the weights have mean 1; without `replicates` each
+    row is one observation. Of `labels`, c is a little smaller than the best one for
+    squared errors. ``in_double(m)`` returns K of the first m rows in double precision,
+    for a search below the rounding of single precision.
     """
-    if labels:  # they are never without noise
+    if labels or K.dtype != K.xp.float32:  # labels are never without noise
         in_double = None
-    n, single = K.shape[0], K.dtype == K.xp.float32 and in_double is not None
-    least = _LEAST_IN_SINGLE if labels else 0
-    by_one = replicates is not None and replicates.prevail
-    n_observations = n if replicates is None else replicates.n_observations.sum()
-    if n_observations < _TOO_FEW_ROWS or n < 2:
+    n, least = K.shape[0], _LEAST_IN_SINGLE if labels else 0
+    if _are_few(n, replicates):
         return 0.0
-    if by_one or n <= _ROWS_LEFT_OUT:
+    if n <= _ROWS_LEFT_OUT or (replicates is not None and replicates.prevail):
         n = min(n, _ROWS_LEFT_OUT)
-        K = in_double(n) if single else K
+        K = K if in_double is None else in_double(n)
         return _ridge_by_leaving_out(K.block(0, n, 0, n), y, weights, replicates, least)
-    s, judges = n_ridge_rows(K)
-    search = _Search(K, y, weights, in_double if single else None, least)
-    ridge = search.of_part(s, judges, _DRIFT)
+    ridge = _ridge_by_parts(
+        lambda end, s: K.block(0, end, 0, s),
+        (n, *n_ridge_rows(K)),
+        y,
+        weights,
+        None
+        if in_double is None
+        else lambda end, s: in_double(end).block(0, end, 0, s),
+        least,
+        _DRIFT,
+    )
     return ridge * 10.0 ** (_FOR_LABELS * _LOG_STEP) if labels else ridge
+
+
+def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
+    """Return the ridge of `auto_ridge` for `CenteredFeatures`, and what is summed.
+
+    That is c of ``(F' W F + c I) a = F' W y``; and a number of first rows and their
+    F' W F, (d, d), in single precision, at least its lower triangle, to which the other
+    rows can be added, or None if nothing was summed.
+    """
+    (n, d), xp = F.shape, F.xp
+    if _are_few(n, replicates):
+        return 0.0, None
+    if n <= _ROWS_LEFT_OUT_OF_FEATURES:
+        if d < n:
+            block = F.block(0, n, dtype=xp.float64)
+            found = _ridge_of_features_by_leaving_out(block, y, weights, replicates)
+        else:
+            gram = F.astype(xp.float64).row_gram(n, n)
+            found = _ridge_by_leaving_out(gram, y, weights, replicates, factor=10.0 * n)
+        return found, None
+    s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
+    s, judges = _rows_that_fit(F, s, d)
+    end = min(s + judges, n)
+    if not F.in_core:  # read once
+        block = F.block(0, end)
+        F = CenteredFeatures(block, xp.zeros_like(block[0, :]))
+    if d < s:
+        return _ridge_of_features(F, s, end, y, weights)
+    sizes = F.shape[0], s, judges
+
+    def columns(end, s):
+        return F.astype(xp.float64).row_gram(end, s)
+
+    return _ridge_by_parts(columns, sizes, y, weights), None
+
+
+def _are_few(n, replicates):
+    """Whether n rows are too few to determine c."""
+    n_observations = n if replicates is None else replicates.n_observations.sum()
+    return n_observations < _TOO_FEW_ROWS or n < 2
 
 
 def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):
@@ -146,8 +167,7 @@ def _ridge_by_leaving_out(K, y, weights, replicates=None, least=0, factor=1.0):
     entries = xp.linalg.diagonal(K)
     if not usual_size(entries, w) > 0:
         return 0.0
-    root = xp.sqrt(w)[:, None]
-    values, U = xp.linalg.eigh(root * K * root.T)
+    values, U = xp.linalg.eigh(weighted(xp.asarray(K, copy=True), w))
     # Centered features have an eigenvalue of zero, which must not be rounding; small
     # eigenvalues of a kernel matter for tiny penalties.
     rounding = factor * float(xp.finfo(K.dtype).eps) * float(values[-1])
@@ -174,45 +194,33 @@ def _ridge_of_features_by_leaving_out(F, y, weights, replicates):
 def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     """Return the ridge of the system with the eigenvectors U, by leaving rows out.
 
-    H = U diag(lambda / (lambda + c)) U' maps the targets b of the weighted system to
-    fitted values. The residual of row i in the model without it is
-    ``(b - H b)_i / (1 - H_ii)``. If the rows are centered, their mean is fitted too,
-    which adds u u' to H, with the constant unit vector u. Of a row that stands for u
-    observations, one is left out: its leverage is H_ii / u (`Merged.left_out`). Rows
-    with a far too large k(x, x), in `entries`, do not judge: what other rows say about
-    a fill value is meaningless.
+    See `left_out`: the filters leave c / (values + c). If the rows are centered, their
+    mean is fitted too, which adds u u' to the smoother, with the constant unit vector
+    u. Rows with a far too large k(x, x), in `entries`, do not judge: what other rows
+    say about a fill value is meaningless.
     """
     xp, (n, rank), size = namespace(U), U.shape, usual_size(entries, w)
     judges = xp.astype(entries <= _MOST_OF_USUAL * usual_size(entries), y.dtype)
     root = xp.sqrt(w)[:, None]
-    b, projected = root * y, U.T @ (root * y)
-    constant = root / xp.linalg.vector_norm(root)
+    constant, of_mean = root / xp.linalg.vector_norm(root), 0.0 * root
     of_constant = float(xp.sum(values * (U.T @ constant)[:, 0] ** 2))
-    centered = of_constant < _CENTERED * float(xp.sum(values)) / n
-    # What H leaves of the part outside of U: nothing if U is complete.
-    rest, left_of_rest, squared = xp.zeros_like(b), xp.zeros_like(w), U**2
-    if rank < n:
-        rest, left_of_rest = b - U @ projected, 1.0 - xp.sum(squared, axis=1)
-    if centered:
-        left_of_rest = left_of_rest - constant[:, 0] ** 2
-    n_observations, variance = 1.0, 0.0
-    if replicates is not None:
-        n_observations, variance = replicates.of(y, n)
-
-    def error(place):
-        c = size * _penalty(place)
-        if not float(xp.min(values)) + c > 0:
-            return np.inf
-        kept = c / (values + c)
-        residual = rest + U @ (kept[:, None] * projected)
-        left = left_of_rest + squared @ kept
-        left = (left + (n_observations - 1.0)) / n_observations
-        squares = xp.sum(residual**2, axis=1) + w * variance
-        return float(xp.sum(judges * squares / left**2))
-
-    errors = np.array([error(place) for place in range(_N_PENALTIES)])
-    errors[np.isnan(errors)] = np.inf
-    errors[:first] = np.inf
+    if of_constant < _CENTERED * float(xp.sum(values)) / n:
+        of_mean = constant**2
+    c = size * _penalty(np.arange(_N_PENALTIES))
+    usable = (float(xp.min(values)) + c > 0) & (np.arange(_N_PENALTIES) >= first)
+    if not usable.any():
+        return 0.0
+    c = xp.asarray(c[usable], dtype=y.dtype, device=device_of(y))
+    kept = c / (values[:, None] + c)
+    own = None if replicates is None else replicates.of(y, n)
+    T, total = root * y, 0.0
+    parts = ((rows, U[rows, :]) for rows in blocks(n, 3 * kept.shape[1] * y.shape[1]))
+    for rows, residual, left in left_parts(parts, U.T @ T, kept, T, rank == n):
+        some = None if own is None else tuple(part[rows] for part in own)
+        squares = squared_errors(residual, left - of_mean[rows, :], w[rows], some)
+        total = total + to_numpy(judges[rows] @ squares)
+    errors = np.full(_N_PENALTIES, np.inf)
+    errors[usable] = np.where(np.isnan(total), np.inf, total)
     least = errors.min()
     if not errors[np.isfinite(errors)].max(initial=0.0) > (1 + _ROUNDING) * least:
         return 0.0  # a kernel that is zero between rows
@@ -222,119 +230,51 @@ def _ridge_of_eigenvectors(U, values, y, w, entries, replicates, first=0):
     return size * _penalty(place + _vertex(errors.__getitem__, place))
 
 
-def n_ridge_rows(K):
-    """Return how many rows `auto_ridge` fits, and how many others judge."""
-    s = min(K.shape[0] // _PART_FITTED, _MOST_FITTED)
-    return _rows_that_fit(K, s, s)
+def _ridge_by_parts(columns, sizes, y, weights, in_double=None, first=0, drift=0.0):
+    """Return the ridge of some rows that others judge, or 0 if all do as well.
 
-
-class _Search:
-    """The search for c on K(X, X), in double precision where that is needed.
-
-    Parameters
-    ----------
-    K, y, weights, in_double
-        As of `auto_ridge`; `in_double` is None if K is precise enough.
-    least : int, default=0
-        The first place of the sequence.
+    ``columns(end, s)`` returns K of the first rows and columns, and ``in_double(end,
+    s)`` the same in double precision, None if the other is precise enough. `sizes` are
+    the numbers of all rows, of those that are fitted, unless more are needed to see the
+    function, and of those that judge; `first` is the first place of the sequence.
     """
 
-    def __init__(self, K, y, weights, in_double, least=0):
-        self._K, self._y, self._weights, self._in_double = K, y, weights, in_double
-        self._least = least
-
-    def of_part(self, s, judges, drift):
-        """Return c with `s` rows fitted, or with more if these see too little."""
-        place, part = self._found(s, judges, drift)
-        if place is None:
-            return 0.0
-        n = self._K.shape[0]
-        more = min(n // 2, _MOST_TO_SEE)
-        if part > _SEES_LITTLE and s < more:
-            place = self._found(more, min(n - more, judges), 0.0)[0] or place
-        return self._size * _penalty(place)
-
-    def _found(self, s, judges, drift):
-        """Return the best place, and the part of the variance that its model leaves."""
-        end = min(s + judges, self._K.shape[0])
-        single = self._in_double is not None
-        least = _LEAST_IN_SINGLE if single else self._least
-        place, part = self._searched(self._K, s, end, least, drift)
-        if place is None or not single:
-            return place, part
-        sees_little = part > _SEES_LITTLE and s <= _MOST_TO_SEE
-        if sees_little or part < _LEAVES_LITTLE or place <= least + 1:
-            K = self._in_double(end)
-            place, part = self._searched(K, s, end, 0, drift)
-        return place, part
-
-    def _searched(self, K, s, end, least, drift):
-        block = K.block(0, end, 0, s)
+    def searched(columns, s, judges, least, drift):
+        block = columns(min(s + judges, n), s)
         xp = namespace(block)
-        y, w = _of_rows(block, self._y, self._weights)
-        self._size = usual_size(xp.linalg.diagonal(block[:s, :]), w[:s])
-        error = partial(_error_of_rows, block, y, w, self._size)
+        Y, w = _of_rows(block, y, weights)
+        size = usual_size(xp.linalg.diagonal(block[:s, :]), w[:s])
+        error = partial(_error_of_rows, block, Y, w, size)
         place, least_error = _search(error, s // 2, s, least, drift)
-        of_mean = float(xp.sum(w[s:, None] * y[s:, :] ** 2))
-        return place, least_error / (of_mean or 1.0)
+        of_mean = float(xp.sum(w[s:, None] * Y[s:, :] ** 2))
+        return place, least_error / (of_mean or 1.0), size
 
+    def found(s, judges, drift):
+        """Return the best place, the part of the variance that is left, the unit."""
+        if in_double is None:
+            return searched(columns, s, judges, first, drift)
+        place, part, size = searched(columns, s, judges, _LEAST_IN_SINGLE, drift)
+        sees_little = part > _SEES_LITTLE and s <= _MOST_TO_SEE
+        at_least = place is not None and place <= _LEAST_IN_SINGLE + 1
+        if place is not None and (sees_little or part < _LEAVES_LITTLE or at_least):
+            return searched(in_double, s, judges, 0, drift)
+        return place, part, size
 
-def auto_ridge_of_features(F, y, weights=None, *, replicates=None):
-    """Return the ridge of `auto_ridge` for the linear kernel of centered features.
-
-    Parameters
-    ----------
-    F : CenteredFeatures
-    y, weights, replicates
-        As of `auto_ridge`.
-
-    Returns
-    -------
-    ridge : float
-        c of ``(F' W F + c I) a = F' W y``; 0 as in `auto_ridge`.
-    begun : tuple of int and array of shape (d, d), or None
-        A number of first rows and their F' W F in single precision, at least its lower
-        triangle, to which the other rows can be added. None if nothing was summed.
-    """
-    (n, d), xp = F.shape, F.xp
-    n_observations = n if replicates is None else replicates.n_observations.sum()
-    if n_observations < _TOO_FEW_ROWS or n < 2:
-        return 0.0, None
-    if n <= _ROWS_LEFT_OUT_OF_FEATURES:
-        if d < n:
-            block = F.block(0, n, dtype=xp.float64)
-            found = _ridge_of_features_by_leaving_out(block, y, weights, replicates)
-        else:
-            gram = F.astype(xp.float64).row_gram(n, n)
-            found = _ridge_by_leaving_out(gram, y, weights, replicates, factor=10.0 * n)
-        return found, None
-    s = min(n // _PART_FITTED, _MOST_FITTED, max(_MOST_NUMBERS // d, _TOO_FEW_ROWS))
-    s, judges = _rows_that_fit(F, s, d)
-    end = min(s + judges, n)
-    if not F.in_core:  # read once
-        block = F.block(0, end)
-        F = CenteredFeatures(block, xp.zeros_like(block[0, :]))
-    if d >= s:
-        search = _Search(_RowGram(F), y, weights, None)
-        return search.of_part(s, judges, 0.0), None
-    return _ridge_of_features(F, s, end, y, weights)
-
-
-class _RowGram:
-    """F F' in double precision, for `_Search`."""
-
-    def __init__(self, F):
-        self._F, self.shape = F, (F.shape[0], F.shape[0])
-
-    def block(self, start, stop, first, last):
-        """Return the first rows and columns."""
-        return self._F.astype(self._F.xp.float64).row_gram(stop, last)
+    n, s, judges = sizes
+    place, part, size = found(s, judges, drift)
+    if place is None:
+        return 0.0
+    more = min(n // 2, _MOST_TO_SEE)
+    if part > _SEES_LITTLE and s < more:
+        better, _, size = found(more, min(n - more, judges), 0.0)
+        place = better or place
+    return size * _penalty(place)
 
 
 def _ridge_of_features(F, s, end, y, weights):
-    """Return the ridge of rows in memory, of which the first s are fitted, and `begun`.
+    """Return the ridge of rows in memory, and `begun`: s are fitted, others judge.
 
-    There are fewer features than s. The rows from s to `end` judge.
+    There are fewer features than s.
     """
     xp, d = F.xp, F.shape[1]
     w = xp.ones_like(y[:, 0]) if weights is None else weights
@@ -361,9 +301,10 @@ def _ridge_of_features(F, s, end, y, weights):
 
         def error(n_fitted, penalty):
             (G, b), stop = systems[n_fitted], stops[n_fitted]
-            a = _solution(xp.asarray(G, copy=True), b, penalty)
-            if a is None:
+            factor = Factor.of(xp.asarray(G, copy=True), penalty)
+            if factor is None:
                 return np.inf
+            a = factor.solve(b)
             if n_fitted < d:
                 a = block[:n_fitted, :].T @ a
             fitted = F.product(scale * xp.astype(a, F.dtype, copy=False), s, stop)
@@ -417,16 +358,9 @@ def _of_rows(block, y, weights):
 def _search(error, n_few, s, least=0, drift=0.0):
     """Return the place of the best penalty, or None if all do as well, and its error.
 
-    Parameters
-    ----------
-    error : callable
-        ``error(n_fitted, penalty)``.
-    n_few, s : int
-        Rows that are fitted at first, and in the end.
-    least : int, default=0
-        The first place.
-    drift : float, default=0.0
-        How much of the change of its logarithm from n_few to s rows to add.
+    ``error(n_fitted, penalty)`` is that with n_few rows at first, and s in the end;
+    `least` is the first place. `drift` is how much of the change of the penalty's
+    logarithm from n_few to s rows to add.
     """
     few, more = (
         cache(lambda place, m=m: error(m, _penalty(place))) for m in (n_few, s)
@@ -455,32 +389,18 @@ def _penalty(place):
 def _error_of_rows(block, y, w, size, n_fitted, penalty):
     """Return the squared error of kernel ridge regression on held-out rows.
 
-    Parameters
-    ----------
-    block : array of shape (m, s)
-        K(X, X_s). The first `n_fitted` rows are fitted; those after the first s judge.
-    y, w : arrays of shape (m, l), (m,)
-    size : float
-        The unit of the penalty.
-    n_fitted : int
-    penalty : float
+    `block`, (m, s), is K(X, X_s). Its first `n_fitted` rows are fitted, those after the
+    first s judge; `size` is the unit of the penalty.
     """
     xp, s, fitted = namespace(block), block.shape[1], slice(0, n_fitted)
-    root = xp.sqrt(w[fitted])[:, None]
-    A = root * block[fitted, fitted] * root.T
-    b = _solution(A, root * y[fitted, :], size * penalty)
-    if b is None:
+    K = xp.asarray(block[fitted, fitted], copy=True)
+    factor = Factor.of(weighted(K, w[fitted]), size * penalty)
+    if factor is None:
         return np.inf
-    residual = block[s:, fitted] @ (root * b) - y[s:, :]
+    root = xp.sqrt(w[fitted])[:, None]
+    a = root * factor.solve(root * y[fitted, :])
+    residual = block[s:, fitted] @ a - y[s:, :]
     return float(xp.sum(w[s:, None] * residual**2))
-
-
-def _solution(A, B, ridge):
-    """Return (A + ridge I)^-1 B, or None if the matrix is indefinite."""
-    L, _ = shifted_cholesky(A, ridge)
-    if L is None:
-        return None
-    return cholesky_solve(L, B)
 
 
 def _least(error, places):

@@ -8,9 +8,16 @@ from ..arrays.array import device_of, move, namespace, to_numpy
 from ..arrays.linalg import absolute, large_product, solve_triangular
 from ..centers import choose, masses, uniform_indices
 from ..methods.closed_form_plan import blocks
-from ..methods.left_out import left_out_of_centers, n_left_out, validation_errors
+from ..methods.left_out import (
+    kept_of_features,
+    n_left_out,
+    unseen,
+    validation_errors,
+    with_ones,
+    without_row,
+)
 from ..methods.moments import Moments
-from ..methods.whitening import SINGLE_PIVOT, Whitening
+from ..methods.whitening import EPS, SINGLE_PIVOT, Whitening
 from ..operators.cached import cached
 from ..operators.matrix import GivenMatrix, check_finite
 from ..operators.sharded import kernel_operator
@@ -28,7 +35,7 @@ class CenterProblem(LeastSquares):
 
     Parameters
     ----------
-    device, data, train, held_out
+    device, data, train, held_out, **options
         As for `LeastSquares`.
     n_centers : int or None
         Most centers to choose among the distinct training rows. None: the centers are
@@ -36,12 +43,9 @@ class CenterProblem(LeastSquares):
         nothing while their weight is zero.
     centers : str or array of shape (p, d)
         One of `eigenkern.centers.METHODS`, or the centers.
-    cache_size : "auto" or float, default=0
-        MB for the kernel matrix of the training rows.
-    n_passes : int, default=1
-        How often that matrix is used: if more than once, it may be cached.
-    **options
-        `kernel` and the others of `LeastSquares`.
+    cache_size, n_passes : "auto" or float, int
+        MB for the kernel matrix of the training rows, which may be cached if it is used
+        more than once.
 
     Attributes
     ----------
@@ -215,22 +219,20 @@ class CenterProblem(LeastSquares):
             U *= xp.sqrt(rows.weights[block])[:, None]
             yield block, U
 
-    def without(self, sets, factor, solutions):
-        one_of_each = sets.position[np.unique(sets.which, return_index=True)[1]]
-        matrix = self.matrix_of(self.all.part_at(one_of_each))
-        F, h = [], []
+    def without(self, sets, factor):
+        xp, matrix = self.xp, self.matrix_of(self.all.part_at(sets.first))
+        b = self.everything.solve(factor)
+        w = xp.asarray(sets.weights, device=self.device)
+        least, F, kept = float(xp.finfo(self.kernel_dtype).eps) ** 0.5, [], []
         for block in blocks(matrix.shape[0], 3 * matrix.shape[1]):
-            K = matrix.block(block.start, block.stop, dtype=self.xp.float64)
+            K = matrix.block(block.start, block.stop, dtype=xp.float64)
             if self.whitening.R is None:
                 Phi_T = solve_triangular(self.whitening.L, K.T)
             else:
                 Phi_T = large_product(K, self.whitening.R).T
-            V = solve_triangular(factor.L, Phi_T)
-            F.append(to_numpy(Phi_T.T @ solutions))
-            h.append(to_numpy(self.xp.sum(V * V, axis=0)))
-        F, h = np.concatenate(F), np.concatenate(h) * sets.weights
-        kept = np.maximum(1.0 - h, float(self.xp.finfo(self.kernel_dtype).eps) ** 0.5)
-        return F[:, :-1] - sets.targets, 1.0 - F[:, -1], kept, 1.0
+            F.append(to_numpy(Phi_T.T @ b))
+            kept.append(to_numpy(kept_of_features(factor.L, Phi_T, w[block], least)))
+        return with_ones(sets.targets) - np.concatenate(F), np.concatenate(kept), 1.0
 
     def gradient(self, matrix, rows, b, Y):
         g = matrix.normal_product(self.expand(b), Y, rows.weights)
@@ -239,25 +241,21 @@ class CenterProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
+        # A residual has the variance s^2 (k(x, x) - |P|^2) + sigma^2 / (w (1 - h)).
         xp, equations, L = self.xp, self.everything, self.whitening.L
         able = np.flatnonzero(self._able_to_leave_out())
         n = n_left_out(len(self.all.index), 1 / 8)
         rows = self.all.part_at(np.sort(shuffled(able)[:n]))
+        w, Y = rows.weights, rows.targets - equations.mean
         K = self.matrix_of(rows).block(dtype=xp.float64)
         P = solve_triangular(L, K.T)
+        kept = kept_of_features(factor.L, P, w, EPS)
+        values = with_ones(Y) - P.T @ equations.solve(factor)
+        residuals = without_row(values, Y, w, equations.weight) / kept[:, None]
         diagonal = self.kernel.diagonal(xp.astype(self.to_compute(rows.X), xp.float64))
-        found = left_out_of_centers(
-            P,
-            solve_triangular(factor.L, P),
-            equations.solve(factor),
-            rows.targets - equations.mean,
-            rows.weights,
-            equations.weight,
-            diagonal,
-        )
+        found = residuals, unseen(P, diagonal), 1 / (w * kept)
         used = self.whitening.kept
-        given = found, diagonal, rows.weights, factor
-        return self._variance_attributes(*given, factor.L, used, L)
+        return self._variance_attributes(found, diagonal, w, factor, factor.L, used, L)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""
@@ -300,12 +298,8 @@ class CenterProblem(LeastSquares):
 
         It is the weight of the rows that equal the center. If the centers are not a
         uniform sample of the rows, and X is not a kernel matrix, it is the weight of
-        the rows that are nearest to the center.
-
-        Parameters
-        ----------
-        rows : Rows, default=None
-            `train`, or `all` if all distinct rows are centers. None: `train`.
+        the rows that are nearest to the center. `rows` are `train`, or `all` if all
+        distinct rows are centers.
         """
         used, rows = self.whitening.kept, self.train if rows is None else rows
         weights = to_numpy(rows.weights)

@@ -13,8 +13,16 @@ from ..kernels import MEDIAN_ROWS
 from ..methods.closed_form_plan import NystromPlan, blocks
 from ..methods.descent import Descent
 from ..methods.direct import N_DIAGONAL
-from ..methods.left_out import gcv_errors, left_parts, loo_errors, scales
-from ..methods.moments import nearest_factor
+from ..methods.left_out import (
+    gcv_errors,
+    left_parts,
+    loo_errors,
+    n_left_out,
+    scales,
+    values_left_out,
+    with_ones,
+    without_row,
+)
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..operators.tiled import TiledKernel
@@ -33,12 +41,283 @@ from .problem import Problem, scatter, shuffled, take, take_entries
 _N_COMPARED_ROWS, _HARMLESS = 256, 1e-3
 
 
-class InPrecision:
-    """The data types of kernel values and models: a part of `LeastSquares`.
+class Sample:
+    """A sample of rows X, (N, d): blocks of K(X, X) and of K(X, Z), with centers Z.
 
-    A closed form computes kernel values in float64; an iteration in the data type of
-    the rows, if that does no harm.
+    `centers` is K(Z, Z). If ``whiten(C)`` is given, which returns C L^-T for C = K(X,
+    Z) with L L' = K(Z, Z), `row_kernel` is that of the kernel projected onto the span
+    of the centers.
     """
+
+    def __init__(self, centers, rows, whiten=None):
+        self._centers = centers.rows(rows)
+        self._rows = TiledKernel(self._centers.kernel, rows)
+        self.shape = self._centers.shape
+        self._features = None if whiten is None else whiten(self._centers.block())
+
+    def row_kernel(self, start, stop):
+        """Return the kernel matrix of some rows with themselves, (m, m)."""
+        if self._features is None:
+            return self._rows.row_kernel(start, stop)
+        return large_gram(self._features[start:stop, :])
+
+    def center_block(self, start, stop, n_centers, dtype=None):
+        """Return K of some rows with the first centers."""
+        return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
+
+
+def auto_alpha(problem, data, rows, dtype, n_centers=None):
+    """Return the lambda with which kernel ridge regression predicts new rows best.
+
+    It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2`` on the training `rows`, see
+    `plan.penalty`; 0 if there are too few rows to tell. `n_centers` of None: all rows
+    are centers. Kernel values have the data type, unless the penalty is below their
+    rounding.
+    """
+    xp, merged = problem.xp, data.merged(rows)
+    n = len(merged.rows)
+    sample = merged.rows[: n_sampled(n, n_centers)]
+    Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
+    Y, w = Y - np.average(Y, axis=0, weights=w), w / w.mean()
+    options = {"replicates": merged.replicates, "labels": data.groups is not None}
+    if problem.kernel is None:
+        K = problem.to_compute(take_entries(data.X, sample, sample))
+        K = GivenMatrix(xp.astype(K, dtype, copy=False))
+    else:
+        X = problem.to_compute(take(data.X, sample))
+        X = xp.astype(X, dtype, copy=False)
+        K = TiledKernel(problem.kernel, X)
+        options["in_double"] = lambda m: TiledKernel(
+            problem.kernel, xp.astype(X[:m, :], xp.float64)
+        )
+    like, n_sample = {"dtype": dtype, "device": problem.device}, len(sample)
+    Y, w = (xp.asarray(values[:n_sample], **like) for values in (Y, w))
+    return auto_ridge(K, Y, w, **options) / n
+
+
+# Most distinct rows to hold out together, if no factor can leave out single rows.
+_MAX_HELD_OUT = 2000
+# With fewer rows that are not centers, centers are left out too.
+_MIN_OTHER_ROWS = 50
+# The part of the left-out rows that are usual rows, for variances of others.
+_USUAL = 0.95
+# lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
+# that is not positive semi-definite.
+_UNCHOSEN_ALPHA = 1e-6
+
+
+def weighted_mean(losses, weights):
+    """Return the weighted mean of the losses of some rows."""
+    xp = namespace(weights)
+    return float(xp.sum(weights * losses)) / float(xp.sum(weights))
+
+
+def standard_error(losses, weights, n_observations):
+    """Return the standard error of `weighted_mean` of independent observations."""
+    xp = namespace(weights)
+    w = weights / xp.sum(weights)
+    variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
+    return (variance / n_observations) ** 0.5
+
+
+def products(matrix, coefs, width):
+    """Yield ranges of rows of a matrix, and their products with coefficients.
+
+    A range fits into a block even with `width` more numbers per row.
+    """
+    for block in blocks(matrix.shape[0], matrix.shape[1] + width):
+        K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
+        F = large_product(K, coefs)
+        del K  # not needed while the caller computes
+        yield block, F
+
+
+class Rows(NamedTuple):
+    """Rows of a least-squares problem: X (n, d); targets (n, l) and weights in float64.
+
+    `index` has their indices in the user's X; it is empty if they are not in X.
+    """
+
+    X: Any
+    targets: Any
+    weights: Any
+    index: np.ndarray
+
+    def part(self, start, stop):
+        """Return the rows [start:stop]."""
+        X = self.X.part(start, stop) if is_lazy(self.X) else self.X[start:stop, ...]
+        return Rows(X, *(values[start:stop, ...] for values in self[1:]))
+
+    def part_at(self, position):
+        """Return the rows at some positions."""
+        arrays = (take(values, position) for values in self[:-1])
+        return Rows(*arrays, self.index[position])
+
+
+class Sets(NamedTuple):
+    """G sets of equal rows of a problem, k rows in all.
+
+    `position` (k,) has the rows, increasing, `row_weights` their weights, `which` their
+    sets, and `first` (G,) one row of each; `targets` (G, l) are weighted means, and
+    `weights` sums.
+    """
+
+    position: np.ndarray
+    which: np.ndarray
+    row_weights: np.ndarray
+    first: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+class LeastSquares(Problem):
+    """Weighted least squares with a kernel: the base of models on centers and on rows.
+
+    Coefficients b belong to features phi(x), see `eigenkern.methods`. A subclass
+    defines the features:
+
+    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
+      ``places(b)``: their rows in `dual_coef_`, and its number of rows;
+      ``centers_of(b)``: the centers (or rows), in the data type of X;
+    - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
+      ``matrix_of_validation(b)``: the one whose product with ``expand(b)`` gives the
+      values on the validation rows;
+    - ``training`` and ``everything``: the normal equations of the training rows, and of
+      training and held-out rows together (the same object if none are held out);
+    - ``gradient(matrix, rows, b, Y)``: N (B b - q), with q from the targets Y, or N B b
+      if Y is None;
+    - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
+      training spectrum;
+    - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
+      with its columns scaled to norm 1; a range fits into a block even with `width`
+      more numbers per row;
+    - ``without(sets, factor)``: y - f and 1 - s, (G, l + 1), and 1 - h of `left_out`,
+      both divided by a number, and that number, from a `Factor` of ``everything``;
+    - ``variance_attributes(factor)``: the attributes that variances of predictions
+      need, from a `Factor` of ``everything``.
+
+    The model is fitted to the rows `train` of the data and selected on those held out;
+    None: on those of `data.validation`, if there are any. `n_columns` is the number of
+    centers; None: all rows, the full kernel matrix. `merged` is given if equal training
+    rows have become one.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None for "precomputed".
+    train, validation, all : Rows
+        `all` are train and held-out rows; `validation` may be None.
+    n_centers : int or None
+        None for the full kernel matrix, where all rows are centers.
+    center_indices : ndarray of shape (n_centers,) or None
+        Rows of X that are centers; None if all are, or if centers are not rows of X.
+    n_coefs : int
+        Coefficients per output: one for each row, or for each center that is kept.
+    refits : bool
+        Whether rows are held out. If so, the selected model is fitted again at the end,
+        to all rows.
+    intercept : ndarray of shape (l,)
+        Weighted mean of all targets, or zero, on the host. It is subtracted from all
+        targets, so that sums of squares are accurate.
+    dtype, kernel_dtype : data types
+        That of the rows, and of the fitted model unless rounding would change it; and
+        that of the kernel's values: float64 for a closed form, see `iterates`.
+    """
+
+    n_centers = center_indices = None
+
+    def __init__(
+        self,
+        device,
+        data,
+        train,
+        held_out,
+        *,
+        kernel,
+        bandwidth,
+        n_columns=None,
+        centered=True,
+        merged=None,
+    ):
+        super().__init__(device, data.X)
+        self._merged = merged
+        self._data, self.rng, self.kernel = data, data.rng, None
+        X = self.to_compute_if_small(data.X)
+        self.dtype = self.kernel_dtype = self.to_compute(X[:0, :]).dtype
+        self._n_columns = n_columns or len(train)
+        self.refits = held_out is not None
+        order = np.concatenate([train, held_out]) if self.refits else train
+        if not np.array_equal(order, np.arange(X.shape[0])):
+            X = take(X, order)
+        if not data.precomputed:
+            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
+            self.kernel_dtype = self.xp.float64
+        targets, weights = data.targets[order], data.weights_of(order)
+        weights = weights / weights.mean()
+        self.intercept = np.zeros(targets.shape[1])
+        if centered:
+            self.intercept = np.average(targets, axis=0, weights=weights)
+        self.all = self._rows(X, targets, weights, order)
+        self.train = self.all.part(0, len(train))
+        self.targets, self.weights = self.train.targets, self.train.weights
+        self.validation, self.parts = None, [self.train]
+        if self.refits:
+            self.validation = self.all.part(len(train), len(order))
+        elif data.validation is not None:  # not rows of X
+            X, targets, w = data.validation
+            X = X if is_lazy(X) else cast(self.to_compute(X), self.dtype)
+            w = np.ones(len(targets)) if w is None else w / w.mean()
+            self.validation = self._rows(X, targets, w, np.arange(0))
+        if self.validation is not None:
+            self.parts.append(self.validation)
+
+    def _kernel(self, kernel, bandwidth, X, train, order):
+        """Return the kernel with its bandwidth measured on distinct rows.
+
+        As in scikit-learn, "scale" is measured on all rows. "median" takes held-out
+        rows into account; "auto" uses targets, so it sees only training rows.
+        """
+        data, targets, weights = self._data, None, None
+        if isinstance(kernel, str) and bandwidth == "median":
+            # Draw the rows that `median_distance` would draw, to avoid a copy of X.
+            first = data.distinct(order)[0]
+            if len(first) > MEDIAN_ROWS:
+                drawn = self.rng.choice(len(first), MEDIAN_ROWS, replace=False)
+                first = first[np.sort(drawn)]
+            X = take(X, first)
+        elif isinstance(kernel, str) and bandwidth == "auto":
+            first, which = data.distinct(train)
+            weights = None if data.weights is None else data.weights[train]
+            targets, weights = merged(first, which, data.targets[train], weights)
+            X = take(X, first)
+        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
+
+    def _rows(self, X, targets, weights, index):
+        xp = self.xp
+        options = {"dtype": xp.float64, "device": self.device}
+        targets = xp.asarray(targets - self.intercept, **options)
+        return Rows(X, targets, xp.asarray(weights, **options), index)
+
+    def n_observations(self, rows):
+        """Return the number of independent observations, see `Data.observations`."""
+        if self._merged is not None:
+            return float(self._merged.n_observations.sum())
+        if len(rows.index):
+            return float(self._data.observations(rows.index)[2].sum())
+        # Validation rows given by the user may have no weight.
+        pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
+        return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
+
+    def auto_alpha(self):
+        """Return the lambda that the training rows prefer."""
+        found = 0.0
+        if not self._data.indefinite:
+            rows, p = np.sort(self.train.index), self.n_centers
+            found = auto_alpha(self, self._data, rows, self.dtype, p)
+        return found or _UNCHOSEN_ALPHA
+
+    # Data type: a closed form computes kernel values in float64, an iteration in that
+    # of the rows, if that does no harm.
 
     def iterates(self, alpha, *, to_its_end=True):
         """Let kernel values have the data type of the rows, to iterate in less time.
@@ -96,381 +375,12 @@ class InPrecision:
         harmless = xp.all(change <= _HARMLESS**2 * spread)
         return self.dtype if bool(harmless) else double
 
-
-class Sample:
-    """A sample of rows X: the kernel matrices K(X, X) and K(X, Z), with centers Z.
-
-    It is not a `Matrix`: it has only the blocks that the preconditioner and the step
-    need.
-
-    Parameters
-    ----------
-    centers : Matrix
-        K(Z, Z).
-    rows : array of shape (N, d)
-        X.
-    whiten : callable, default=None
-        ``whiten(C)`` returns C L^-T for C = K(X, Z), with L L' = K(Z, Z). If given,
-        `row_kernel` is that of the kernel projected onto the span of the centers.
-
-    Attributes
-    ----------
-    shape : tuple (N, p)
-    """
-
-    def __init__(self, centers, rows, whiten=None):
-        self._centers = centers.rows(rows)
-        self._rows = TiledKernel(self._centers.kernel, rows)
-        self.shape = self._centers.shape
-        self._features = None if whiten is None else whiten(self._centers.block())
-
-    def row_kernel(self, start, stop):
-        """Return the kernel matrix of some rows with themselves, (m, m)."""
-        if self._features is None:
-            return self._rows.row_kernel(start, stop)
-        return large_gram(self._features[start:stop, :])
-
-    def center_block(self, start, stop, n_centers, dtype=None):
-        """Return K of some rows with the first centers."""
-        return self._centers.block(start, stop, 0, n_centers, dtype=dtype)
-
-
-def auto_alpha(problem, data, rows, dtype, n_centers=None):
-    """Return the lambda with which kernel ridge regression predicts new rows best.
-
-    It is that of ``mean_i (y_i - f(x_i))^2 + lambda |f|^2``, see `plan.penalty`.
-
-    Parameters
-    ----------
-    problem : Problem
-        With the kernel, or None for a kernel matrix.
-    data : Data
-    rows : ndarray of int
-        The training rows.
-    dtype : data type
-        Of the kernel values, unless the penalty is below their rounding.
-    n_centers : int, default=None
-        None: of a model in which all rows are centers.
-
-    Returns
-    -------
-    float
-        0 if there are too few rows to tell.
-    """
-    xp, merged = problem.xp, data.merged(rows)
-    n = len(merged.rows)
-    sample = merged.rows[: n_sampled(n, n_centers)]
-    Y, w = merged.data.targets[merged.rows], merged.data.weights_of(merged.rows)
-    Y, w = Y - np.average(Y, axis=0, weights=w), w / w.mean()
-    in_double = None
-    if problem.kernel is None:
-        K = problem.to_compute(take_entries(data.X, sample, sample))
-        K = GivenMatrix(xp.astype(K, dtype, copy=False))
-    else:
-        X = problem.to_compute(take(data.X, sample))
-        X = xp.astype(X, dtype, copy=False)
-        K = TiledKernel(problem.kernel, X)
-
-        def in_double(m):
-            return TiledKernel(problem.kernel, xp.astype(X[:m, :], xp.float64))
-
-    Y, w = (
-        xp.asarray(values[: len(sample)], dtype=dtype, device=problem.device)
-        for values in (Y, w)
-    )
-    labels = data.groups is not None
-    options = {"replicates": merged.replicates, "labels": labels}
-    return auto_ridge(K, Y, w, in_double=in_double, **options) / n
-
-
-# Sets of equal rows that are left out one at a time: a tenth, within these limits. With
-# 500, 1000, 2000 and 4000 of 10 000 rows (three draws, alpha=1e-6) the log loss of new
-# rows is 0.393, 0.386, 0.386 and 0.385 on fashion_mnist, 0.473, 0.473, 0.472 and 0.472
-# on covtype. Compared with 500, a fit takes 7, 20 and 80 % longer.
-_MIN_SETS, _MAX_SETS = 300, 1000
-# Most distinct rows to hold out together, if no factor can leave out single rows.
-_MAX_HELD_OUT = 2000
-# With fewer rows that are not centers, centers are left out too.
-_MIN_OTHER_ROWS = 50
-# The part of the left-out rows that are usual rows, for variances of others.
-_USUAL = 0.95
-# lambda if there are too few rows to choose it, or no penalty is known to suit a kernel
-# that is not positive semi-definite.
-_UNCHOSEN_ALPHA = 1e-6
-
-
-def weighted_mean(losses, weights):
-    """Return the weighted mean of the losses of some rows."""
-    xp = namespace(weights)
-    return float(xp.sum(weights * losses)) / float(xp.sum(weights))
-
-
-def standard_error(losses, weights, n_observations):
-    """Return the standard error of `weighted_mean` of independent observations."""
-    xp = namespace(weights)
-    w = weights / xp.sum(weights)
-    variance = float(xp.sum(w * (losses - xp.sum(w * losses)) ** 2))
-    return (variance / n_observations) ** 0.5
-
-
-def products(matrix, coefs, width):
-    """Yield ranges of rows of a matrix, and their products with coefficients.
-
-    A range fits into a block even with `width` more numbers per row.
-    """
-    for block in blocks(matrix.shape[0], matrix.shape[1] + width):
-        K = matrix.block(block.start, block.stop, dtype=coefs.dtype)
-        F = large_product(K, coefs)
-        del K  # not needed while the caller computes
-        yield block, F
-
-
-class Rows(NamedTuple):
-    """Rows of a least-squares problem.
-
-    Attributes
-    ----------
-    X : array of shape (n, d)
-    targets : array of shape (n, l)
-        In float64, like all linear algebra with them.
-    weights : array of shape (n,)
-        In float64.
-    index : ndarray of shape (n,)
-        Their indices in the user's X; empty for rows that are not in X.
-    """
-
-    X: Any
-    targets: Any
-    weights: Any
-    index: np.ndarray
-
-    def part(self, start, stop):
-        """Return the rows [start:stop]."""
-        X = self.X.part(start, stop) if is_lazy(self.X) else self.X[start:stop, ...]
-        return Rows(X, *(values[start:stop, ...] for values in self[1:]))
-
-    def part_at(self, position):
-        """Return the rows at some positions."""
-        arrays = (take(values, position) for values in self[:-1])
-        return Rows(*arrays, self.index[position])
-
-
-class Sets(NamedTuple):
-    """Sets of equal rows.
-
-    Attributes
-    ----------
-    position : ndarray of shape (k,)
-        Positions of their rows in the problem, increasing.
-    which : ndarray of shape (k,)
-        The set of each row.
-    row_weights : ndarray of shape (k,)
-    weights : ndarray of shape (G,)
-        Total weight of each set.
-    targets : ndarray of shape (G, l)
-        Weighted mean target of each set.
-    n_observations : ndarray of shape (G,)
-        u, see `Data.observations`.
-    stands_for : ndarray of shape (G,)
-        How many sets of its class each one stands for.
-    members : ndarray of shape (m,)
-        Indices of all their rows in the data, more than k if the problem is `Merged`.
-    set_of_member : ndarray of shape (m,)
-    part : ndarray of shape (m,)
-        The part of the weight of its set that its observation has.
-    """
-
-    position: np.ndarray
-    which: np.ndarray
-    row_weights: np.ndarray
-    weights: np.ndarray
-    targets: np.ndarray
-    n_observations: np.ndarray
-    stands_for: np.ndarray
-    members: np.ndarray
-    set_of_member: np.ndarray
-    part: np.ndarray
-
-
-class LeastSquares(InPrecision, Problem):
-    """Weighted least squares with a kernel: the base of models on centers and on rows.
-
-    Coefficients b belong to features phi(x), see `eigenkern.nystrom`. A subclass
-    defines the features:
-
-    - ``expand(b)``: the coefficients of the centers (or rows) themselves;
-    - ``places(b)``: their rows in `dual_coef_`, and its number of rows;
-    - ``centers_of(b)``: the centers (or rows), in the data type of X;
-    - ``matrix_of(rows)``: the operator of training rows that `descent` needs;
-    - ``matrix_of_validation(b)``: the operator whose product with ``expand(b)`` gives
-      the values on the validation rows;
-    - ``training`` and ``everything``: the normal equations of the training rows, and of
-      training and held-out rows together (the same object if none are held out);
-    - ``gradient(matrix, rows, b, Y)``: N (B b - q), with q from the targets Y, or N B b
-      if Y is None;
-    - ``validation_errors(spectrum, filters)``: the errors, (k,), of filters of the
-      training spectrum;
-    - ``orthonormal(width)``: ranges of training rows, and these rows of W^1/2 Phi V
-      with its columns scaled to norm 1; a range fits into a block even with `width`
-      more numbers per row;
-    - ``without(sets, factor, solutions)``: f - y, 1 - s and 1 - h of `left_out`,
-      divided by a number, and that number, from a `Factor` of ``everything`` and its
-      solutions, (p, l + 1);
-    - ``variance_attributes(factor)``: the attributes that variances of predictions
-      need, from a `Factor` of ``everything``.
-
-    Parameters
-    ----------
-    device : str or list
-        The parameter of the estimator.
-    data : Data
-    train : ndarray of int
-        Rows to train with.
-    held_out : ndarray of int or None
-        Rows to select on. None: those of `data.validation`, if there are any.
-    kernel : str, Kernel or callable
-        Not used if the data are a kernel matrix.
-    bandwidth : float, "median" or "auto"
-    n_columns : int, default=None
-        Columns of the kernel matrix, one per center. None: all rows are centers.
-    centered : bool, default=True
-        Whether the mean of the targets is subtracted from them.
-    merged : Merged, default=None
-        That of the data, if equal training rows have become one.
-
-    Attributes
-    ----------
-    kernel : Kernel or None
-        None for "precomputed".
-    train, validation, all : Rows
-        `all` are train and held-out rows; `validation` may be None.
-    parts : list of Rows
-        `train`, and `validation` if there is one.
-    n_centers : int or None
-        None for the full kernel matrix, where all rows are centers.
-    center_indices : ndarray of shape (n_centers,) or None
-        Rows of X that are centers; None if all are, or if centers are not rows of X.
-    n_coefs : int
-        Coefficients per output: one for each row, or for each center that is kept.
-    refits : bool
-        Whether rows are held out. If so, the selected model is fitted again at the end,
-        to all rows.
-    intercept : ndarray of shape (l,)
-        Weighted mean of all targets, or zero, on the host. It is subtracted from all
-        targets, so that sums of squares are accurate.
-    dtype : data type
-        That of the rows, and of the fitted model unless rounding would change it.
-    kernel_dtype : data type
-        That of the kernel's values: float64 for a closed form, see `iterates`.
-    """
-
-    n_centers = center_indices = None
-
-    def __init__(
-        self,
-        device,
-        data,
-        train,
-        held_out,
-        *,
-        kernel,
-        bandwidth,
-        n_columns=None,
-        centered=True,
-        merged=None,
-    ):
-        super().__init__(device, data.X)
-        self._merged = merged
-        self._data, self.rng, self.kernel = data, data.rng, None
-        X = self.to_compute_if_small(data.X)
-        self.dtype = self.kernel_dtype = self.to_compute(X[:0, :]).dtype
-        self._n_columns = n_columns or len(train)
-        self.refits = held_out is not None
-        order = np.concatenate([train, held_out]) if self.refits else train
-        if not np.array_equal(order, np.arange(X.shape[0])):
-            X = take(X, order)
-        if not data.precomputed:
-            self.kernel = self._kernel(kernel, bandwidth, X, train, order)
-            self.kernel_dtype = self.xp.float64
-        weights = np.ones(len(data.targets)) if data.weights is None else data.weights
-        targets, weights = data.targets[order], weights[order] / weights[order].mean()
-        self.intercept = np.zeros(targets.shape[1])
-        if centered:
-            self.intercept = np.average(targets, axis=0, weights=weights)
-        self.all = self._rows(X, targets, weights, order)
-        self.train = self.all.part(0, len(train))
-        self.targets, self.weights = self.train.targets, self.train.weights
-        self.validation = None
-        if self.refits:
-            self.validation = self.all.part(len(train), len(order))
-        elif data.validation is not None:
-            self.validation = self._given_rows(*data.validation)
-        both = self.train, self.validation
-        self.parts = [rows for rows in both if rows is not None]
-
-    def _kernel(self, kernel, bandwidth, X, train, order):
-        """Return the kernel with its bandwidth measured on distinct rows.
-
-        As in scikit-learn, "scale" is measured on all rows. "median" takes held-out
-        rows into account; "auto" uses targets, so it sees only training rows.
-        """
-        data, targets, weights = self._data, None, None
-        if isinstance(kernel, str) and bandwidth == "median":
-            # Draw the rows that `median_distance` would draw, to avoid a copy of X.
-            first = data.distinct(order)[0]
-            if len(first) > MEDIAN_ROWS:
-                drawn = self.rng.choice(len(first), MEDIAN_ROWS, replace=False)
-                first = first[np.sort(drawn)]
-            X = take(X, first)
-        elif isinstance(kernel, str) and bandwidth == "auto":
-            first, which = data.distinct(train)
-            weights = None if data.weights is None else data.weights[train]
-            targets, weights = merged(first, which, data.targets[train], weights)
-            X = take(X, first)
-        return make_kernel(kernel, bandwidth, X, self.rng, targets, weights, data)
-
-    def _rows(self, X, targets, weights, index):
-        xp = self.xp
-        options = {"dtype": xp.float64, "device": self.device}
-        targets = xp.asarray(targets - self.intercept, **options)
-        return Rows(X, targets, xp.asarray(weights, **options), index)
-
-    def _given_rows(self, X, targets, weights):
-        """Return validation rows that are not rows of X."""
-        weights = np.ones(len(targets)) if weights is None else weights / weights.mean()
-        if not is_lazy(X):
-            X = cast(self.to_compute(X), self.dtype)
-        return self._rows(X, targets, weights, np.arange(0))
-
-    def n_observations(self, rows):
-        """Return the number of independent observations, see `Data.observations`."""
-        if self._merged is not None:
-            return float(self._merged.n_observations.sum())
-        if len(rows.index):
-            return float(self._data.observations(rows.index)[2].sum())
-        # Validation rows given by the user may have no weight.
-        pairs = np.column_stack([distinct_rows(rows.X)[1], to_numpy(rows.targets)])
-        return len(np.unique(pairs[to_numpy(rows.weights) > 0], axis=0))
-
-    def auto_alpha(self):
-        """Return the lambda that the training rows prefer."""
-        found = 0.0
-        if not self._data.indefinite:
-            rows, p = np.sort(self.train.index), self.n_centers
-            found = auto_alpha(self, self._data, rows, self.dtype, p)
-        return found or _UNCHOSEN_ALPHA
-
     # Memory
 
     def plan(self, path, n_stored=0):
-        """Return the memory of a fit in closed form.
+        """Return the memory of a fit in closed form: `path`: with eigenvectors.
 
-        Parameters
-        ----------
-        path : bool
-            Whether eigenvectors are computed.
-        n_stored : int, default=0
-            Candidates whose coefficients are stored.
+        `n_stored` candidates have their coefficients stored.
         """
         n, n_outputs = self.all.targets.shape
         kind, p = "path" if path else "ridge", self.n_centers
@@ -507,37 +417,30 @@ class LeastSquares(InPrecision, Problem):
         return self.training.spectrum_between(low, high)
 
     def path_errors(self, spectrum, path, selection):
-        """Return the errors of a path of models of the training rows.
+        """Return the errors, (k,), of a path of models of the training rows.
 
-        Parameters
-        ----------
-        spectrum : Spectrum
-            From `path_spectrum`.
-        path : RidgePath or DescentPath
-        selection : {"holdout", "gcv", "loo"}
-
-        Returns
-        -------
-        ndarray of shape (k,)
+        The spectrum is from `path_spectrum`, the selection "holdout", "gcv" or "loo".
         """
         rows = self.train
         if selection == "holdout":
             return self.validation_errors(spectrum, path.filters(spectrum))
-        replicates, variance = None, 0.0
-        if self._merged is not None and self._merged.replicates is not None:
-            replicates = self._merged.replicates_of(rows.index).of(rows.targets)
-            variance = rows.weights * replicates[1]
-            n_outputs = rows.targets.shape[1]
-            variance = float(self.xp.sum(variance)) / float(self.xp.sum(rows.weights))
-            variance /= n_outputs
         if selection == "gcv":
             n = self.n_observations(rows)
-            kept = path.kept(spectrum, n)
-            return gcv_errors(spectrum, kept, n, variance)
+            return gcv_errors(spectrum, path.kept(spectrum, n), n, self._merged.within)
+        replicates = None
+        if self._merged.replicates is not None:
+            replicates = self._merged.replicates_of(rows.index).of(rows.targets)
         left = path.kept(spectrum, None if replicates is None else np.inf)
-        parts = self.orthonormal(3 * (rows.targets.shape[1] + 1) * left.shape[1])
-        Y = rows.targets - self.training.mean
-        return loo_errors(spectrum, left, parts, Y, rows.weights, replicates)
+        Y, parts = rows.targets - self.training.mean, self._left_parts(spectrum, left)
+        return loo_errors(parts, Y, rows.weights, replicates)
+
+    def _left_parts(self, spectrum, left):
+        """Return the `left_parts` of the training rows, with the constant as target."""
+        rows = self.train
+        T = with_ones(rows.targets - self.training.mean)
+        T = self.xp.sqrt(rows.weights)[:, None] * T
+        blocks = self.orthonormal(3 * T.shape[1] * left.shape[1])
+        return left_parts(blocks, spectrum.components, left, T, spectrum.complete)
 
     def validation_error(self, matrix, coef, mean):
         """Return the mean squared error of b and the intercept on validation rows."""
@@ -571,75 +474,69 @@ class LeastSquares(InPrecision, Problem):
     def left_out(self, alpha=0.0, factor=None, *, among=None, path=None):
         """Return the values of a sample of rows, each from a model fitted without it.
 
-        The models are ridge regressions. Copies are left out together, so that a copy
-        gives the same result as an integer weight; replicates are left out one by one
-        (`Data.observations`). For a set of equal rows let phi be the features, w the
-        weight, f the value in the model of all rows, s the value in the model of
-        targets that are all 1, and h = w phi' (Phi' W Phi + lambda N)^-1 phi the
-        leverage. The value in the model without an observation y of weight v is ::
+        Copies are left out together, so that a copy gives the same result as an integer
+        weight; replicates are left out one by one (`Data.observations`). The formula is
+        that of `methods.left_out`.
 
-            y + (f - y + m (1 - s)) / (1 - h v / w),   m = -v y / (N - v),
-
-        where m is the change of the mean target. The penalty lambda N stays the same.
-
-        Parameters
-        ----------
-        alpha : float
-            lambda.
-        factor : Factor, default=None
-            ``everything.factor(alpha)``. None: that of the least lambda >= `alpha` that
-            has one.
-        among : ndarray of bool, shape (n,), default=None
-            Which rows of `all` may be left out, besides replicates. If a class has no
-            such row, all of its rows may be. None: rows that are not centers, if there
-            are enough.
-        path : DescentPath, default=None
-            Of one model, which is left out in the same way, in place of a ridge
-            regression. Rows must be `Merged`.
-
-        Returns
-        -------
-        OutOfSample
+        The models are ridge regressions with lambda, and ``everything.factor(alpha)``;
+        without it, of the least lambda >= `alpha` that has one. Or it is the one model
+        of a DescentPath `path`; rows must then be `Merged`. `among` (n,) says which
+        rows of `all` may be left out, besides replicates; if a class has no such row,
+        all of its rows may be. None: rows that are not centers, if there are enough.
         """
-        equations = self.everything
-        sets = self._sets(self._able_to_leave_out() if among is None else among)
+        rows, source, members = self.all, self._data, self.all.index
+        if self._merged is not None:
+            source, members = self._merged.source, self._merged.members
+        # A sample of the sets of each class that may be left out.
+        first, which = source.distinct(rows.index)
+        own, n_observations = (
+            source.distinct(members)[1],
+            source.observations(members)[2],
+        )
+        codes, w = source.groups[members], source.weights_of(members)
+        shape = len(first), int(codes.max()) + 1
+        of_class = np.bincount(own * shape[1] + codes, w, shape[0] * shape[1])
+        classes = of_class.reshape(shape).argmax(axis=1)
+        among = self._able_to_leave_out() if among is None else among
+        able = among[first] | (n_observations > 1)
+        able |= ~np.isin(classes, classes[able])
+        n_taken = n_left_out(len(first), 1 / 10)
+        chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
+        chosen = np.flatnonzero(able)[chosen]
+        n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
+        stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
+        position = np.flatnonzero(np.isin(which, chosen))
+        which = np.searchsorted(chosen, which[position])
+        one = np.unique(which, return_index=True)[1]
+        weights, targets = (to_numpy(a)[position] for a in (rows.weights, rows.targets))
+        sets = merged(one, which, targets, weights)
+        sets = Sets(position, which, weights, position[one], *sets)
+        # What the models without them are.
         if path is not None:
-            error, ones, kept, unit = self._without_of_path(sets, path)
+            values, kept, unit = self._without_of_path(sets, path)
         else:
-            if factor is None:
-                factor = nearest_factor(equations, alpha)
-            solutions = equations.solve(factor)
-            error, ones, kept, unit = self.without(sets, factor, solutions)
-        own, u = sets.set_of_member, sets.n_observations
-        source = self._data if self._merged is None else self._merged.source
-        targets, weights = source.targets[sets.members], source.weights_of(sets.members)
-        part, y = sets.part, targets - self.intercept
-        v = part * sets.weights[own]
-        rest = equations.weight - v
-        moved = -(v / np.where(rest > 0, rest, np.inf))[:, None] * y
-        residual, left = error[own] + moved * ones[own, None], kept[own]
-        some = part < 1  # for others the unit cancels
-        from_mean = (sets.targets[own] - y)[some]
-        residual[some] = unit * residual[some] + from_mean
-        left[some] = (1.0 - part[some]) + part[some] * unit * left[some]
-        weights = weights * sets.stands_for[own]
-        values = y + residual / left[:, None] + self.intercept
-        return OutOfSample(values, targets, weights, float(u.sum()))
+            factor = self.everything.nearest_factor(alpha) if factor is None else factor
+            values, kept, unit = self.without(sets, factor)
+        # Their observations.
+        taken = np.isin(own, chosen)
+        part = source.parts_of_sets(members)[taken]
+        members, own = members[taken], np.searchsorted(chosen, own[taken])
+        Y, v = source.targets[members], part * sets.weights[own]
+        total, mean = self.everything.weight, sets.targets[own] + self.intercept
+        residual = without_row(values[own], Y - self.intercept, v, total)
+        values = values_left_out(Y, mean, residual, kept[own], part, unit)
+        weights = source.weights_of(members) * stands_for[own]
+        n = float(n_observations[chosen].sum())
+        return OutOfSample(values, Y, weights, n)
 
     def _without_of_path(self, sets, path):
-        """Return f - y, 1 - s and 1 - h of a model by its filter, and 1."""
-        spectrum, rows = self.training.spectrum, self.train
-        left_over = path.kept(spectrum, np.inf)
-        n, n_outputs = rows.targets.shape
-        residual, kept = np.empty((n, n_outputs + 1)), np.empty(n)
-        parts = self.orthonormal(3 * (n_outputs + 1))
-        Y = rows.targets - self.training.mean
-        for block, R, left in left_parts(spectrum, left_over, parts, Y, rows.weights):
-            residual[block], kept[block] = to_numpy(R)[:, :, 0], to_numpy(left)[:, 0]
-        residual /= np.sqrt(to_numpy(rows.weights))[:, None]
-        row = sets.position[np.argsort(sets.which)]  # of each set, which is one row
-        residual, kept = residual[row], kept[row]
-        return -residual[:, :-1], residual[:, -1], kept, 1.0
+        """Return the same as ``without`` of a model by its filter; sets are rows."""
+        spectrum = self.training.spectrum
+        parts = self._left_parts(spectrum, path.kept(spectrum, np.inf))
+        found = [(to_numpy(R)[:, :, 0], to_numpy(left)[:, 0]) for _, R, left in parts]
+        values, kept = map(np.concatenate, zip(*found, strict=True))
+        root = np.sqrt(to_numpy(self.train.weights))[:, None]
+        return (values / root)[sets.first], kept[sets.first], 1.0
 
     def _able_to_leave_out(self):
         """Return which rows may be left out: those that are not centers, or all.
@@ -652,46 +549,6 @@ class LeastSquares(InPrecision, Problem):
             return everything
         able = ~np.isin(self.all.index, self.center_indices)
         return able if np.sum(able) >= _MIN_OTHER_ROWS else everything
-
-    def _sets(self, among):
-        """Return the sets of equal rows that `left_out` leaves out."""
-        rows, data, members = self.all, self._data, self.all.index
-        if self._merged is not None:
-            data, members = self._merged.source, self._merged.members
-        first, which = data.distinct(rows.index)
-        set_of_member = data.distinct(members)[1]
-        n_observations = data.observations(members)[2]
-        codes = data.groups[members]
-        w = np.ones(len(members)) if data.weights is None else data.weights[members]
-        n, n_classes = len(first), int(codes.max()) + 1
-        of_class = np.bincount(set_of_member * n_classes + codes, w, n * n_classes)
-        classes = of_class.reshape(n, n_classes).argmax(axis=1)
-        able = among[first] | (n_observations > 1)
-        able |= ~np.isin(classes, classes[able])
-        n_taken = min(n, max(_MIN_SETS, min(n // 10, _MAX_SETS)))
-        chosen, stands_for = sample_of_classes(classes[able], n_taken, self.rng)
-        chosen = np.flatnonzero(able)[chosen]
-        n_able, n_all = np.bincount(classes[able]), np.bincount(classes)
-        stands_for = stands_for * (n_all / np.maximum(n_able, 1))[classes[chosen]]
-        position = np.flatnonzero(np.isin(which, chosen))
-        which = np.searchsorted(chosen, which[position])
-        weights = to_numpy(rows.weights)[position]
-        targets = to_numpy(rows.targets)[position]
-        totals = np.bincount(which, weights)
-        sums = [np.bincount(which, weights * column) for column in targets.T]
-        taken = np.isin(set_of_member, chosen)
-        return Sets(
-            position,
-            which,
-            weights,
-            totals,
-            np.stack(sums, axis=1) / totals[:, None],
-            n_observations[chosen].astype(np.float64),
-            stands_for,
-            members[taken],
-            np.searchsorted(chosen, set_of_member[taken]),
-            data.parts_of_sets(members)[taken],
-        )
 
     def rows_to_hold_out(self):
         """Return the positions of some training rows together with all their copies.
@@ -708,26 +565,18 @@ class LeastSquares(InPrecision, Problem):
     def held_out(self, coef, mean, position=None):
         """Return the values of b, fitted to training rows, on the validation rows.
 
-        Parameters
-        ----------
-        coef : array of shape (p, l)
-        mean : array of shape (l,)
-            Mean of the targets that b was fitted to; it is added to the values.
-        position : ndarray of int, default=None
-            Rows of `all` to take instead of the validation rows.
+        `mean` is that of the targets that b was fitted to, and is added to the values;
+        `position` has rows of `all` to take instead of the validation rows.
         """
         if position is None:
             rows, matrix = self.validation, self.matrix_of_validation(coef)
         else:
             rows = self.all.part_at(position)
             matrix = self.matrix_of(rows)
-        values = to_numpy(self.values(matrix, coef) + mean)
-        return self._out_of_sample(rows, values)
-
-    def _out_of_sample(self, rows, values):
+        values = to_numpy(self.values(matrix, coef) + mean) + self.intercept
         targets = to_numpy(rows.targets) + self.intercept
         weights, n = to_numpy(rows.weights), float(self.n_observations(rows))
-        return OutOfSample(values + self.intercept, targets, weights, n)
+        return OutOfSample(values, targets, weights, n)
 
     # Gradient descent
 
@@ -792,21 +641,17 @@ class LeastSquares(InPrecision, Problem):
     ):
         """Return the attributes that variances need, arrays where X lives.
 
-        The symbols are those of `eigenkern.nystrom.posterior`.
+        The symbols are those of `methods.left_out`.
 
         Parameters
         ----------
-        found : tuple
-            What `left_out_of_centers` or `left_out_of_kernel` returned.
-        diagonal : array of shape (m,)
-            k(x, x) of the rows that were left out.
-        weights : array of shape (m,)
-            Their weights.
+        found : tuple of arrays of shape (m, l), (m,) and (m,)
+            Left-out residuals, and factors of s^2 and sigma^2 in their variances.
+        diagonal, weights : arrays of shape (m,)
+            k(x, x) and the weights of these rows.
         factor : Factor
-        L : array of shape (p, p)
-            M, or W^-1/2 M with the full kernel.
-        index : ndarray of shape (p,)
-            The centers that L belongs to.
+        L, index : array of shape (p, p) and ndarray of shape (p,)
+            M, or W^-1/2 M with the full kernel; the centers that it belongs to.
         features : array of shape (p, p), default=None
             L of the features L^-1 K(Z, x). None: those of the full kernel.
         """

@@ -10,6 +10,7 @@ import scipy.sparse
 
 from ..arrays.array import device_of, location_of, namespace, slices, to_numpy
 from ..centers import distinct_rows
+from ..methods.left_out import values_left_out
 from ..rows.lazy_rows import is_lazy, rows_at
 from ..rows.transfer import StreamedRows
 from .problem import take
@@ -176,12 +177,10 @@ class Merged(NamedTuple):
         if self.replicates is not None:
             every = self.source.parts_of_sets(self.members)
             part = every[np.isin(self.which, places)]
-        kept = (1.0 - part) + part * kept[which]
-        Y = self.source.targets[members]
-        from_mean = Y - self.data.targets[self.rows[places]][which]
-        residual = (residual[which] + from_mean) / kept[:, None]
+        Y, mean = self.source.targets[members], self.data.targets[self.rows[places]]
+        values = values_left_out(Y, mean[which], residual[which], kept[which], part)
         n = float(self.n_observations[places].sum())
-        return self.source.out_of_sample(members, Y - residual, n)
+        return self.source.out_of_sample(members, values, n)
 
 
 class Spared:

@@ -5,11 +5,11 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays.array import to_numpy
-from ..arrays.linalg import inverse_squares
+from ..arrays.linalg import inverse_diagonal, inverse_squares
 from ..kernels import is_semidefinite
 from ..methods.closed_form_plan import blocks
-from ..methods.left_out import left_out_of_kernel, n_left_out, prediction_errors
-from ..methods.moments import Factor, WeightedKernel
+from ..methods.left_out import n_left_out, prediction_errors, without_row
+from ..methods.moments import WeightedKernel
 from ..operators.matrix import GivenMatrix
 from ..operators.sharded import kernel_operator
 from ..plan.sizes import rounding
@@ -80,16 +80,15 @@ class RowProblem(LeastSquares):
         U = spectrum.vectors * (spectrum.values * spectrum.weight) ** 0.5
         return ((block, U[block, :]) for block in blocks(U.shape[0], width))
 
-    def without(self, sets, factor, solutions):
+    def without(self, sets, factor):
         # Let M = L L' = W^1/2 K W^1/2 + c I, and let u hold the square roots of the
         # weights of a set, which sum to w. Then 1 - h = c u' M^-1 u / w, and
-        # f - y = -c u' b / w: all have the factor c.
+        # y - f = c u' b / w: all have the factor c.
         root, w = np.sqrt(sets.row_weights), sets.weights
         kept = inverse_squares(factor.L, sets.position, sets.which, root)
-        b = to_numpy(take(solutions, sets.position)) * root[:, None]
-        sums = np.stack([np.bincount(sets.which, column) for column in b.T], axis=1)
-        sums /= w[:, None]
-        return -sums[:, :-1], sums[:, -1], to_numpy(kept) / w, factor.ridge
+        b = to_numpy(take(self.everything.solve(factor), sets.position))
+        sums = [np.bincount(sets.which, column) for column in (b * root[:, None]).T]
+        return np.stack(sums, axis=1) / w[:, None], to_numpy(kept) / w, factor.ridge
 
     def gradient(self, matrix, rows, b, Y):
         # W^1/2 (f - Y): the dual step, equation 12 of the NYTRO paper.
@@ -110,23 +109,24 @@ class RowProblem(LeastSquares):
     # Models
 
     def variance_attributes(self, factor):
-        # Leave out the last rows, which should be a sample of all rows.
-        rows, equations, L = self.all, self.everything, factor.L
+        # Leave out the last rows, which should be a sample of all rows: the last
+        # entries of the inverse depend on no other rows of L. With A = K + c W^-1 the
+        # residual [A^-1 y]_i / [A^-1]_ii has the variance s^2 / [A^-1]_ii, of which
+        # s^2 c / w_i is noise.
+        xp, rows, equations, L = self.xp, self.all, self.everything, factor.L
         first = len(rows.index) - n_left_out(len(rows.index), 1 / 4)
         last = rows.part(first, None)
-        found = left_out_of_kernel(
-            Factor(L[first:, first:], factor.ridge),
-            equations.solve(factor)[first:, :],
-            last.targets - equations.mean,
-            last.weights,
-            equations.weight,
-        )
-        X = self.xp.astype(self.to_compute(last.X), self.xp.float64)
-        if not bool(self.xp.all(rows.weights == 1)):
-            L = L / self.xp.sqrt(rows.weights)[:, None]
-        diagonal = self.kernel.diagonal(X)
-        given = found, diagonal, last.weights, factor
-        return self._variance_attributes(*given, L, rows.index)
+        w, inverse = last.weights, inverse_diagonal(L[first:, first:])
+        b, Y = equations.solve(factor)[first:, :], last.targets - equations.mean
+        residuals = without_row(b, Y, w, equations.weight)
+        residuals = residuals / (xp.sqrt(w) * inverse)[:, None]
+        unseen = (1 / inverse - factor.ridge) / w
+        unseen = xp.where(unseen > 0, unseen, xp.zeros_like(unseen))
+        X = xp.astype(self.to_compute(last.X), xp.float64)
+        if not bool(xp.all(rows.weights == 1)):
+            L = L / xp.sqrt(rows.weights)[:, None]
+        found, diagonal = (residuals, unseen, 1 / w), self.kernel.diagonal(X)
+        return self._variance_attributes(found, diagonal, w, factor, L, rows.index)
 
     def initial_coef(self):
         """Return the coefficients of the constant model."""

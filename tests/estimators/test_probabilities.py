@@ -132,7 +132,7 @@ def test_a_tiny_penalty_needs_no_other_way(n_centers, rng, found):
 
 
 def test_a_sample_of_the_rows_is_left_out(rng, found, monkeypatch):
-    monkeypatch.setattr(least_squares, "_MIN_SETS", 40)
+    monkeypatch.setattr(least_squares, "n_left_out", lambda *_: 40)
     X, y, P = rows(rng, 150)
     y[P[:, 1] < 0.8] = 0  # a rare class, of which a larger share is taken
     for n_centers in (None, 20):
@@ -140,7 +140,7 @@ def test_a_sample_of_the_rows_is_left_out(rng, found, monkeypatch):
         model.fit(X, y)
         sample = found.pop()
         with monkeypatch.context() as patch:
-            patch.setattr(least_squares, "_MIN_SETS", 150)
+            patch.setattr(least_squares, "n_left_out", lambda *_: 150)
             model.fit(X, y)
         everything = found.pop()
         assert len(sample[0]) == 40 and sample[1].sum() == min(20, y.sum())
